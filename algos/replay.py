@@ -1,0 +1,85 @@
+"""Replay memory with a run axis, on the training device."""
+
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from algos.errors import UserError
+from envs.seeded import Transition
+
+
+class Batch(NamedTuple):
+    """Transitions of every run; next_obs is the true next observation, never the one after a reset."""
+
+    obs: Tensor  # [R, B, O]
+    action: Tensor  # [R, B, A]
+    reward: Tensor  # [R, B]
+    next_obs: Tensor  # [R, B, O]
+    terminated: Tensor  # [R, B], 1.0 where the task ended the episode; a time limit does not count
+
+
+class ReplayBuffer:
+    """The last `capacity` transitions of each run, one row a transition: [R, capacity, O + A + 1 + O + 1].
+
+    A row is one piece of memory, so a minibatch is one gather. Sampling is uniform with replacement, per run.
+    Raises UserError if the device has not enough free memory for all of it.
+    """
+
+    def __init__(self, runs: int, capacity: int, obs_size: int, act_size: int, device: torch.device | str = "cpu"):
+        self.runs, self.capacity = runs, capacity
+        self.widths = (obs_size, act_size, 1, obs_size, 1)
+        width = sum(self.widths)
+        need = runs * capacity * width * torch.get_default_dtype().itemsize
+        device = torch.device(device)
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+        if need > 0.9 * free:
+            raise UserError(
+                f"--buffer-size {capacity} needs {need / 2**30:.1f} GiB for {runs} seeds on {device}, where "
+                f"{free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
+            )
+        self.rows = torch.empty(runs, capacity, width, device=device)
+        self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
+        self.offsets = torch.arange(runs, device=device)[:, None] * capacity
+
+    def add(self, step: Transition) -> None:
+        """Adds a step [R, N, …] of all environments, but for transitions that are not valid."""
+        rows = torch.cat([step.obs, step.action, step.reward[..., None], step.next_obs, step.terminated[..., None]], -1)
+        count = rows.shape[1]
+        start = int(self.added[0]) % self.capacity
+        if step.valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
+            self.rows[:, start : start + count] = rows
+            self.added += count
+            return
+        valid = np.ones((self.runs, count), bool) if step.valid is None else step.valid
+        run, column = np.nonzero(valid)
+        slot = (self.added[run] + (np.cumsum(valid, 1) - 1)[run, column]) % self.capacity
+        run, column, slot = (torch.from_numpy(i).to(self.rows.device) for i in (run, column, slot))
+        self.rows[run, slot] = rows[run, column]
+        self.added += valid.sum(1)
+
+    def indices(self, integers: Tensor) -> Tensor:
+        """Turns random integers [R, B] from [0, 2^63) into indices [R, B] of filled rows."""
+        filled = np.minimum(self.added, self.capacity)
+        if (filled == filled[0]).all():
+            return integers % int(filled[0])
+        return integers % torch.from_numpy(filled).to(integers.device)[:, None]
+
+    def gather(self, indices: Tensor) -> Batch:
+        """The transitions at `indices` [R, B] of each run."""
+        rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (indices + self.offsets).view(-1))
+        obs, action, reward, next_obs, terminated = rows.view(*indices.shape, -1).split(self.widths, -1)
+        return Batch(obs, action, reward.squeeze(-1), next_obs, terminated.squeeze(-1))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        filled = np.minimum(self.added, self.capacity)
+        rows = {f"rows.{run}": self.rows[run, :n] for run, n in enumerate(filled)}
+        return {"added": torch.from_numpy(self.added), **rows}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.added[:] = state["added"].numpy()
+        for run in range(self.runs):
+            saved = state[f"rows.{run}"]
+            self.rows[run, : len(saved)] = saved

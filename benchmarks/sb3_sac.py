@@ -1,0 +1,99 @@
+"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project's protocol, stored in its tables.
+
+    python -m benchmarks.sb3_sac --env-id Hopper-v5 --seeds 0 1 2 --total-steps 50000
+
+One process trains the seeds one after the other, as the library does. Hyperparameters are the library's defaults
+(networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) but for the
+random start, 5,000 steps as in `single_file/sac.py`. The same settings there:
+`--critic-lr 3e-4 --temperature-lr 3e-4 --actor-delay 1`.
+"""
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import torch
+import tyro
+
+
+@dataclass
+class Args:
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id"""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """one training run each"""
+    total_steps: int = 50_000
+    """environment steps of each seed"""
+    eval_every: int = 5_000
+    """environment steps between evaluations"""
+    eval_episodes: int = 10
+    """deterministic episodes per evaluation"""
+    learning_starts: int = 5_000
+    """uniformly random steps before learning"""
+    threads: int = 1
+    """threads for torch"""
+    out: Path = Path("runs/peers")
+    """results go to OUT/<env>/sb3_sac/default/"""
+
+
+def evaluate(model, env_id: str, seed: int, episodes: int) -> list[tuple[float, int]]:
+    """(return, length) of `episodes` deterministic episodes, reset from `seed`, `seed + 1`, ..."""
+    env = gym.make(env_id)
+    rows = []
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=seed + episode)
+        total, length, done = 0.0, 0, False
+        while not done:
+            action, _ = model.predict(obs, deterministic=True)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, length, done = total + float(reward), length + 1, terminated or truncated
+        rows.append((total, length))
+    env.close()
+    return rows
+
+
+def main(args: Args) -> None:
+    try:
+        from stable_baselines3 import SAC
+    except ImportError:
+        raise SystemExit("stable_baselines3 is missing: pip install -e '.[peers]'") from None
+
+    torch.set_num_threads(args.threads)
+    folder = args.out / args.env_id / "sb3_sac" / "default"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed in args.seeds:
+        started, evaluating = time.perf_counter(), 0.0
+        model = SAC("MlpPolicy", gym.make(args.env_id), learning_starts=args.learning_starts, seed=seed)
+        for step in range(0, args.total_steps + 1, args.eval_every):
+            if step:
+                model.learn(args.eval_every, reset_num_timesteps=False)
+            before = time.perf_counter()
+            results = evaluate(model, args.env_id, 1_000_000 + 1_000 * seed, args.eval_episodes)
+            evaluating += time.perf_counter() - before
+            seconds = time.perf_counter() - started - evaluating
+            rows += [(seed, step, i, ret, length, seconds) for i, (ret, length) in enumerate(results)]
+            mean = np.mean([ret for ret, _ in results])
+            print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
+        table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length", "seconds"])
+        table.to_parquet(folder / "eval.parquet", index=False)
+        config = {
+            "algorithm": "sb3_sac",
+            "env_id": args.env_id,
+            "variant": "default",
+            "status": "finished",
+            "args": {**vars(args), "out": str(args.out)},
+            "versions": {p: version(p) for p in ("stable_baselines3", "torch", "gymnasium", "mujoco")},
+            "device": platform.processor() or platform.machine(),
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

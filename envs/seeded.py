@@ -1,0 +1,157 @@
+"""R x N environments from R seeds, as tensors with the run axis first, on the training device."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envs.make import make_vec
+from envs.mujoco import MujocoVectorEnv
+from envs.seeding import sub_seed
+
+
+class Transition(NamedTuple):
+    """One step of all environments. `next_obs` is the true last observation of an ended episode, never a reset one."""
+
+    obs: Tensor  # [R, N, O]
+    action: Tensor  # [R, N, A]
+    reward: Tensor  # [R, N]
+    next_obs: Tensor  # [R, N, O]
+    terminated: Tensor  # [R, N] 1.0 where the task ended the episode
+    truncated: Tensor  # [R, N] 1.0 where a time limit did
+    valid: NDArray[np.bool_] | None  # [R, N], False where the step was a reset only; None: all are valid
+
+
+class Episode(NamedTuple):
+    """An ended episode."""
+
+    run: int
+    total: float  # undiscounted return
+    length: int
+
+
+class SeededEnvs:
+    """N environments for each of R seeds.
+
+    `obs` [R, N, O] is what to act on next. A step is `send(action)`, which waits for the action only, and `receive()`,
+    which steps the environments and returns the transition: between the two, a GPU can be given work. The episodes that
+    a step ended are in `ended`. Environments of one seed depend on that seed alone.
+
+    Both of Gymnasium's automatic resets are handled: with same-step resets, next_obs is the final observation; with
+    next-step resets, the step that only resets is marked as not valid.
+
+    Raises ValueError where the spaces are not flat boxes or the actions are not bounded.
+    """
+
+    def __init__(
+        self, env_id: str, seeds: Sequence[int], envs_per_run: int = 1, device: torch.device | str = "cpu", **kwargs: Any
+    ):
+        self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
+        self.device = torch.device(device)
+        self.venv = make_vec(env_id, self.runs * envs_per_run, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        self.next_step_reset = self.venv.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
+        if not isinstance(obs_space, gym.spaces.Box):
+            raise ValueError(f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers")
+        if not isinstance(act_space, gym.spaces.Box):
+            raise ValueError(f"{env_id} has {type(act_space).__name__} actions; this needs continuous ones (a Box)")
+        if not act_space.is_bounded():
+            raise ValueError(f"{env_id} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper")
+        self.obs_size, self.act_size = int(np.prod(obs_space.shape)), int(np.prod(act_space.shape))
+        self.dtype = torch.get_default_dtype()
+        low, high = (torch.tensor(b.ravel(), dtype=self.dtype, device=self.device) for b in (act_space.low, act_space.high))
+        self.action_low, self.action_high = low, high  # [A]
+        # one host buffer for a whole step, so that it is one copy to the device
+        self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 3, dtype=self.dtype)
+        if self.device.type == "cuda":
+            self.host = self.host.pin_memory()
+        self.totals = np.zeros(self.venv.num_envs)
+        self.lengths = np.zeros(self.venv.num_envs, np.int64)
+        self.done = np.zeros(self.venv.num_envs, bool)
+        self.ended: list[Episode] = []
+        self.reset()
+
+    def reset(self, purpose: str = "train", *more: int) -> None:
+        """Starts new episodes, whose seeds depend on the run's seed, the environment's number and `purpose` only."""
+        seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
+        obs, _ = self.venv.reset(seed=seeds)
+        self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
+        obs = torch.as_tensor(obs.reshape(len(seeds), -1), dtype=self.dtype)
+        self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
+
+    def send(self, action: Tensor) -> None:
+        """Takes the actions [R, N, A] to the host. A run that has diverged may ask for NaN: it gets 0."""
+        self.action = action
+        flat = torch.nan_to_num(action).reshape(self.venv.action_space.shape)
+        self.host_action = flat.to("cpu").numpy().astype(self.venv.action_space.dtype, copy=False)
+
+    def receive(self) -> Transition:
+        """Steps the environments with the actions that were sent."""
+        obs, reward, terminated, truncated, infos = self.venv.step(self.host_action)
+        n, size = self.venv.num_envs, self.obs_size
+        done = terminated | truncated
+        host = self.host.numpy()
+        host[:, size : 2 * size] = obs.reshape(n, -1)
+        host[:, :size] = host[:, size : 2 * size]
+        if not self.next_step_reset:
+            for i in np.flatnonzero(done):
+                host[i, :size] = infos["final_obs"][i].ravel()
+        host[:, -3], host[:, -2], host[:, -1] = reward, terminated, truncated
+        valid = ~self.done if self.next_step_reset else None
+        self._count(reward, done, valid)
+        self.done = done
+
+        if self.device.type == "cuda":
+            packed = self.host.to(self.device, non_blocking=True)
+        else:
+            packed = self.host.clone()
+        packed = packed.view(self.runs, self.envs_per_run, -1)
+        before, self.obs = self.obs, packed[..., size : 2 * size]
+        return Transition(
+            before,
+            self.action,
+            packed[..., -3],
+            packed[..., :size],
+            packed[..., -2],
+            packed[..., -1],
+            None if valid is None or valid.all() else valid.reshape(self.runs, self.envs_per_run),
+        )
+
+    def step(self, action: Tensor) -> Transition:
+        """`send` and `receive` in one."""
+        self.send(action)
+        return self.receive()
+
+    def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None) -> None:
+        self.totals += reward
+        self.lengths += 1 if valid is None else valid
+        ids = np.flatnonzero(done)
+        self.ended = [Episode(i // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
+        self.totals[ids], self.lengths[ids] = 0, 0
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the state of the environments can be saved: true of the batched MuJoCo tasks."""
+        return isinstance(self.venv, MujocoVectorEnv)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = {"totals": self.totals, "lengths": self.lengths, "done": self.done, "obs": self.obs.cpu().numpy()}
+        if isinstance(self.venv, MujocoVectorEnv):
+            state |= {f"venv.{name}": array for name, array in self.venv.get_state().items()}
+        return {name: torch.tensor(array) for name, array in state.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continues exactly where `state_dict` was taken; only for environments that are `resumable`."""
+        arrays = {name: tensor.numpy() for name, tensor in state.items()}
+        assert isinstance(self.venv, MujocoVectorEnv)
+        self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
+        self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
+        self.obs = state["obs"].to(self.device)
+
+    def close(self) -> None:
+        self.venv.close()

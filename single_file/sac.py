@@ -1,0 +1,144 @@
+"""SAC: soft actor-critic, many seeds at once.
+
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905), in the form of CleanRL's
+`sac_continuous_action.py`, which differs from the paper: critic and temperature learn at 1e-3 (paper 3e-4), actor and
+temperature take two steps at every second update, each with a fresh action (paper: one step at every update; that is
+`--actor-delay 1`), the log standard deviation is squashed to [-5, 2] (others clamp it to [-20, 2]), and the first 5,000
+actions are uniformly random.
+
+One thing is ours: an update never sees the transition that is being made while it runs, so that a GPU learns while the
+CPU steps the environments.
+
+    python single_file/sac.py --env-id HalfCheetah-v5 --seeds 0:10
+
+Results lie in runs/<env>/sac/<variant>/, one row per seed and evaluation episode in eval.parquet.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from algos.nn import MLP
+from algos.optim import Adam, Target, backward
+from algos.replay import ReplayBuffer
+from algos.run import Run, RunArgs, cli
+
+
+@dataclass
+class Args(RunArgs):
+    buffer_size: int = 1_000_000
+    """transitions kept per seed"""
+    batch_size: int = 256
+    """transitions per update and seed"""
+    learning_starts: int = 5_000
+    """uniformly random steps before learning"""
+    discount: float = 0.99
+    """gamma, in [0, 1]"""
+    tau: float = 0.005
+    """step size of the target critics, in (0, 1]"""
+    actor_lr: float = 3e-4
+    """learning rate of the actor"""
+    critic_lr: float = 1e-3
+    """learning rate of the critics"""
+    temperature_lr: float = 1e-3
+    """learning rate of the log temperature"""
+    actor_delay: int = 2
+    """every so many updates, actor and temperature take so many steps"""
+    hidden: tuple[int, ...] = (256, 256)
+    """widths of the hidden layers of actor and critics"""
+
+
+class Actor(nn.Module):
+    """Squashed Gaussian policy: obs [R, B, O] -> mean, log_std, each [R, B, A]."""
+
+    def __init__(self, runs: int, obs_size: int, act_size: int, hidden: tuple[int, ...], scale: Tensor, bias: Tensor):
+        super().__init__()
+        self.net = MLP((runs,), obs_size, hidden, 2 * act_size)
+        self.scale, self.bias = scale, bias  # [A] half-range and centre of the action space
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.net(obs).chunk(2, -1)
+        return mean, -5 + 0.5 * (2 + 5) * (torch.tanh(log_std) + 1)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparameterised action [R, B, A] from standard normal noise [R, B, A], and its log-density [R, B]."""
+        mean, log_std = self(obs)
+        squashed = torch.tanh(mean + log_std.exp() * noise)
+        log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        log_prob = log_normal - torch.log(self.scale * (1 - squashed.square()) + 1e-6)
+        return squashed * self.scale + self.bias, log_prob.sum(-1)
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """Deterministic action [R, B, A]."""
+        return torch.tanh(self(obs)[0]) * self.scale + self.bias
+
+
+class Critic(nn.Module):
+    """Twin soft action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
+
+    def __init__(self, runs: int, obs_size: int, act_size: int, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = MLP((runs, 2), obs_size + act_size, hidden, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
+
+
+class SAC:
+    def __init__(self, args: Args, run: Run, replay: ReplayBuffer):
+        self.args, self.replay, self.runs = args, replay, run.runs
+        obs_size, act_size, scale, bias = run.spaces
+        self.target_entropy = -float(act_size)
+
+        self.actor = run.initialise("actor", Actor(run.runs, obs_size, act_size, args.hidden, scale, bias))
+        self.critic = run.initialise("critic", Critic(run.runs, obs_size, act_size, args.hidden))
+        self.log_alpha = torch.zeros(run.runs, device=run.device, requires_grad=True)
+
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.actor_lr)
+        self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
+        self.alpha_adam = Adam([self.log_alpha], lr=args.temperature_lr)
+        self.target_critic = Target(self.critic, args.tau)
+
+    def critic_loss(self, batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum over the twins of the mean squared error to the soft target: losses [R], mean values [R]."""
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(batch.next_obs, noise)
+            next_value = self.target_critic(batch.next_obs, next_action).amin(1)
+            next_value = next_value - self.log_alpha.exp()[:, None] * next_log_prob
+            target = batch.reward + (1 - batch.terminated) * self.args.discount * next_value
+        q = self.critic(batch.obs, batch.action)
+        return (q - target[:, None]).square().mean(-1).sum(-1), q.detach().mean((1, 2))
+
+    def actor_loss(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean of alpha log pi(a|s) - min_i Q_i(s, a): losses [R], entropies [R]."""
+        action, log_prob = self.actor.sample(obs, noise)
+        value = self.critic(obs, action).amin(1)
+        loss = (self.log_alpha.detach().exp()[:, None] * log_prob - value).mean(-1)
+        return loss, -log_prob.detach().mean(-1)
+
+    def alpha_loss(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """-alpha (log pi(a|s) + target entropy): losses [R]."""
+        with torch.no_grad():
+            _, log_prob = self.actor.sample(obs, noise)
+        return -self.log_alpha.exp() * (log_prob.mean(-1) + self.target_entropy)
+
+    def update(self, indices: Tensor, noise: Tensor, actor_due: bool) -> dict[str, Tensor]:
+        """One update from the minibatch at `indices` [R, B] with `noise` [R, 1 + 2 actor_delay, B, A]."""
+        batch = self.replay.gather(indices)
+        critic_loss, value = self.critic_loss(batch, noise[:, 0])
+        backward(critic_loss, self.critic_adam).step()
+        metrics = {"critic_loss": critic_loss.detach(), "value": value}
+
+        if actor_due:
+            for i in range(self.args.actor_delay):
+                actor_loss, entropy = self.actor_loss(batch.obs, noise[:, 1 + 2 * i])
+                backward(actor_loss, self.actor_adam).step()
+                alpha_loss = self.alpha_loss(batch.obs, noise[:, 2 + 2 * i])
+                backward(alpha_loss, self.alpha_adam).step()
+            metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": self.log_alpha.detach().exp()}
+
+        self.target_critic.update()
+        return metrics
