@@ -131,7 +131,7 @@ class SeededEnvs:
         self.totals += reward
         self.lengths += 1 if valid is None else valid
         ids = np.flatnonzero(done)
-        self.ended = [Episode(i // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
+        self.ended = [Episode(int(i) // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
         self.totals[ids], self.lengths[ids] = 0, 0
 
     @property

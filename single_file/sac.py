@@ -18,13 +18,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from algos.nn import MLP
 from algos.optim import Adam, Target, backward
-from algos.replay import ReplayBuffer
+from algos.replay import Batch, ReplayBuffer
 from algos.run import Run, RunArgs, cli
+from envs import SeededEnvs
 
 
 @dataclass
@@ -54,10 +54,11 @@ class Args(RunArgs):
 class Actor(nn.Module):
     """Squashed Gaussian policy: obs [R, B, O] -> mean, log_std, each [R, B, A]."""
 
-    def __init__(self, runs: int, obs_size: int, act_size: int, hidden: tuple[int, ...], scale: Tensor, bias: Tensor):
+    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), obs_size, hidden, 2 * act_size)
-        self.scale, self.bias = scale, bias  # [A] half-range and centre of the action space
+        self.net = MLP((runs,), envs.obs_size, hidden, 2 * envs.act_size)
+        self.scale = (envs.action_high - envs.action_low) / 2  # [A]
+        self.bias = (envs.action_high + envs.action_low) / 2
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.net(obs).chunk(2, -1)
@@ -79,22 +80,22 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin soft action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, obs_size: int, act_size: int, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), obs_size + act_size, hidden, 1)
+        self.net = MLP((runs, 2), envs.obs_size + envs.act_size, hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
 
 
 class SAC:
-    def __init__(self, args: Args, run: Run, replay: ReplayBuffer):
-        self.args, self.replay, self.runs = args, replay, run.runs
-        obs_size, act_size, scale, bias = run.spaces
-        self.target_entropy = -float(act_size)
+    """Actor, twin critics and temperature of R runs."""
 
-        self.actor = run.initialise("actor", Actor(run.runs, obs_size, act_size, args.hidden, scale, bias))
-        self.critic = run.initialise("critic", Critic(run.runs, obs_size, act_size, args.hidden))
+    def __init__(self, args: Args, run: Run, replay: ReplayBuffer):
+        self.args, self.replay = args, replay
+        self.target_entropy = -float(run.envs.act_size)
+        self.actor = run.initialise("actor", Actor(run.runs, run.envs, args.hidden))
+        self.critic = run.initialise("critic", Critic(run.runs, run.envs, args.hidden))
         self.log_alpha = torch.zeros(run.runs, device=run.device, requires_grad=True)
 
         self.actor_adam = Adam(self.actor.parameters(), lr=args.actor_lr)
@@ -102,7 +103,16 @@ class SAC:
         self.alpha_adam = Adam([self.log_alpha], lr=args.temperature_lr)
         self.target_critic = Target(self.critic, args.tau)
 
-    def critic_loss(self, batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def explore(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action for each observation: obs [R, N, O], noise [R, N, A] -> [R, N, A]."""
+        return self.actor.sample(obs, noise)[0]
+
+    def exploit(self, obs: Tensor) -> Tensor:
+        """The deterministic action for each observation."""
+        return self.actor.mode(obs)
+
+    def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over the twins of the mean squared error to the soft target: losses [R], mean values [R]."""
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(batch.next_obs, noise)
@@ -142,3 +152,28 @@ class SAC:
 
         self.target_critic.update()
         return metrics
+
+
+def main(args: Args) -> None:
+    run = Run(args, "sac")
+    envs = run.envs
+    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.obs_size, envs.act_size, run.device)
+    agent = SAC(args, run, replay)
+    act, update = run.fast(agent.explore), run.fast(agent.update)
+
+    uniform = run.stream("random_action", 1, envs.act_size, kind="uniform")
+    action_noise = run.stream("action", 1, envs.act_size)
+    choice = run.stream("minibatch", args.batch_size, kind="integer")
+    noise = run.stream("update", 1 + 2 * args.actor_delay, args.batch_size, envs.act_size)
+
+    for step in run.steps(agent.exploit, agent=agent, replay=replay):
+        if step <= args.learning_starts:
+            envs.send(torch.lerp(envs.action_low, envs.action_high, uniform()))
+        else:
+            envs.send(act(envs.obs, action_noise()))
+            run.log(update(replay.indices(choice()), noise(), step % args.actor_delay == 0))
+        replay.add(envs.receive())
+
+
+if __name__ == "__main__":
+    cli(main)

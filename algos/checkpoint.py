@@ -1,0 +1,117 @@
+"""Checkpoints that survive a kill at any time: safetensors files with a digest, written aside and renamed.
+
+A checkpoint `<step>.safetensors` counts only with its `<step>.json`, which is written last and holds the file's digest.
+The newest two are kept, so that a damaged one can be refused and the one before it used.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from algos.errors import UserError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file so that a reader, or a kill, finds either the old or the new one."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def tensors_of(part: Any) -> dict[str, Tensor]:
+    """The state of a tensor, a module, an optimiser, an object with `state_dict`, or an object made of these."""
+    if isinstance(part, Tensor):
+        return {"": part.detach()}
+    if isinstance(part, torch.optim.Optimizer):
+        parameters = [p for group in part.param_groups for p in group["params"]]
+        return {f"{i}.{name}": value for i, p in enumerate(parameters) for name, value in part.state[p].items()}
+    if hasattr(part, "state_dict"):
+        return part.state_dict()
+    return {f"{name}.{key}".rstrip("."): value for name, p in _members(part) for key, value in tensors_of(p).items()}
+
+
+def load_tensors(part: Any, state: dict[str, Tensor]) -> None:
+    """Puts back, in place, what `tensors_of` gave."""
+    if isinstance(part, Tensor):
+        with torch.no_grad():
+            part.copy_(state[""])
+    elif isinstance(part, torch.optim.Optimizer):
+        parameters = [p for group in part.param_groups for p in group["params"]]
+        for i, p in enumerate(parameters):
+            saved = _below(state, str(i))
+            device = {"step": p.device if p.is_cuda else "cpu"}
+            part.state[p] = {name: value.to(device.get(name, p.device)) for name, value in saved.items()}
+    elif hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+    else:
+        for name, p in _members(part):
+            load_tensors(p, _below(state, name))
+
+
+def _members(part: Any) -> list[tuple[str, Any]]:
+    kinds = (Tensor, nn.Module, torch.optim.Optimizer)
+    return [(name, value) for name, value in vars(part).items() if isinstance(value, kinds)]
+
+
+def _below(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key[len(name) + 1 :]: value for key, value in state.items() if key == name or key.startswith(name + ".")}
+
+
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def save(self, step: int, parts: dict[str, Any], facts: dict[str, Any], keep: int = 2) -> None:
+        """Writes the state of all parts and some facts (JSON); removes checkpoints but the newest `keep`."""
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"{step:012d}.safetensors"
+        part = path.with_name(path.name + ".part")
+        tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in tensors_of(p).items()}
+        save_file(tensors, part)
+        with open(part, "rb+") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **facts}).encode())
+        for old in self._newest_first()[keep:]:
+            old.unlink()
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def load(self, parts: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+        """Restores the newest sound checkpoint: its facts, and a sentence for each damaged one that was passed over.
+
+        The facts are None if there is no checkpoint at all; raises UserError if there are only damaged ones.
+        """
+        complaints = []
+        for path in self._newest_first():
+            file = path.with_suffix(".safetensors")
+            try:
+                facts = json.loads(path.read_text())
+                with open(file, "rb") as stream:
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != facts["sha256"]:
+                        raise ValueError("its digest does not match")
+                state = load_file(file)
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                complaints.append(f"checkpoint {file} is damaged ({error}) and was passed over")
+                continue
+            for name, part in parts.items():
+                load_tensors(part, {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")})
+            return facts, complaints
+        if complaints:
+            raise UserError(f"all checkpoints in {self.folder} are damaged: remove the run's folder and start again")
+        return None, []
+
+    def _newest_first(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json"), reverse=True)

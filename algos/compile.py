@@ -1,0 +1,83 @@
+"""The fast form of an update function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3  # eager calls before a capture: they make optimiser states and library workspaces
+
+
+class Captured:
+    """A function of tensors, replayed as a CUDA graph: one launch for everything in it, optimiser steps included.
+
+    Tensor arguments are copied into fixed places; other arguments select the variant, each captured by itself. The
+    first calls of a variant run eagerly, on the capture stream, and count as calls like any other. What a call returns
+    is overwritten by the next one: read it, or add it up, before. The function must not touch the host.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.variants: dict[tuple, Variant] = {}
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, *args: Any) -> Any:
+        key = tuple(tuple(a.shape) if isinstance(a, Tensor) else a for a in args)
+        if key not in self.variants:
+            self.variants[key] = Variant(self, args)
+        return self.variants[key](args)
+
+
+class Variant:
+    """One set of non-tensor arguments and shapes of a captured function."""
+
+    def __init__(self, owner: Captured, args: tuple):
+        self.owner, self.calls, self.graph = owner, 0, torch.cuda.CUDAGraph()
+        self.args = [torch.empty_like(a, memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args]
+
+    def __call__(self, args: tuple) -> Any:
+        for fixed, given in zip(self.args, args, strict=True):
+            if isinstance(given, Tensor):
+                fixed.copy_(given)
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            self.owner.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.owner.stream):
+                result = self.owner.function(*self.args)
+            torch.cuda.current_stream().wait_stream(self.owner.stream)
+            return result
+        if self.calls == WARM_UP + 1:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(self.graph, pool=self.owner.pool, stream=self.owner.stream):
+                self.result = self.owner.function(*self.args)
+        self.graph.replay()
+        return self.result
+
+
+def fast(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
+    """On CUDA the function compiled and captured; on a CPU itself, or compiled if asked for; itself if `eager`."""
+    if eager or (device.type == "cpu" and not compile_on_cpu):
+        return function
+    compiled = torch.compile(function, dynamic=False)
+    return Captured(compiled) if device.type == "cuda" else compiled
+
+
+def use_fast_cpu_products() -> None:
+    """Lets oneDNN instead of MKL multiply float32 matrices, where that keeps float32's accuracy.
+
+    MKL keeps to AVX2 on processors that are not Intel's; oneDNN uses AVX-512 and is about twice as fast there. PyTorch
+    hands float32 products to oneDNN only with the permission to round them to bfloat16, which oneDNN uses on processors
+    with AMX alone. So a product is measured, and the permission withdrawn if it was used.
+    """
+    try:
+        settings = torch.backends.mkldnn.matmul
+        before, settings.fp32_precision = settings.fp32_precision, "bf16"
+    except AttributeError:  # PyTorch < 2.9
+        return
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(2, 256, 256, generator=generator, dtype=torch.float32) for _ in range(2))
+    error = (torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())).abs().max()
+    if error > 1e-3:  # float32: about 5e-5; bfloat16: about 0.2
+        settings.fp32_precision = before

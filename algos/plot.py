@@ -1,0 +1,46 @@
+"""Learning curves: the mean over seeds with a 95% bootstrap band."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+PALETTE = ["#1f6feb", "#d1495b", "#2e933c", "#8a4fbe", "#e08e0b", "#3a9ea5"]
+
+
+def band(scores: np.ndarray, replications: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
+    """95% percentile bootstrap interval of the mean over seeds: scores [seeds, steps] -> low, high, each [steps]."""
+    rng = np.random.default_rng(0)
+    samples = rng.integers(0, len(scores), (replications, len(scores)))
+    means = scores[samples].mean(1)
+    low, high = np.percentile(means, [2.5, 97.5], 0)
+    return low, high
+
+
+def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str = "return of the deterministic policy"):
+    """Writes a PNG with one curve a name; each frame is an eval table (seed, step, episode, return, …)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), dpi=150, layout="constrained")
+    for color, (name, frame) in zip(PALETTE * len(frames), frames.items(), strict=False):
+        table = frame.groupby(["seed", "step"])["return"].mean().unstack().dropna(axis=1)
+        steps, scores = table.columns.to_numpy(), table.to_numpy()
+        seeds = f"{len(scores)} seed{'s' if len(scores) > 1 else ''}"
+        axes.plot(steps, scores.T, color=color, alpha=0.18, linewidth=0.7)
+        if len(scores) > 1:
+            axes.fill_between(steps, *band(scores), color=color, alpha=0.22, linewidth=0)
+        axes.plot(steps, scores.mean(0), color=color, linewidth=2, label=f"{name}, {seeds}")
+    axes.set(title=title, xlabel="environment steps", ylabel=label)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if abs(x) >= 1e6 else f"{x / 1e3:g}k" if x else "0")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    figure.get_layout_engine().set(rect=(0, 0.045, 1, 0.955))
+    figure.text(0.99, 0.012, "mean over seeds with 95% bootstrap band; thin lines are seeds", ha="right", fontsize=7, color="#666")
+    part = path.with_name(path.name + ".part")
+    figure.savefig(part, format="png")
+    plt.close(figure)
+    part.replace(path)

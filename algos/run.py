@@ -1,0 +1,474 @@
+"""The run: what every script does around its algorithm. Seeds, device, folders, logging, evaluation, checkpoints."""
+
+import contextlib
+import difflib
+import inspect
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import Any, get_type_hints
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import torch
+import tyro
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from algos.checkpoint import Checkpoints, write_atomically
+from algos.compile import fast, use_fast_cpu_products
+from algos.errors import UserError
+from algos.evaluate import Evaluator
+from algos.nn import initialise
+from algos.random import Stream, generators
+from envs import SeededEnvs
+
+# Arguments that do not change what a run computes: a run may be resumed with others.
+FREE = ("out", "resume", "quiet", "checkpoint_every", "threads")
+EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
+TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
+
+
+@dataclass(kw_only=True)
+class RunArgs:
+    """Arguments of every script."""
+
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id of a task with continuous actions"""
+    seeds: tuple[str, ...] = ("0",)
+    """one training run each, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
+    total_steps: int = 1_000_000
+    """environment steps of each run"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
+    compile: bool = False
+    """compile the update on a CPU too, which costs about a minute at the start; on CUDA it always is"""
+    eager: bool = False
+    """neither compile nor capture the update, on any device: for debugging"""
+    threads: int = 0
+    """CPU threads of torch; 0 takes all cores"""
+    eval_every: int = 10_000
+    """environment steps between evaluations, which also take place at the first and the last step"""
+    eval_episodes: int = 10
+    """deterministic episodes of each seed at an evaluation"""
+    log_every: int = 1_000
+    """environment steps over which training metrics are averaged"""
+    checkpoint_every: int = 50_000
+    """environment steps between checkpoints; a kill loses no more than these"""
+    out: Path = Path("runs")
+    """results go to OUT/<env_id>/<algorithm>/<variant>/"""
+    variant: str = "default"
+    """name of this set of hyperparameters, the last part of the folder"""
+    resume: bool = False
+    """continue from the folder's last checkpoint, if there is one"""
+    quiet: bool = False
+    """print nothing but errors"""
+
+
+def parse_seeds(words: tuple[str, ...]) -> list[int]:
+    """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for what is no seed, for negative and for repeated ones."""
+    seeds: list[int] = []
+    for word in words:
+        try:
+            first, colon, last = word.partition(":")
+            seeds += range(int(first or 0), int(last)) if colon else [int(word)]
+        except ValueError:
+            raise UserError(f"--seeds takes whole numbers or a range such as 0:10, got {word!r}") from None
+    if not seeds:
+        raise UserError(f"--seeds names no seed: {' '.join(words)!r}")
+    if min(seeds) < 0:
+        raise UserError(f"--seeds must not be negative, got {min(seeds)}")
+    if repeated := sorted({s for s in seeds if seeds.count(s) > 1}):
+        raise UserError(f"--seeds must differ from each other, got {repeated[0]} twice")
+    return seeds
+
+
+class Run:
+    """R runs of one algorithm, trained together.
+
+    Checks every argument before anything is done, and raises UserError for what is wrong. Offers `seeds`, `runs` (R),
+    `device`, `envs` (the environments to train in) and the folder, and drives the loop: see `steps`.
+    """
+
+    def __init__(self, args: RunArgs, algorithm: str, envs_per_run: int = 1):
+        self.args, self.algorithm, self.envs_per_run = args, algorithm, envs_per_run
+        self.seeds = parse_seeds(args.seeds)
+        self.runs = len(self.seeds)
+        for name in ("total_steps", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
+            if getattr(args, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+        self.device = choose_device(args.device)
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        if self.device.type == "cpu":
+            use_fast_cpu_products()
+        check_env_id(args.env_id)
+        try:
+            self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device)
+        except ValueError as error:
+            raise UserError(f"--env-id: {error}") from None
+        except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise UserError(f"--env-id {args.env_id} needs a package that is not installed: {error}") from None
+        self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device)
+
+        self.step = 0  # environment steps done, of each run
+        self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
+        self.seconds = 0.0  # spent in training, evaluation not counted
+        self.eval_rows: list[tuple] = []
+        self.train_rows: list[tuple] = []
+        self.sums: dict[str, Tensor] = {}  # metric -> sum since the last log [R]
+        self.counts: dict[str, int] = {}
+        self.episodes: list[tuple[int, float, int]] = []
+        self.signal = 0
+        self.parts: dict[str, Any] = {}
+        self.writers: list[Any] = []
+        place = args.env_id.replace("/", "-").replace(":", "-")
+        self.folder = Path(args.out) / place / algorithm / args.variant
+        self.checkpoints = Checkpoints(self.folder / "checkpoint")
+        self._claim_folder()
+
+    # -- what scripts ask for -----------------------------------------------------------------------------------------
+
+    def initialise(self, name: str, module: nn.Module) -> nn.Module:
+        """Draws a module's weights, each run's from its own seed, and moves it to the device."""
+        initialise(module, self.runs, generators(self.seeds, name))
+        return module.to(self.device)
+
+    def stream(self, name: str, *shape: int, kind: str = "normal") -> Stream:
+        """An endless sequence of random draws [R, *shape] that is part of the checkpoints; see `algos.random.Stream`."""
+        self.parts[f"stream.{name}"] = stream = Stream(self.seeds, name, shape, kind, self.device)
+        return stream
+
+    def fast(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The fast form of a function of tensors; see `algos.compile`."""
+        return fast(function, self.device, self.args.compile, self.args.eager)
+
+    def log(self, metrics: dict[str, Tensor]) -> None:
+        """Adds up metrics [R] on the device; their means are read and written every `log_every` steps."""
+        for name, value in metrics.items():
+            if name in self.sums:
+                self.sums[name] += value
+                self.counts[name] += 1
+            else:
+                self.sums[name], self.counts[name] = value.clone(), 1
+
+    def steps(self, policy: Callable[[Tensor], Tensor], **parts: Any) -> Iterator[int]:
+        """Yields the number of environment steps done by each run after the iteration that it begins.
+
+        Around the iterations: evaluation of `policy` (obs [R, B, O] -> action [R, B, A]), logging, checkpoints of all
+        `parts` (see `algos.checkpoint.tensors_of`), resuming, a clean end on SIGINT and SIGTERM (exit code 130), and an
+        end with exit code 3 when all runs have diverged.
+        """
+        self.parts |= parts
+        if self.envs.resumable:
+            self.parts["envs"] = self.envs
+        self._restore()
+        with self._signals(), self._progress() as progress:
+            if self.step == 0:
+                self._evaluate(policy)
+            while self.step < self.args.total_steps and len(self.diverged) < self.runs:
+                before, started = self.step, time.perf_counter()
+                yield before + self.envs_per_run
+                self.step += self.envs_per_run
+                self.episodes += self.envs.ended
+                if self._due(self.args.log_every, before):
+                    self._flush()
+                self.seconds += time.perf_counter() - started
+                progress.update(self.envs_per_run)
+                if self._due(self.args.eval_every, before) or self.step >= self.args.total_steps:
+                    self._evaluate(policy)
+                if self.signal:
+                    self._save("interrupted")
+                    self._say(f"interrupted at step {self.step:,}; continue with --resume")
+                    raise SystemExit(130)
+                if self._due(self.args.checkpoint_every, before) and self.step < self.args.total_steps:
+                    self._save("running")
+        self._finish()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _due(self, every: int, before: int) -> bool:
+        return self.step // every > before // every
+
+    def _claim_folder(self) -> None:
+        """Makes the run's folder, or refuses it if it holds another configuration or cannot be written."""
+        config = self.folder / "config.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if config.exists():
+                self._compare(json.loads(config.read_text()))
+            write_atomically(self.folder / ".writable", b"")
+            (self.folder / ".writable").unlink()
+            free = shutil.disk_usage(self.folder).free
+        except (OSError, json.JSONDecodeError) as error:
+            raise UserError(f"--out: cannot use {self.folder}: {error}") from None
+        size = getattr(self.args, "buffer_size", 0)
+        row = 4 * (2 * self.envs.obs_size + self.envs.act_size + 2)
+        need = 3 * self.runs * min(size, self.args.total_steps) * row + (64 << 20)
+        if need > free:
+            raise UserError(
+                f"--out: checkpoints in {self.folder} need {need / 2**30:.1f} GiB of disk, where {free / 2**30:.1f} "
+                "GiB are free: take a smaller --buffer-size or fewer seeds"
+            )
+
+    def _compare(self, config: dict[str, Any]) -> None:
+        ours, theirs = self._identity(), config["identity"]
+        for name in sorted(set(ours) | set(theirs)):
+            if ours.get(name) != theirs.get(name):
+                raise UserError(
+                    f"--out: {self.folder} holds a run with another configuration ({name}: {theirs.get(name)} there, "
+                    f"{ours.get(name)} here); choose another --out or --variant"
+                )
+        if not self.args.resume:
+            raise UserError(
+                f"--out: {self.folder} holds this run already ({config['status']}): continue it with --resume, or "
+                "choose another --out or --variant"
+            )
+
+    def _identity(self) -> dict[str, Any]:
+        """What determines the results, as JSON has it."""
+        facts = {k: v for k, v in asdict(self.args).items() if k not in FREE}
+        facts |= {"seeds": self.seeds, "device": self.device.type, "algorithm": self.algorithm}
+        return json.loads(json.dumps(facts, default=str))
+
+    def _write_config(self, status: str) -> None:
+        config = {
+            "algorithm": self.algorithm,
+            "env_id": self.args.env_id,
+            "variant": self.args.variant,
+            "status": status,
+            "step": self.step,
+            "seconds": round(self.seconds, 3),
+            "diverged": {str(seed): step for seed, step in self.diverged.items()},
+            "identity": self._identity(),
+            "args": json.loads(json.dumps(asdict(self.args), default=str)),
+            "versions": versions(),
+            "commit": git_commit(),
+            "device": device_name(self.device),
+        }
+        write_atomically(self.folder / "config.json", json.dumps(config, indent=2).encode())
+
+    def _restore(self) -> None:
+        facts, complaints = self.checkpoints.load(self.parts | {"run": self}) if self.args.resume else (None, [])
+        for complaint in complaints:
+            print(f"warning: {complaint}", file=sys.stderr)
+        if facts:
+            self.step, self.seconds = facts["step"], facts["seconds"]
+            self.diverged = {int(seed): step for seed, step in facts["diverged"].items()}
+            self.episodes = [tuple(e) for e in facts["episodes"]]
+            self.eval_rows = self._read("eval.parquet", EVAL_COLUMNS)
+            self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
+            if not self.envs.resumable and self.step < self.args.total_steps:
+                self.envs.reset("resume", self.step)
+                self._say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
+            self._say(f"resumed at step {self.step:,}")
+        if self.step >= self.args.total_steps:
+            return
+        self._write_config("running")
+
+    def _read(self, name: str, columns: list[str]) -> list[tuple]:
+        """The rows of a table up to the step of the checkpoint."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        frame = pd.read_parquet(path)
+        return list(frame[frame["step"] <= self.step][columns].itertuples(index=False, name=None))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The metrics that are not yet logged."""
+        return {f"{name}.{self.counts[name]}": value for name, value in self.sums.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for key, value in state.items():
+            name, _, count = key.rpartition(".")
+            self.sums[name], self.counts[name] = value.to(self.device), int(count)
+
+    def _save(self, status: str, parts: dict[str, Any] | None = None, keep: int = 2) -> None:
+        """Writes tables, checkpoint and configuration."""
+        facts = {"seconds": self.seconds, "diverged": self.diverged, "episodes": self.episodes}
+        try:
+            self._write_tables()
+            self.checkpoints.save(self.step, self.parts | {"run": self} if parts is None else parts, facts, keep)
+            self._write_config(status)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder} ({error}); --resume goes on from the last checkpoint") from None
+
+    def _write_tables(self) -> None:
+        for name, rows, columns in (
+            ("eval.parquet", self.eval_rows, EVAL_COLUMNS),
+            ("train.parquet", self.train_rows, TRAIN_COLUMNS),
+        ):
+            frame = pd.DataFrame(rows, columns=columns)
+            write_atomically(self.folder / name, frame.to_parquet(None, index=False))
+
+    def _flush(self) -> None:
+        """Reads the metrics from the device, writes them down, and looks for runs that have diverged."""
+        values = {n: (s / self.counts[n]).double().cpu().numpy() for n, s in self.sums.items()}
+        self.sums.clear()
+        bad = np.zeros(self.runs, bool)
+        for array in values.values():
+            bad |= ~np.isfinite(array)
+        for run in np.flatnonzero(bad):
+            if self.diverged.setdefault(self.seeds[run], self.step) == self.step:
+                print(f"warning: seed {self.seeds[run]} diverged before step {self.step:,}", file=sys.stderr)
+        for run, seed in enumerate(self.seeds):
+            if seed in self.diverged:
+                continue
+            rows = {name: float(array[run]) for name, array in values.items()}
+            if totals := [total for r, total, _ in self.episodes if r == run]:
+                rows["episode_return"] = float(np.mean(totals))
+            rows["seconds"] = self.seconds
+            self.train_rows += [(seed, self.step, name, value) for name, value in rows.items()]
+            for name, value in rows.items():
+                self._writer(run).add_scalar(f"train/{name}", value, self.step)
+        self.episodes.clear()
+
+    def _evaluate(self, policy: Callable[[Tensor], Tensor]) -> None:
+        returns, lengths = self.evaluator(policy, self.step)
+        for run, seed in enumerate(self.seeds):
+            if seed in self.diverged:
+                continue
+            rows = zip(returns[run].tolist(), lengths[run].tolist(), strict=True)
+            self.eval_rows += [(seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)]
+            self._writer(run).add_scalar("eval/return", returns[run].mean(), self.step)
+        self._write_tables()
+        alive = [run for run, seed in enumerate(self.seeds) if seed not in self.diverged]
+        if alive:
+            means = returns[alive].mean(1)
+            self.progress.set_postfix_str(f"return {means.mean():.1f}")
+            spread = f" ({means.min():.1f} to {means.max():.1f} over {len(alive)} seeds)" if len(alive) > 1 else ""
+            self._say(f"step {self.step:>9,}  return {means.mean():9.1f}{spread}")
+
+    def _finish(self) -> None:
+        """Final checkpoint (without replay and environments), curve, and one line per seed."""
+        status = "diverged" if self.diverged else "finished"
+        light = {n: p for n, p in self.parts.items() if n not in ("replay", "envs") and not n.startswith("stream.")}
+        self._save(status, light, keep=1)
+        for writer in self.writers:
+            writer.close()
+        self.envs.close()
+        self.evaluator.close()
+        frame = pd.DataFrame(self.eval_rows, columns=EVAL_COLUMNS)
+        from algos.plot import curves
+
+        curves({self.algorithm: frame}, self.folder / "curve.png", self.args.env_id)
+        final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
+        self._say(f"\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
+        for seed, rows in final.groupby("seed"):
+            note = f"  diverged before step {self.diverged[seed]:,}" if seed in self.diverged else ""
+            scores = rows["return"]
+            self._say(f"{seed:>6}  {scores.mean():>12.1f}  {scores.std(ddof=0):>8.1f}  {rows['step'].iloc[0]:>10,}{note}")
+        rate = self.step / max(self.seconds, 1e-9)
+        self._say(f"{rate:,.0f} steps/s for each of {self.runs} seeds; tables, curve and checkpoint in {self.folder}")
+        if len(self.diverged) == self.runs:
+            print("error: all runs diverged", file=sys.stderr)
+            raise SystemExit(3)
+
+    def _writer(self, run: int) -> Any:
+        """The TensorBoard writer of one seed."""
+        if not self.writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            place = self.folder / "tensorboard"
+            self.writers = [SummaryWriter(str(place / f"seed_{s}"), purge_step=self.step) for s in self.seeds]
+        return self.writers[run]
+
+    def _say(self, line: str) -> None:
+        if not self.args.quiet:
+            tqdm.write(line)
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[tqdm]:
+        hidden = self.args.quiet or not sys.stderr.isatty()
+        with tqdm(
+            total=self.args.total_steps, initial=self.step, unit=" steps", disable=hidden, smoothing=0.05, mininterval=0.5
+        ) as self.progress:
+            yield self.progress
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the step in hand; a second SIGINT ends it at once."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signal = number
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; raises UserError if it is none or is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: this machine or this build of torch has no such GPU; --device cpu works")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")  # TF32 products
+    return device
+
+
+def check_env_id(env_id: str) -> None:
+    """Raises UserError, with the closest names, if Gymnasium does not know the id."""
+    try:
+        gym.spec(env_id)
+    except (gym.error.Error, ModuleNotFoundError, ValueError):
+        close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.4)
+        hint = f"; the closest ids are {', '.join(close)}" if close else ""
+        raise UserError(f"--env-id: Gymnasium has no environment {env_id!r}{hint}") from None
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "gymnasium", "mujoco", "numpy", "seedbed"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of this code, with a + if it was changed since; None outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+
+
+def cli(main: Callable[[Any], None]) -> None:
+    """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
+    args_type = get_type_hints(main)["args"]
+    args = tyro.cli(args_type, description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
+    try:
+        main(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

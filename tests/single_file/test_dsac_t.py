@@ -1,0 +1,236 @@
+"""DSAC-T against hand-computed values and known limits."""
+
+import math
+from types import SimpleNamespace
+
+import dsac_t
+import pytest
+import torch
+from dsac_t import huber_loss, paper_loss
+
+from algos.nn import initialise
+from algos.random import generators
+from algos.replay import Batch, ReplayBuffer
+
+Q = torch.tensor([[[1.0, -2.0, 30.0]]])
+STD = torch.tensor([[[0.5, 2.0, 4.0]]])
+MEAN_TARGET = torch.tensor([[[2.0, -2.5, 100.0]]])
+SAMPLE_TARGET = torch.tensor([[[4.0, -12.0, 120.0]]])
+RUNNING_STD = torch.tensor([[[2.0]]])
+
+
+def gradients(loss, q=Q, std=STD, mean_target=MEAN_TARGET, sample_target=SAMPLE_TARGET, running_std=RUNNING_STD):
+    q, std = q.clone().requires_grad_(), std.clone().requires_grad_()
+    value = loss(q, std, mean_target, sample_target, running_std)
+    return value.detach(), *torch.autograd.grad(value.sum(), (q, std))
+
+
+def test_paper_loss_by_hand():
+    value, dq, dstd = gradients(paper_loss)
+    torch.testing.assert_close(dq.squeeze(), torch.tensor([-3.9048, 0.1667, -5.9420]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(dstd.squeeze(), torch.tensor([-53.1481, -5.3992, -0.4264]), atol=1e-4, rtol=0)
+    assert value.item() == pytest.approx(-221.57706, abs=1e-4)
+
+
+def test_huber_loss_by_hand():
+    value, dq, dstd = gradients(huber_loss)
+    torch.testing.assert_close(dq.squeeze(), torch.tensor([-3.3333, 0.1626, -4.1408]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(dstd.squeeze(), torch.tensor([-23.6111, -2.1680, -0.0404]), atol=1e-4, rtol=0)
+    assert value.item() == pytest.approx(171.73953, abs=1e-4)
+
+
+def test_mean_target_is_not_clipped_and_sample_target_is():
+    far = MEAN_TARGET + 1e3
+    assert (gradients(paper_loss, mean_target=far)[1] < gradients(paper_loss)[1]).all()
+    further = SAMPLE_TARGET + 1e3 * torch.sign(SAMPLE_TARGET - Q)
+    torch.testing.assert_close(gradients(paper_loss, sample_target=further)[2][..., 1:], gradients(paper_loss)[2][..., 1:])
+
+
+def test_gradients_scale_with_the_returns(float64):
+    q, std, mean_target, sample_target, m = (x.double() * 20 for x in (Q, STD, MEAN_TARGET, SAMPLE_TARGET, RUNNING_STD))
+    small = gradients(paper_loss, q, std, mean_target, sample_target, m)
+    large = gradients(paper_loss, *(100 * x for x in (q, std, mean_target, sample_target, m)))
+    for a, b in zip(small[1:], large[1:], strict=True):
+        torch.testing.assert_close(100 * a, b, rtol=2e-3, atol=0)  # 0.1 / sigma^2 = 1e-3 at sigma = 10
+
+
+def test_constant_std_and_wide_clip_is_half_the_mean_squared_error():
+    m = torch.full((1, 1, 1), 3.0)
+    _, dq, _ = gradients(paper_loss, std=torch.full_like(STD, 3.0), running_std=m)
+    torch.testing.assert_close(dq, (Q - MEAN_TARGET) / 3)
+
+
+class FakeRun:
+    """What an agent asks of a run."""
+
+    def __init__(self, seeds=(0,), obs_size=3, act_size=2, high=1.0):
+        self.seeds, self.runs, self.device = list(seeds), len(seeds), torch.device("cpu")
+        high = torch.full((act_size,), high)
+        self.envs = SimpleNamespace(obs_size=obs_size, act_size=act_size, action_low=-high, action_high=high)
+
+    def initialise(self, name, module):
+        initialise(module, self.runs, generators(self.seeds, name))
+        return module
+
+
+def make_agent(seeds=(0, 1), **overrides):
+    run = FakeRun(seeds)
+    args = dsac_t.Args(batch_size=16, hidden=(32, 32), **overrides)
+    replay = ReplayBuffer(run.runs, 64, 3, 2)
+    generator = torch.Generator().manual_seed(0)
+    replay.rows.copy_(torch.randn(replay.rows.shape, generator=generator))
+    replay.rows[..., -1] = (replay.rows[..., -1] > 1).float()
+    replay.added[:] = 64
+    return dsac_t.DSACT(args, run, replay)
+
+
+def draws(agent, k):
+    generator = torch.Generator().manual_seed(k)
+    runs, batch = len(agent.log_alpha), agent.args.batch_size
+    indices = torch.randint(64, (runs, batch), generator=generator)
+    noise = torch.randn(runs, 2, batch, 2, generator=generator)
+    return indices, noise, torch.randn(runs, 2, batch, generator=generator)
+
+
+@pytest.mark.parametrize(("half_range", "expected"), [(1.0, 0.0063252), (0.4, 1.8389067), (2.0, -1.3799691)])
+def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
+    actor = dsac_t.Actor(1, FakeRun(high=half_range).envs, (4,))
+    mean, std, u = torch.tensor([[[0.0, -1.0]]]), torch.tensor([[[1.0, 0.5]]]), torch.tensor([[[0.3, -1.2]]])
+    monkeypatch.setattr(actor, "forward", lambda obs: (mean, std.log()))
+    action, log_prob = actor.sample(torch.zeros(1, 1, 3), (u - mean) / std)
+    torch.testing.assert_close(action, half_range * torch.tanh(u))
+    assert log_prob.item() == pytest.approx(expected, abs=2e-6)
+
+
+def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkeypatch):
+    agent = make_agent(seeds=(0,))
+    batch = agent.replay.gather(draws(agent, 0)[0])
+    means = []
+    for std in (1.0, 2.0, 0.5):
+        monkeypatch.setattr(agent.critic, "forward", lambda o, a, s=std: (torch.zeros(1, 2, 16), torch.full((1, 2, 16), s)))
+        agent.critic_loss(batch, *(d[:, 0] if i == 0 else d for i, d in enumerate(draws(agent, 0)[1:])))
+        means.append(agent.running_std[0, 0, 0].item())
+    assert means == pytest.approx([1, 1.005, 1.002475])
+
+
+def snapshot(agent):
+    modules = {n: m for n, m in vars(agent).items() if isinstance(m, torch.nn.Module)}
+    state = {n: torch.cat([p.detach().flatten().clone() for p in m.parameters()]) for n, m in modules.items()}
+    return state | {"log_alpha": agent.log_alpha.detach().clone()}
+
+
+def test_actor_temperature_and_targets_move_at_every_second_update():
+    agent = make_agent()
+    for k in range(4):
+        before = snapshot(agent)
+        agent.update(*draws(agent, k), k % agent.args.actor_delay == 0)
+        after = snapshot(agent)
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        everything = {"actor", "critic", "target_actor", "target_critic", "log_alpha"}
+        assert moved == (everything if k % 2 == 0 else {"critic"})
+
+
+def test_actor_gradient_is_taken_before_the_critic_step():
+    agent = make_agent()
+    indices, noise, z = draws(agent, 0)
+    loss, _ = agent.actor_loss(agent.replay.gather(indices).obs, noise[:, 1])
+    expected = torch.autograd.grad(loss.sum(), list(agent.actor.parameters()))
+    agent.update(indices, noise, z, True)
+    for parameter, gradient in zip(agent.actor.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_target_action_comes_from_the_target_policy():
+    agent = make_agent()
+    indices, noise, z = draws(agent, 0)
+    batch = agent.replay.gather(indices)
+    before = agent.targets(batch, noise[:, 0], z)
+    with torch.no_grad():
+        for p in agent.actor.parameters():
+            p.add_(1.0)
+    for a, b in zip(before, agent.targets(batch, noise[:, 0], z), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
+    agent = make_agent(seeds=(0,))
+    mean = torch.tensor([[[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]]])  # the last one is a tie: the second critic's sample
+    std = torch.tensor([[[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]])
+    z = torch.tensor([[[10.0, 1.0, 1.0], [1.0, -10.0, 1.5]]])
+    monkeypatch.setattr(agent.target_critic, "forward", lambda o, a: (mean, std))
+    monkeypatch.setattr(agent.target_actor.net, "sample", lambda o, n: (torch.zeros(1, 3, 2), torch.full((1, 3), 0.5)))
+    reward, terminated = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.0, 0.0, 1.0]])
+    batch = Batch(torch.zeros(1, 3, 3), torch.zeros(1, 3, 2), reward, torch.zeros(1, 3, 3), terminated)
+    mean_target, sample_target = agent.targets(batch, torch.zeros(1, 3, 2), z)
+    entropy = -math.e * 0.5
+    torch.testing.assert_close(mean_target[0, 0], torch.tensor([0.99 * (1 + entropy), 1 + 0.99 * (4 + entropy), 2.0]))
+    torch.testing.assert_close(sample_target[0, 0], torch.tensor([0.99 * (4 + entropy), 1 + 0.99 * (-2 + entropy), 2.0]))
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(paper_loss, 1.995), (huber_loss, 1.362)])
+def test_std_settles_at_its_fixed_point(loss, expected):
+    """Constant mean 0, returns N(0, 2^2), no bootstrapping; the huber variant settles at 2/sqrt(2) less the clip."""
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.zeros(1, 1, 1, requires_grad=True)
+    adam, running, history = torch.optim.Adam([raw], lr=1e-2), torch.ones(1, 1, 1), []
+    for step in range(4_000):
+        std = torch.nn.functional.softplus(raw).expand(1, 1, 512)
+        sample = 2 * torch.randn(1, 1, 512, generator=generator)
+        running = running + 0.05 * (std.detach().mean(-1, keepdim=True) - running)
+        adam.zero_grad()
+        loss(torch.zeros(1, 1, 512), std, torch.zeros(1, 1, 512), sample, running).sum().backward()
+        adam.step()
+        if step >= 2_000:
+            history.append(std[0, 0, 0].item())
+    assert sum(history) / len(history) == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(("loss", "low", "high"), [(paper_loss, 1.11, 1.14), (huber_loss, 0.42, 0.442)])
+def test_tabular_self_loop(loss, low, high):
+    """One state, r ~ N(1, 0.5^2), discount 0.9, no entropy: the sheet's Q and sigma after 20,000 Adam steps.
+
+    Q is short of 10 because the targets lag.
+    """
+    generator = torch.Generator().manual_seed(1)
+    table = torch.full((2, 2), 0.01).requires_grad_()  # critic x (mean, raw std)
+    target, running = table.detach().clone(), None
+    adam, history = torch.optim.Adam([table], lr=3e-3), []
+    for step in range(20_000):
+        reward = 1 + 0.5 * torch.randn(256, generator=generator)
+        z = torch.randn(2, 256, generator=generator).clamp(-3, 3)
+        target_mean, target_std = target[:, 0], torch.nn.functional.softplus(target[:, 1])
+        j = 0 if target_mean[0] < target_mean[1] else 1
+        mean_target = reward + 0.9 * target_mean[j]
+        sample_target = reward + 0.9 * (target_mean[j] + z[j] * target_std[j])
+        std = torch.nn.functional.softplus(table[:, 1])
+        current = std.detach()[None, :, None]
+        running = current if running is None else running + 0.005 * (current - running)
+        mean = table[:, 0][None, :, None].expand(1, 2, 256)
+        adam.zero_grad()
+        loss(mean, std[None, :, None].expand(1, 2, 256), mean_target[None, None], sample_target[None, None], running).sum().backward()
+        adam.step()
+        if step % 2 == 0:
+            target.lerp_(table.detach(), 0.005)
+        if step >= 18_000:
+            history.append(torch.stack([mean[0, :, 0].detach(), std.detach()]))
+    q, sigma = torch.stack(history).mean(0)
+    assert ((q > 9.87) & (q < 9.93)).all(), q
+    assert ((sigma > low) & (sigma < high)).all(), sigma
+
+
+def test_twenty_environment_steps_per_update(train):
+    result = train(
+        "dsac_t", env_id="Pendulum-v1", total_steps=100, env_steps_per_update=20, learning_starts=40, batch_size=8,
+        eval_every=100, eval_episodes=1, checkpoint_every=60, log_every=20, hidden=(16,),
+    )  # fmt: skip
+    assert result.config["step"] == 100
+    assert result.parameters["agent/updates"].item() == 3  # at steps 60, 80 and 100
+
+
+def test_parameter_counts_are_the_published_ones():
+    """Section 3 of the authors' settings: 3 x 256, HalfCheetah (17, 6) and Hopper (11, 3)."""
+    for (obs, act), critic, policy in [((17, 6), 138_242, 139_276), ((11, 3), 135_938, 136_198), ((3, 1), 133_378, 133_122)]:
+        envs = FakeRun(obs_size=obs, act_size=act).envs
+        hidden = dsac_t.Args().hidden
+        assert sum(p[0].numel() for p in dsac_t.Critic(1, envs, hidden).parameters()) == critic
+        assert sum(p[0].numel() for p in dsac_t.Actor(1, envs, hidden).parameters()) == policy
