@@ -59,6 +59,6 @@ class Stream:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for generator, saved in zip(self.generators, state["generators"].cpu(), strict=True):
-            generator.set_state(saved.contiguous())
+            generator.set_state(saved.clone())  # a view into a larger tensor makes torch crash
         self._fill()
         self.used = int(state["used"])

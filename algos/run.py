@@ -26,6 +26,7 @@ import tyro
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from algos.arguments import Count, Natural, check
 from algos.checkpoint import Checkpoints, write_atomically
 from algos.compile import fast, use_fast_cpu_products
 from algos.errors import UserError
@@ -48,7 +49,7 @@ class RunArgs:
     """Gymnasium id of a task with continuous actions"""
     seeds: tuple[str, ...] = ("0",)
     """one training run each, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
-    total_steps: int = 1_000_000
+    total_steps: Count = 1_000_000
     """environment steps of each run"""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
@@ -56,15 +57,15 @@ class RunArgs:
     """compile the update on a CPU too, which costs about a minute at the start; on CUDA it always is"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
-    threads: int = 0
+    threads: Natural = 0
     """CPU threads of torch; 0 takes all cores"""
-    eval_every: int = 10_000
+    eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
-    eval_episodes: int = 10
+    eval_episodes: Count = 10
     """deterministic episodes of each seed at an evaluation"""
-    log_every: int = 1_000
+    log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
-    checkpoint_every: int = 50_000
+    checkpoint_every: Count = 50_000
     """environment steps between checkpoints; a kill loses no more than these"""
     out: Path = Path("runs")
     """results go to OUT/<env_id>/<algorithm>/<variant>/"""
@@ -103,11 +104,9 @@ class Run:
 
     def __init__(self, args: RunArgs, algorithm: str, envs_per_run: int = 1):
         self.args, self.algorithm, self.envs_per_run = args, algorithm, envs_per_run
+        check(args)
         self.seeds = parse_seeds(args.seeds)
         self.runs = len(self.seeds)
-        for name in ("total_steps", "eval_every", "eval_episodes", "log_every", "checkpoint_every"):
-            if getattr(args, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
         self.device = choose_device(args.device)
         if args.threads:
             torch.set_num_threads(args.threads)
@@ -131,6 +130,7 @@ class Run:
         self.counts: dict[str, int] = {}
         self.episodes: list[tuple[int, float, int]] = []
         self.signal = 0
+        self.finished = False  # by an earlier process
         self.parts: dict[str, Any] = {}
         self.writers: list[Any] = []
         place = args.env_id.replace("/", "-").replace(":", "-")
@@ -170,6 +170,9 @@ class Run:
         `parts` (see `algos.checkpoint.tensors_of`), resuming, a clean end on SIGINT and SIGTERM (exit code 130), and an
         end with exit code 3 when all runs have diverged.
         """
+        if self.finished:
+            self._say(f"{self.folder} is finished already")
+            return
         self.parts |= parts
         if self.envs.resumable:
             self.parts["envs"] = self.envs
@@ -230,6 +233,7 @@ class Run:
                     f"--out: {self.folder} holds a run with another configuration ({name}: {theirs.get(name)} there, "
                     f"{ours.get(name)} here); choose another --out or --variant"
                 )
+        self.finished = config["status"] in ("finished", "diverged")
         if not self.args.resume:
             raise UserError(
                 f"--out: {self.folder} holds this run already ({config['status']}): continue it with --resume, or "
@@ -273,8 +277,6 @@ class Run:
                 self.envs.reset("resume", self.step)
                 self._say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
             self._say(f"resumed at step {self.step:,}")
-        if self.step >= self.args.total_steps:
-            return
         self._write_config("running")
 
     def _read(self, name: str, columns: list[str]) -> list[tuple]:
@@ -320,7 +322,8 @@ class Run:
         for array in values.values():
             bad |= ~np.isfinite(array)
         for run in np.flatnonzero(bad):
-            if self.diverged.setdefault(self.seeds[run], self.step) == self.step:
+            if self.seeds[run] not in self.diverged:
+                self.diverged[self.seeds[run]] = self.step
                 print(f"warning: seed {self.seeds[run]} diverged before step {self.step:,}", file=sys.stderr)
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:

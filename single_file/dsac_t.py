@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algos.arguments import Count, Fraction, Rate, Step, Widths
 from algos.nn import MLP
 from algos.optim import Adam, Target, backward
 from algos.replay import Batch, ReplayBuffer
@@ -39,29 +40,29 @@ from envs import SeededEnvs
 
 @dataclass
 class Args(RunArgs):
-    buffer_size: int = 1_000_000
+    buffer_size: Count = 1_000_000
     """transitions kept per seed"""
-    batch_size: int = 256
+    batch_size: Count = 256
     """transitions per update and seed"""
-    learning_starts: int = 10_000
+    learning_starts: Count = 10_000
     """steps with the initial policy before learning"""
-    env_steps_per_update: int = 1
+    env_steps_per_update: Count = 1
     """environment steps per update, as environments of each seed (paper: 20)"""
-    discount: float = 0.99
-    """gamma, in [0, 1] (the authors' later script for Hopper: 0.999)"""
-    tau: float = 0.005
-    """step size of target networks and running statistics, in (0, 1]"""
-    actor_lr: float = 1e-4
+    discount: Fraction = 0.99
+    """gamma (the authors' later script for Hopper: 0.999)"""
+    tau: Step = 0.005
+    """step size of target networks and running statistics"""
+    actor_lr: Rate = 1e-4
     """learning rate of the actor"""
-    critic_lr: float = 1e-4
+    critic_lr: Rate = 1e-4
     """learning rate of the critics"""
-    temperature_lr: float = 3e-4
+    temperature_lr: Rate = 3e-4
     """learning rate of the log temperature"""
-    actor_delay: int = 2
+    actor_delay: Count = 2
     """actor, temperature and targets move at every so many updates"""
     loss: Literal["paper", "huber"] = "paper"
     """critic loss: the one of the published results, or the repository's since July 2025"""
-    hidden: tuple[int, ...] = (256, 256, 256)
+    hidden: Widths = (256, 256, 256)
     """widths of the hidden layers of actor and critics"""
 
 

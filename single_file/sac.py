@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from algos.arguments import Count, Fraction, Rate, Step, Widths
 from algos.nn import MLP
 from algos.optim import Adam, Target, backward
 from algos.replay import Batch, ReplayBuffer
@@ -29,25 +30,25 @@ from envs import SeededEnvs
 
 @dataclass
 class Args(RunArgs):
-    buffer_size: int = 1_000_000
+    buffer_size: Count = 1_000_000
     """transitions kept per seed"""
-    batch_size: int = 256
+    batch_size: Count = 256
     """transitions per update and seed"""
-    learning_starts: int = 5_000
+    learning_starts: Count = 5_000
     """uniformly random steps before learning"""
-    discount: float = 0.99
-    """gamma, in [0, 1]"""
-    tau: float = 0.005
-    """step size of the target critics, in (0, 1]"""
-    actor_lr: float = 3e-4
+    discount: Fraction = 0.99
+    """gamma"""
+    tau: Step = 0.005
+    """step size of the target critics"""
+    actor_lr: Rate = 3e-4
     """learning rate of the actor"""
-    critic_lr: float = 1e-3
+    critic_lr: Rate = 1e-3
     """learning rate of the critics"""
-    temperature_lr: float = 1e-3
+    temperature_lr: Rate = 1e-3
     """learning rate of the log temperature"""
-    actor_delay: int = 2
+    actor_delay: Count = 2
     """every so many updates, actor and temperature take so many steps"""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 
 

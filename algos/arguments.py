@@ -1,0 +1,44 @@
+"""Types of arguments that say which values they take; `check` refuses others."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from algos.errors import UserError
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from `low` to `high`, both included unless `above` excludes the lower one."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and value <= self.high and math.isfinite(value)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"be {'above' if self.above else 'at least'} {self.low:g}"
+        return f"lie in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+
+
+Count = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]
+Fraction = Annotated[float, Range(0, 1)]
+Step = Annotated[float, Range(0, 1, above=True)]  # of an average
+Rate = Annotated[float, Range(0, above=True)]  # of learning
+Widths = Annotated[tuple[int, ...], Range(1)]
+
+
+def check(args: Any) -> None:
+    """Raises UserError for the first field of a dataclass that is out of the range in its type."""
+    for name, hint in get_type_hints(type(args), include_extras=True).items():
+        if get_origin(hint) is not Annotated:
+            continue
+        value = getattr(args, name)
+        for bounds in get_args(hint)[1:]:
+            for number in value if isinstance(value, tuple) else [value]:
+                if isinstance(bounds, Range) and number not in bounds:
+                    raise UserError(f"--{name.replace('_', '-')} must {bounds}, got {number}")

@@ -1,0 +1,1 @@
+"""Comparisons: throughput against peers, peers trained under the same protocol, curves of several runs."""

@@ -1,0 +1,160 @@
+"""R x N environments from R seeds."""
+
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from envs import SeededEnvs
+from envs.mujoco import quiet_mujoco
+
+
+def play(envs: SeededEnvs, steps: int):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        action = torch.rand(envs.runs, envs.envs_per_run, envs.act_size, generator=generator) * 2 - 1
+        yield envs.step(action)
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "Pendulum-v1"])
+def test_a_seed_is_the_same_whoever_its_neighbours_are(env_id):
+    together, alone = SeededEnvs(env_id, [3, 8], 2), SeededEnvs(env_id, [8], 2)
+    assert torch.equal(together.obs[1], alone.obs[0])
+    action = torch.zeros(2, 2, together.act_size)
+    for _ in range(60):
+        a, b = together.step(action), alone.step(action[:1])
+        assert torch.equal(a.next_obs[1], b.next_obs[0]) and torch.equal(a.reward[1], b.reward[0])
+
+
+def test_next_obs_is_the_last_of_the_episode_and_obs_the_first_of_the_next():
+    envs = SeededEnvs("Hopper-v5", [0, 1], 2)
+    ends = 0
+    for step in play(envs, 150):
+        for run, env in (step.terminated + step.truncated).nonzero().tolist():
+            ends += 1
+            assert not torch.equal(step.next_obs[run, env], envs.obs[run, env])
+            assert step.next_obs[run, env, 0] < 0.7 or step.next_obs[run, env, 1].abs() > 0.2  # it fell
+            assert envs.obs[run, env, 0] == pytest.approx(1.25, abs=0.01)  # it stands
+        going = (step.terminated + step.truncated) == 0
+        assert torch.equal(step.next_obs[going], envs.obs[going])
+    assert ends > 4
+
+
+def test_a_time_limit_truncates_and_does_not_terminate():
+    envs = SeededEnvs("HalfCheetah-v5", [0], 1, max_episode_steps=10)
+    steps = list(play(envs, 10))
+    assert [s.truncated.item() for s in steps] == [0] * 9 + [1]
+    assert sum(s.terminated.item() for s in steps) == 0
+
+
+def test_episode_returns_and_lengths():
+    envs = SeededEnvs("Pendulum-v1", [0, 5], 1, max_episode_steps=7)
+    totals = torch.zeros(2)
+    for k, step in enumerate(play(envs, 21), 1):
+        totals += step.reward[:, 0]
+        if k % 7:
+            assert envs.ended == []
+        else:
+            assert [(e.run, e.length) for e in envs.ended] == [(0, 7), (1, 7)]
+            assert [e.total for e in envs.ended] == pytest.approx(totals.tolist(), rel=1e-5)
+            totals.zero_()
+
+
+class Counter(gym.Env):
+    """Counts its steps; an episode has 4."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.array([0.0]), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.array([float(self.count)]), 1.0, self.count == 4, False, {}
+
+
+def next_step_counters(num_envs: int, **kwargs) -> VectorEnv:
+    return SyncVectorEnv([Counter] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+@pytest.fixture
+def registered():
+    gym.register("Counter-v0", entry_point=Counter)
+    gym.register("CounterVector-v0", vector_entry_point=next_step_counters)
+    yield
+    for env_id in ("Counter-v0", "CounterVector-v0"):
+        del gym.registry[env_id]
+
+
+@pytest.mark.parametrize(("env_id", "steps"), [("Counter-v0", 12), ("CounterVector-v0", 15)])
+def test_both_conventions_of_automatic_reset_give_the_same_transitions(registered, env_id, steps):
+    envs = SeededEnvs(env_id, [0, 1], 1)
+    seen, ended = [], []
+    for step in play(envs, steps):
+        if step.valid is None or step.valid[0, 0]:
+            seen.append((step.obs[0, 0, 0].item(), step.next_obs[0, 0, 0].item(), step.terminated[0, 0].item()))
+        ended += [(e.total, e.length) for e in envs.ended if e.run == 0]
+    assert seen == [(0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 4, 1)] * 3
+    assert ended == [(4.0, 4)] * 3
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "Humanoid-v5"])
+def test_restored_environments_go_on_exactly(env_id):
+    envs, other = SeededEnvs(env_id, [0, 4], 2), SeededEnvs(env_id, [0, 4], 2)
+    list(play(envs, 37))
+    other.load_state_dict(envs.state_dict())
+    assert torch.equal(envs.obs, other.obs)
+    for a, b in zip(play(envs, 80), play(other, 80), strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a[:-1], b[:-1], strict=True))
+        assert envs.ended == other.ended
+
+
+class Spaces(gym.Env):
+    observation_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
+    action_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, obs=None, act=None):
+        self.observation_space, self.action_space = obs or self.observation_space, act or self.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        ({"act": gym.spaces.Discrete(3)}, "Discrete actions"),
+        ({"obs": gym.spaces.Dict({"a": gym.spaces.Box(0, 1)})}, "Dict observations"),
+        ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
+    ],
+)
+def test_spaces_that_do_not_fit_are_refused(spaces, message):
+    gym.register("Spaces-v0", entry_point=Spaces)
+    try:
+        with pytest.raises(ValueError, match=message):
+            SeededEnvs("Spaces-v0", [0], **spaces)
+    finally:
+        del gym.registry["Spaces-v0"]
+
+
+def test_gymnasium_itself_agrees_on_the_whole_path():
+    """Observations, rewards and ends of seed 5's first environment, from gymnasium.make with the same seed."""
+    from envs.seeding import sub_seed
+
+    envs = SeededEnvs("Walker2d-v5", [2, 5], 1)
+    with quiet_mujoco():
+        env = gym.make("Walker2d-v5")
+    obs, _ = env.reset(seed=sub_seed(5, "train", 0) % 2**31)
+    for step in play(envs, 100):
+        assert np.array_equal(step.obs[1, 0].numpy(), obs.astype(np.float32))
+        obs, reward, terminated, truncated, _ = env.step(step.action[1, 0].numpy())
+        assert np.array_equal(step.next_obs[1, 0].numpy(), obs.astype(np.float32))
+        assert step.reward[1, 0].item() == np.float32(reward) and bool(step.terminated[1, 0]) == terminated
+        if terminated or truncated:
+            obs, _ = env.reset()
