@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from algos.errors import UserError
+from algos.optim import Adam
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -29,12 +30,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def tensors_of(part: Any) -> dict[str, Tensor]:
-    """The state of a tensor, a module, an optimiser, an object with `state_dict`, or an object made of these."""
+    """The state of a tensor, of an object with `state_dict`, or of an object whose attributes are such."""
     if isinstance(part, Tensor):
         return {"": part.detach()}
-    if isinstance(part, torch.optim.Optimizer):
-        parameters = [p for group in part.param_groups for p in group["params"]]
-        return {f"{i}.{name}": value for i, p in enumerate(parameters) for name, value in part.state[p].items()}
     if hasattr(part, "state_dict"):
         return part.state_dict()
     return {f"{name}.{key}".rstrip("."): value for name, p in _members(part) for key, value in tensors_of(p).items()}
@@ -45,12 +43,6 @@ def load_tensors(part: Any, state: dict[str, Tensor]) -> None:
     if isinstance(part, Tensor):
         with torch.no_grad():
             part.copy_(state[""])
-    elif isinstance(part, torch.optim.Optimizer):
-        parameters = [p for group in part.param_groups for p in group["params"]]
-        for i, p in enumerate(parameters):
-            saved = _below(state, str(i))
-            device = {"step": p.device if p.is_cuda else "cpu"}
-            part.state[p] = {name: value.to(device.get(name, p.device)) for name, value in saved.items()}
     elif hasattr(part, "load_state_dict"):
         part.load_state_dict(state)
     else:
@@ -59,7 +51,7 @@ def load_tensors(part: Any, state: dict[str, Tensor]) -> None:
 
 
 def _members(part: Any) -> list[tuple[str, Any]]:
-    kinds = (Tensor, nn.Module, torch.optim.Optimizer)
+    kinds = (Tensor, nn.Module, Adam)
     return [(name, value) for name, value in vars(part).items() if isinstance(value, kinds)]
 
 

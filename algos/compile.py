@@ -1,10 +1,17 @@
 """The fast form of an update function."""
 
+import contextlib
+import ctypes
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
+
+from algos.errors import UserError
 
 WARM_UP = 3  # eager calls before a capture: they make optimiser states and library workspaces
 
@@ -57,25 +64,46 @@ class Variant:
 
 
 def fast(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
-    """On CUDA the function compiled and captured; on a CPU itself, or compiled if asked for; itself if `eager`."""
+    """On CUDA the function compiled and captured; on a CPU itself, or compiled if asked for; itself if `eager`.
+
+    Raises UserError where a compiler is needed and missing.
+    """
     if eager or (device.type == "cpu" and not compile_on_cpu):
         return function
+    if device.type == "cpu" and not any(shutil.which(c) for c in (os.environ.get("CXX", ""), "g++", "clang++") if c):
+        raise UserError("--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one")
+    if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # gradients and steps become part of one graph
+        torch._dynamo.config.trace_autograd_ops = True
     compiled = torch.compile(function, dynamic=False)
     return Captured(compiled) if device.type == "cuda" else compiled
 
 
-def use_fast_cpu_products() -> None:
+def tune_cpu() -> None:
+    """Settings that make small networks fast on a CPU without changing what is computed, beyond float32 rounding."""
+    keep_memory()
+    use_fast_products()
+
+
+def keep_memory() -> None:
+    """Lets glibc keep freed memory instead of giving it back to the system, and asking for it again, at every step."""
+    trim_threshold, mmap_threshold = -1, -3  # names of mallopt's parameters
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_threshold, 1 << 30)
+        libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+def use_fast_products() -> None:
     """Lets oneDNN instead of MKL multiply float32 matrices, where that keeps float32's accuracy.
 
     MKL keeps to AVX2 on processors that are not Intel's; oneDNN uses AVX-512 and is about twice as fast there. PyTorch
     hands float32 products to oneDNN only with the permission to round them to bfloat16, which oneDNN uses on processors
     with AMX alone. So a product is measured, and the permission withdrawn if it was used.
     """
-    try:
-        settings = torch.backends.mkldnn.matmul
-        before, settings.fp32_precision = settings.fp32_precision, "bf16"
-    except AttributeError:  # PyTorch < 2.9
+    settings = getattr(torch.backends.mkldnn, "matmul", None)
+    if settings is None or not hasattr(settings, "fp32_precision"):
         return
+    before, settings.fp32_precision = settings.fp32_precision, "bf16"
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(2, 256, 256, generator=generator, dtype=torch.float32) for _ in range(2))
     error = (torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())).abs().max()

@@ -7,23 +7,64 @@ import torch
 from torch import Tensor, nn
 
 
-class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` in its fused form; elementwise, so that one optimiser serves all runs."""
+class Adam:
+    """`torch.optim.Adam` by a direct call of its fused kernel; elementwise, so that one optimiser serves all runs.
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999)):
-        parameters = list(parameters)
-        super().__init__(parameters, lr=lr, betas=betas, fused=True, capturable=parameters[0].is_cuda)
-
-
-def backward(loss: Tensor, optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Sets the gradients of the optimiser's own parameters, and of no others, from the losses [R] of all runs.
-
-    The losses are summed, so every run gets exactly the gradient that it would have alone.
+    It costs a quarter of the original's Python per step, and a compiler can trace it.
     """
-    parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    for parameter, gradient in zip(parameters, torch.autograd.grad(loss.sum(), parameters), strict=True):
-        parameter.grad = gradient
-    return optimiser
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ):
+        self.parameters = list(parameters)
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor]) -> None:
+        """Moves the parameters against `gradients`, one for each."""
+        torch._foreach_add_(self.steps, 1)
+        if torch.compiler.is_compiling():
+            self._formula(gradients)
+            return
+        torch._fused_adam_(
+            self.parameters, gradients, self.means, self.squares, [], self.steps,
+            lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps, amsgrad=False,
+            maximize=False,
+        )  # fmt: skip
+
+    def _formula(self, gradients: list[Tensor]) -> None:
+        """The same in single operations, for a compiler to fuse; it cannot trace the fused kernel."""
+        beta1, beta2 = self.betas
+        for p, g, mean, square, step in zip(
+            self.parameters, gradients, self.means, self.squares, self.steps, strict=True
+        ):
+            mean.lerp_(g, 1 - beta1)
+            square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            step = step.double()  # 1 - 0.999 is short of digits in float32
+            rate = self.lr / (1 - beta1**step)
+            p.sub_(rate * mean / ((square / (1 - beta2**step)).sqrt() + self.eps))
+
+    def minimise(self, loss: Tensor) -> None:
+        """One step on the losses [R] of all runs."""
+        self.step(self.gradients(loss))
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Gradients of the losses [R] with respect to this optimiser's parameters only.
+
+        The losses are summed, so every run gets exactly the gradient that it would have alone.
+        """
+        return list(torch.autograd.grad(loss.sum(), self.parameters))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        parts = {"mean": self.means, "square": self.squares, "step": self.steps}
+        return {f"{name}.{i}": tensor for name, tensors in parts.items() for i, tensor in enumerate(tensors)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
 
 
 class Target(nn.Module):
@@ -32,7 +73,7 @@ class Target(nn.Module):
     def __init__(self, online: nn.Module, tau: float):
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.online, self.tau = list(online.parameters()), tau
+        self.frozen, self.online, self.tau = list(self.net.parameters()), list(online.parameters()), tau
 
     def forward(self, *inputs: Tensor):
         return self.net(*inputs)
@@ -40,4 +81,4 @@ class Target(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """target <- (1 - tau) target + tau online"""
-        torch._foreach_lerp_(list(self.net.parameters()), self.online, self.tau)
+        torch._foreach_lerp_(self.frozen, self.online, self.tau)

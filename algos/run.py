@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
 from algos.checkpoint import Checkpoints, write_atomically
-from algos.compile import fast, use_fast_cpu_products
+from algos.compile import fast, tune_cpu
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.nn import initialise
@@ -111,7 +111,7 @@ class Run:
         if args.threads:
             torch.set_num_threads(args.threads)
         if self.device.type == "cpu":
-            use_fast_cpu_products()
+            tune_cpu()
         check_env_id(args.env_id)
         try:
             self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from algos.arguments import Count, Fraction, Rate, Step, Widths
 from algos.nn import MLP
-from algos.optim import Adam, Target, backward
+from algos.optim import Adam, Target
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run, RunArgs, cli
 from envs import SeededEnvs
@@ -211,17 +211,15 @@ class DSACT:
         """
         batch = self.replay.gather(indices)
         critic_loss, metrics = self.critic_loss(batch, noise[:, 0], z)
-        backward(critic_loss, self.critic_adam)
+        critic_gradients = self.critic_adam.gradients(critic_loss)
         if actor_due:
             actor_loss, log_prob = self.actor_loss(batch.obs, noise[:, 1])
-            backward(actor_loss, self.actor_adam)
-            backward(self.alpha_loss(log_prob), self.alpha_adam)
+            self.actor_adam.minimise(actor_loss)
+            self.alpha_adam.minimise(self.alpha_loss(log_prob))
             metrics |= {"actor_loss": actor_loss.detach(), "entropy": -log_prob}
 
-        self.critic_adam.step()
+        self.critic_adam.step(critic_gradients)
         if actor_due:
-            self.actor_adam.step()
-            self.alpha_adam.step()
             self.target_critic.update()
             self.target_actor.update()
             metrics["alpha"] = self.log_alpha.detach().exp()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from algos.arguments import Count, Fraction, Rate, Step, Widths
 from algos.nn import MLP
-from algos.optim import Adam, Target, backward
+from algos.optim import Adam, Target
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run, RunArgs, cli
 from envs import SeededEnvs
@@ -140,15 +140,15 @@ class SAC:
         """One update from the minibatch at `indices` [R, B] with `noise` [R, 1 + 2 actor_delay, B, A]."""
         batch = self.replay.gather(indices)
         critic_loss, value = self.critic_loss(batch, noise[:, 0])
-        backward(critic_loss, self.critic_adam).step()
+        self.critic_adam.minimise(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "value": value}
 
         if actor_due:
             for i in range(self.args.actor_delay):
                 actor_loss, entropy = self.actor_loss(batch.obs, noise[:, 1 + 2 * i])
-                backward(actor_loss, self.actor_adam).step()
+                self.actor_adam.minimise(actor_loss)
                 alpha_loss = self.alpha_loss(batch.obs, noise[:, 2 + 2 * i])
-                backward(alpha_loss, self.alpha_adam).step()
+                self.alpha_adam.minimise(alpha_loss)
             metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": self.log_alpha.detach().exp()}
 
         self.target_critic.update()
