@@ -42,7 +42,9 @@ class Variant:
 
     def __init__(self, owner: Captured, args: tuple):
         self.owner, self.calls, self.graph = owner, 0, torch.cuda.CUDAGraph()
-        self.args = [torch.empty_like(a, memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args]
+        self.args = [
+            torch.empty_like(a, memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args
+        ]
 
     def __call__(self, args: tuple) -> Any:
         for fixed, given in zip(self.args, args, strict=True):

@@ -15,7 +15,7 @@ LONGEST = 100_000  # steps after which an episode without a time limit is cut
 
 
 class Evaluator:
-    """`episodes` episodes of each of R seeds; every evaluation starts from fresh states that depend on seed and step."""
+    """`episodes` episodes of each of R seeds; each evaluation starts from fresh states that depend on seed and step."""
 
     def __init__(self, env_id: str, seeds: Sequence[int], episodes: int, device: torch.device):
         self.seeds, self.episodes, self.device = seeds, episodes, device
@@ -29,7 +29,7 @@ class Evaluator:
         """Runs a policy, obs [R, episodes, O] -> action [R, episodes, A]: returns and lengths, each [R, episodes]."""
         shape = (len(self.seeds), self.episodes)
         seeds = [sub_seed(s, "evaluation", step, e) % 2**31 for s in self.seeds for e in range(self.episodes)]
-        obs, _ = self.venv.reset(seed=seeds)
+        obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         totals, lengths, running = np.zeros(len(seeds)), np.zeros(len(seeds), int), np.ones(len(seeds), bool)
         while running.any() and lengths.max() < LONGEST:
             tensor = torch.as_tensor(obs.reshape(*shape, -1), dtype=self.dtype).to(self.device)

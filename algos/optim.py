@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +69,16 @@ class Adam:
 
 
 class Target(nn.Module):
-    """A target network: a frozen copy of `online` that follows it by Polyak averaging."""
+    """A target network: `net`, a frozen copy of `online` that follows it by Polyak averaging."""
+
+    net: Any
 
     def __init__(self, online: nn.Module, tau: float):
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.frozen, self.online, self.tau = list(self.net.parameters()), list(online.parameters()), tau
+        self.frozen: list[Tensor] = list(self.net.parameters())
+        self.online: list[Tensor] = list(online.parameters())
+        self.tau = tau
 
     def forward(self, *inputs: Tensor):
         return self.net(*inputs)

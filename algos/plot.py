@@ -23,8 +23,10 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str =
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure, axes = plt.subplots(figsize=(7, 4.2), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
+    figure, axes = plt.subplots(figsize=(7, 4.2), dpi=150, layout=layout)
     for color, (name, frame) in zip(PALETTE * len(frames), frames.items(), strict=False):
         table = frame.groupby(["seed", "step"])["return"].mean().unstack().dropna(axis=1)
         steps, scores = table.columns.to_numpy(), table.to_numpy()
@@ -38,8 +40,14 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str =
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    figure.get_layout_engine().set(rect=(0, 0.045, 1, 0.955))
-    figure.text(0.99, 0.012, "mean over seeds with 95% bootstrap band; thin lines are seeds", ha="right", fontsize=7, color="#666")
+    figure.text(
+        0.99,
+        0.012,
+        "mean over seeds with 95% bootstrap band; thin lines are seeds",
+        ha="right",
+        fontsize=7,
+        color="#666",
+    )
     part = path.with_name(path.name + ".part")
     figure.savefig(part, format="png")
     plt.close(figure)

@@ -56,8 +56,8 @@ class ReplayBuffer:
         valid = np.ones((self.runs, count), bool) if step.valid is None else step.valid
         run, column = np.nonzero(valid)
         slot = (self.added[run] + (np.cumsum(valid, 1) - 1)[run, column]) % self.capacity
-        run, column, slot = (torch.from_numpy(i).to(self.rows.device) for i in (run, column, slot))
-        self.rows[run, slot] = rows[run, column]
+        r, c, s = (torch.from_numpy(i).to(self.rows.device) for i in (run, column, slot))
+        self.rows[r, s] = rows[r, c]
         self.added += valid.sum(1)
 
     def indices(self, integers: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +35,7 @@ from algos.nn import initialise
 from algos.random import Stream, generators
 from envs import SeededEnvs
 
+Module = TypeVar("Module", bound=nn.Module)
 # Arguments that do not change what a run computes: a run may be resumed with others.
 FREE = ("out", "resume", "quiet", "checkpoint_every", "threads")
 EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
@@ -140,13 +141,13 @@ class Run:
 
     # -- what scripts ask for -----------------------------------------------------------------------------------------
 
-    def initialise(self, name: str, module: nn.Module) -> nn.Module:
+    def initialise(self, name: str, module: Module) -> Module:
         """Draws a module's weights, each run's from its own seed, and moves it to the device."""
         initialise(module, self.runs, generators(self.seeds, name))
         return module.to(self.device)
 
     def stream(self, name: str, *shape: int, kind: str = "normal") -> Stream:
-        """An endless sequence of random draws [R, *shape] that is part of the checkpoints; see `algos.random.Stream`."""
+        """An endless sequence of random draws [R, *shape], part of the checkpoints; see `algos.random.Stream`."""
         self.parts[f"stream.{name}"] = stream = Stream(self.seeds, name, shape, kind, self.device)
         return stream
 
@@ -304,7 +305,9 @@ class Run:
             self.checkpoints.save(self.step, self.parts | {"run": self} if parts is None else parts, facts, keep)
             self._write_config(status)
         except OSError as error:
-            raise UserError(f"cannot write to {self.folder} ({error}); --resume goes on from the last checkpoint") from None
+            raise UserError(
+                f"cannot write to {self.folder} ({error}); --resume goes on from the last checkpoint"
+            ) from None
 
     def _write_tables(self) -> None:
         for name, rows, columns in (
@@ -321,10 +324,9 @@ class Run:
         bad = np.zeros(self.runs, bool)
         for array in values.values():
             bad |= ~np.isfinite(array)
-        for run in np.flatnonzero(bad):
-            if self.seeds[run] not in self.diverged:
-                self.diverged[self.seeds[run]] = self.step
-                print(f"warning: seed {self.seeds[run]} diverged before step {self.step:,}", file=sys.stderr)
+        for seed in [s for s, b in zip(self.seeds, bad, strict=True) if b and s not in self.diverged]:
+            self.diverged[seed] = self.step
+            print(f"warning: seed {seed} diverged before step {self.step:,}", file=sys.stderr)
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
                 continue
@@ -343,7 +345,9 @@ class Run:
             if seed in self.diverged:
                 continue
             rows = zip(returns[run].tolist(), lengths[run].tolist(), strict=True)
-            self.eval_rows += [(seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)]
+            self.eval_rows += [
+                (seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)
+            ]
             self._writer(run).add_scalar("eval/return", returns[run].mean(), self.step)
         self._write_tables()
         alive = [run for run, seed in enumerate(self.seeds) if seed not in self.diverged]
@@ -351,7 +355,7 @@ class Run:
             means = returns[alive].mean(1)
             self.progress.set_postfix_str(f"return {means.mean():.1f}")
             spread = f" ({means.min():.1f} to {means.max():.1f} over {len(alive)} seeds)" if len(alive) > 1 else ""
-            self._say(f"step {self.step:>9,}  return {means.mean():9.1f}{spread}")
+            self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {means.mean():9.1f}{spread}")
 
     def _finish(self) -> None:
         """Final checkpoint (without replay and environments), curve, and one line per seed."""
@@ -367,11 +371,13 @@ class Run:
 
         curves({self.algorithm: frame}, self.folder / "curve.png", self.args.env_id)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
-        self._say(f"\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
+        self._say(f"\n{self.algorithm}\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
         for seed, rows in final.groupby("seed"):
             note = f"  diverged before step {self.diverged[seed]:,}" if seed in self.diverged else ""
             scores = rows["return"]
-            self._say(f"{seed:>6}  {scores.mean():>12.1f}  {scores.std(ddof=0):>8.1f}  {rows['step'].iloc[0]:>10,}{note}")
+            self._say(
+                f"{seed:>6}  {scores.mean():>12.1f}  {scores.std(ddof=0):>8.1f}  {rows['step'].iloc[0]:>10,}{note}"
+            )
         rate = self.step / max(self.seconds, 1e-9)
         self._say(f"{rate:,.0f} steps/s for each of {self.runs} seeds; tables, curve and checkpoint in {self.folder}")
         if len(self.diverged) == self.runs:
@@ -395,7 +401,12 @@ class Run:
     def _progress(self) -> Iterator[tqdm]:
         hidden = self.args.quiet or not sys.stderr.isatty()
         with tqdm(
-            total=self.args.total_steps, initial=self.step, unit=" steps", disable=hidden, smoothing=0.05, mininterval=0.5
+            total=self.args.total_steps,
+            initial=self.step,
+            unit=" steps",
+            disable=hidden,
+            smoothing=0.05,
+            mininterval=0.5,
         ) as self.progress:
             yield self.progress
 
@@ -453,7 +464,16 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of this code, with a + if it was changed since; None outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -470,8 +490,13 @@ def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
     args_type = get_type_hints(main)["args"]
     args = tyro.cli(args_type, description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
+    report_errors(lambda: main(args))
+
+
+def report_errors(command: Callable[[], None]) -> None:
+    """Runs a command; an error that is the user's to mend becomes one sentence and exit code 2."""
     try:
-        main(args)
+        command()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

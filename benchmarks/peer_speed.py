@@ -1,11 +1,12 @@
 """Steps per second of another library's SAC, printed as one number; `benchmarks.throughput` runs it as a process.
 
-    python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5 --threads 2
+python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5 --threads 2
 """
 
+import importlib
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import gymnasium as gym
 import torch
@@ -30,14 +31,9 @@ class Args:
 
 def main(args: Args) -> None:
     torch.set_num_threads(args.threads)
-    device: dict[str, Any] = {}
-    if args.library == "sb3":
-        from stable_baselines3 import SAC
-
-        device = {"device": args.device}
-    else:
-        from sbx import SAC
-    model = SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)
+    library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[args.library])
+    device = {"device": args.device} if args.library == "sb3" else {}
+    model = library.SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)
     model.learn(args.warm_up)
     started = time.perf_counter()
     model.learn(args.steps, reset_num_timesteps=False)

@@ -61,7 +61,8 @@ class Args:
 def env_rate(env: gym.vector.VectorEnv, seconds: float) -> float:
     """Environment steps per second with random actions."""
     env.reset(seed=0)
-    actions = np.random.default_rng(0).uniform(-1, 1, (64, *env.action_space.shape)).astype(np.float32)
+    shape = (64, env.num_envs, *(env.single_action_space.shape or ()))
+    actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     for action in actions[:20]:
         env.step(action)
     steps, started = 0, time.perf_counter()
@@ -112,7 +113,9 @@ def peer_rate(library: str, args: Args) -> float:
 
 
 def measure_scripts(args: Args) -> list[dict[str, Any]]:
-    on_gpu = torch.device("cuda" if args.device == "auto" and torch.cuda.is_available() else args.device.replace("auto", "cpu"))
+    on_gpu = torch.device(
+        "cuda" if args.device == "auto" and torch.cuda.is_available() else args.device.replace("auto", "cpu")
+    )
     peers = {}
     if args.peers and on_gpu.type == "cpu":
         for library, module in (("sb3", "stable_baselines3"), ("sbx", "sbx")):
@@ -134,7 +137,11 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
     for name in rounds[0]:
         rates = [r[name] for r in rounds if name in r]
         count = int(name.split(", ")[1].split()[0])
-        row: dict[str, Any] = {"name": name, "rate": statistics.median(rates), "run-steps/s": count * statistics.median(rates)}
+        row: dict[str, Any] = {
+            "name": name,
+            "rate": statistics.median(rates),
+            "run-steps/s": count * statistics.median(rates),
+        }
         if name == "sac, 1 seed":
             for library in peers:
                 row[f"ratio to {library}"] = statistics.median(r[name] / r[f"{library} sac, 1 seed"] for r in rounds)

@@ -24,4 +24,6 @@ def make_vec(
     with quiet_mujoco():
         if gym.spec(env_id).entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-        return gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **kwargs)
+        return gym.make_vec(
+            env_id, num_envs, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **kwargs
+        )

@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo v5 tasks as one batch: physics on a thread pool, everything else computed for all at once.
 
-Every number equals what `gymnasium.make(id)` gives on the same MuJoCo, bit for bit: observations, rewards, terminations,
-truncations and infos. Models, spaces and defaults are Gymnasium's own, read from one environment that it makes. MuJoCo's
-bindings release the interpreter lock inside `mj_step`, so threads step environments at the same time.
+Every number equals what `gymnasium.make(id)` gives on the same MuJoCo, bit for bit: observations, rewards,
+terminations, truncations and infos. Models, spaces and defaults are Gymnasium's own, read from one environment that it
+makes. MuJoCo's bindings release the interpreter lock inside `mj_step`, so threads step environments at the same time.
 
 The tasks below restate the formulas of `gymnasium/envs/mujoco/*_v5.py` for arrays with the environment first. Where the
 order of floating-point operations matters, it is that of the original; a comment says so.
@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -28,7 +29,16 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Info = dict[str, Array]
 
-RENDERING = {"render_mode", "width", "height", "camera_id", "camera_name", "default_camera_config", "max_geom", "visual_options"}
+RENDERING = {
+    "render_mode",
+    "width",
+    "height",
+    "camera_id",
+    "camera_name",
+    "default_camera_config",
+    "max_geom",
+    "visual_options",
+}
 # What an exact continuation of the physics needs; all else is computed anew in every step.
 STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
@@ -55,7 +65,7 @@ def sum_of_squares(values: Array) -> Array:
 
 
 class Task:
-    """One task's formulas. `d` holds the MjData fields named in `fields`, each [n, …]; `p` the constructor's options."""
+    """One task's formulas. `d` holds the MjData fields named in `fields`, each [n, …]; `p` the options."""
 
     fields: tuple[str, ...] = ("qpos", "qvel")
     gaussian_velocity = False  # initial velocities normal instead of uniform
@@ -233,7 +243,17 @@ class Ant(Task):
 class HumanoidBody(Task):
     """What Humanoid and HumanoidStandup share: their observation and tendon infos."""
 
-    fields = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl", "ten_length", "ten_velocity")
+    fields: tuple[str, ...] = (
+        "qpos",
+        "qvel",
+        "cinert",
+        "cvel",
+        "qfrc_actuator",
+        "cfrc_ext",
+        "ctrl",
+        "ten_length",
+        "ten_velocity",
+    )
 
     def observe(self, d):
         n, p = len(d.qpos), self.p
@@ -258,7 +278,7 @@ class HumanoidBody(Task):
 
 
 class Humanoid(HumanoidBody):
-    fields = (*HumanoidBody.fields, "xipos")
+    fields: tuple[str, ...] = (*HumanoidBody.fields, "xipos")
 
     def position(self, d):
         # one einsum per environment: a batched one adds the bodies up in another order
@@ -427,7 +447,7 @@ class Physics:
         for helper in self.helpers:
             helper.start()
 
-    def step(self, action: Array, ids: Sequence[int]) -> None:
+    def step(self, action: Array, ids: Array) -> None:
         """Advances the environments `ids` by one step of their task with `action` [n, A]."""
         for i in ids:
             self.control[i][:] = action[i]
@@ -468,7 +488,7 @@ class Physics:
         data.qpos[:], data.qvel[:] = qpos, qvel
         mujoco.mj_forward(self.model, data)
 
-    def read(self, ids: Sequence[int]) -> None:
+    def read(self, ids: Array) -> None:
         """Copies the fields of the environments `ids` from MuJoCo's memory."""
         whole = len(ids) == len(self.data)
         for name, views in self.sources.items():
@@ -479,7 +499,7 @@ class Physics:
                 for i in ids:
                     array[i] = views[i]
 
-    def rows(self, ids: Sequence[int]) -> SimpleNamespace:
+    def rows(self, ids: Array) -> SimpleNamespace:
         """The fields of some environments."""
         if len(ids) == len(self.data):
             return self.fields
@@ -514,15 +534,16 @@ class MujocoVectorEnv(VectorEnv):
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if refused := sorted(RENDERING & set(options)):
             raise ValueError(f"{refused[0]} is not supported by the batched {env_id}: render with gymnasium.make")
-        constructor = inspect.signature(gym.envs.registration.load_env_creator(gym.spec(env_id).entry_point))
+        constructor = inspect.signature(load_env_creator(str(gym.spec(env_id).entry_point)))
         defaults = {n: p.default for n, p in constructor.parameters.items() if p.kind is not p.VAR_KEYWORD}
         if unknown := sorted(set(options) - set(defaults)):
-            raise ValueError(f"{env_id} has no option {unknown[0]}; it has {', '.join(sorted(set(defaults) - RENDERING))}")
+            raise ValueError(
+                f"{env_id} has no option {unknown[0]}; it has {', '.join(sorted(set(defaults) - RENDERING))}"
+            )
         with quiet_mujoco():
-            env = gym.make(env_id, max_episode_steps=max_episode_steps, **options)
-        limit = env.spec.max_episode_steps if max_episode_steps is None else max_episode_steps
+            env: Any = gym.make(env_id, max_episode_steps=max_episode_steps, **options).unwrapped
+        limit = gym.spec(env_id).max_episode_steps if max_episode_steps is None else max_episode_steps
         self.max_episode_steps = np.inf if limit in (None, -1) else limit
-        env = env.unwrapped
 
         self.spec, self.num_envs = gym.spec(env_id), num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -545,18 +566,20 @@ class MujocoVectorEnv(VectorEnv):
     ) -> tuple[Array, dict[str, Any]]:
         """Starts new episodes everywhere, or where `options["reset_mask"]` [num_envs] holds; as in Gymnasium."""
         if seed is None:
-            seed = [None] * self.num_envs
+            seeds: list[int | None] = [None] * self.num_envs
         elif isinstance(seed, (int, np.integer)):
-            seed = [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"seed needs one entry for each of the {self.num_envs} environments, got {len(seed)}")
+            seeds = [int(seed) + i for i in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"seed needs one entry for each of the {self.num_envs} environments, got {len(seeds)}")
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        if getattr(mask, "dtype", None) != bool or mask.shape != (self.num_envs,) or not mask.any():
+        if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
             raise ValueError(f"reset_mask must be a boolean array of shape ({self.num_envs},) with a True in it")
         ids = np.flatnonzero(mask)
         for i in ids:
-            if seed[i] is not None or self.generators[i] is None:
-                self.generators[i] = seeding.np_random(seed[i])[0]
+            if seeds[i] is not None or self.generators[i] is None:
+                self.generators[i] = seeding.np_random(seeds[i])[0]
         self._start_episodes(ids)
         infos: dict[str, Any] = {}
         self._scatter(infos, self.task.reset_info(self.physics.rows(ids)), ids)

@@ -49,7 +49,12 @@ class SeededEnvs:
     """
 
     def __init__(
-        self, env_id: str, seeds: Sequence[int], envs_per_run: int = 1, device: torch.device | str = "cpu", **kwargs: Any
+        self,
+        env_id: str,
+        seeds: Sequence[int],
+        envs_per_run: int = 1,
+        device: torch.device | str = "cpu",
+        **kwargs: Any,
     ):
         self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
         self.device = torch.device(device)
@@ -64,7 +69,9 @@ class SeededEnvs:
             raise ValueError(f"{env_id} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper")
         self.obs_size, self.act_size = int(np.prod(obs_space.shape)), int(np.prod(act_space.shape))
         self.dtype = torch.get_default_dtype()
-        low, high = (torch.tensor(b.ravel(), dtype=self.dtype, device=self.device) for b in (act_space.low, act_space.high))
+        low, high = (
+            torch.tensor(b.ravel(), dtype=self.dtype, device=self.device) for b in (act_space.low, act_space.high)
+        )
         self.action_low, self.action_high = low, high  # [A]
         # one host buffer for a whole step, so that it is one copy to the device
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 3, dtype=self.dtype)
@@ -79,7 +86,7 @@ class SeededEnvs:
     def reset(self, purpose: str = "train", *more: int) -> None:
         """Starts new episodes, whose seeds depend on the run's seed, the environment's number and `purpose` only."""
         seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
-        obs, _ = self.venv.reset(seed=seeds)
+        obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
         obs = torch.as_tensor(obs.reshape(len(seeds), -1), dtype=self.dtype)
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
@@ -87,8 +94,8 @@ class SeededEnvs:
     def send(self, action: Tensor) -> None:
         """Takes the actions [R, N, A] to the host. A run that has diverged may ask for NaN: it gets 0."""
         self.action = action
-        flat = torch.nan_to_num(action).reshape(self.venv.action_space.shape)
-        self.host_action = flat.to("cpu").numpy().astype(self.venv.action_space.dtype, copy=False)
+        space = self.venv.action_space
+        self.host_action = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
 
     def receive(self) -> Transition:
         """Steps the environments with the actions that were sent."""

@@ -9,7 +9,10 @@ from algos.optim import Adam
 @pytest.mark.parametrize("way", ["step", "_formula"])
 def test_adam_equals_torchs(way, float64):
     generator = torch.Generator().manual_seed(0)
-    ours = [torch.randn(3, 4, generator=generator, requires_grad=True), torch.randn(5, generator=generator, requires_grad=True)]
+    ours = [
+        torch.randn(3, 4, generator=generator, requires_grad=True),
+        torch.randn(5, generator=generator, requires_grad=True),
+    ]
     theirs = [p.detach().clone().requires_grad_() for p in ours]
     adam, reference = Adam(ours, lr=0.01), torch.optim.Adam(theirs, lr=0.01)
     for _ in range(30):

@@ -30,7 +30,7 @@ def test_keeps_the_last_transitions_of_each_run(envs):
         buffer.add(step(k, envs=envs))
     batch, count = everything(buffer, 7), 10 * envs
     expected = {float(i) for i in range(count - 7, count)}
-    assert {x for x in batch.obs[0, :, 0].tolist()} == expected
+    assert set(batch.obs[0, :, 0].tolist()) == expected
     assert {x - 1_000 for x in batch.obs[1, :, 0].tolist()} == expected
     torch.testing.assert_close(batch.action[..., 0], batch.obs[..., 0] + 0.25)
     torch.testing.assert_close(batch.reward, batch.obs[..., 0] + 0.5)

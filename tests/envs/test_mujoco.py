@@ -52,7 +52,9 @@ def roll(env_id: str, num_envs: int, mode: AutoresetMode, kind: str, seed: int, 
     for _ in range(steps):
         action = actions(ours.action_space, kind, rng)
         ours_step, theirs_step = ours.step(action), theirs.step(action)
-        for name, a, b in zip(("obs", "reward", "terminated", "truncated", "infos"), ours_step, theirs_step, strict=True):
+        for name, a, b in zip(
+            ("obs", "reward", "terminated", "truncated", "infos"), ours_step, theirs_step, strict=True
+        ):
             assert_same(a, b, name)
         ends += int((ours_step[2] | ours_step[3]).sum())
     ours.close()
@@ -74,7 +76,12 @@ def test_default_time_limit_is_gymnasiums(env_id):
 
 
 OPTIONS = {
-    "HalfCheetah-v5": {"forward_reward_weight": 2.0, "ctrl_cost_weight": 0.3, "reset_noise_scale": 0.2, "frame_skip": 3},
+    "HalfCheetah-v5": {
+        "forward_reward_weight": 2.0,
+        "ctrl_cost_weight": 0.3,
+        "reset_noise_scale": 0.2,
+        "frame_skip": 3,
+    },
     "Hopper-v5": {"terminate_when_unhealthy": False, "healthy_reward": 2, "healthy_state_range": (-5.0, 5.0)},
     "Walker2d-v5": {"healthy_angle_range": (-0.3, 0.3), "exclude_current_positions_from_observation": False},
     "Ant-v5": {"include_cfrc_ext_in_observation": False, "contact_force_range": (-0.5, 0.5), "main_body": "torso"},
@@ -141,7 +148,7 @@ def test_other_ids_are_gymnasiums():
 
 
 @pytest.mark.parametrize(
-    "kwargs, word",
+    ("kwargs", "word"),
     [({"ctrl_cost": 1.0}, "ctrl_cost"), ({"width": 64}, "width"), ({"num_envs": 0}, "num_envs")],
 )
 def test_bad_options_are_refused_by_name(kwargs, word):

@@ -43,7 +43,9 @@ def test_mean_target_is_not_clipped_and_sample_target_is():
     far = MEAN_TARGET + 1e3
     assert (gradients(paper_loss, mean_target=far)[1] < gradients(paper_loss)[1]).all()
     further = SAMPLE_TARGET + 1e3 * torch.sign(SAMPLE_TARGET - Q)
-    torch.testing.assert_close(gradients(paper_loss, sample_target=further)[2][..., 1:], gradients(paper_loss)[2][..., 1:])
+    torch.testing.assert_close(
+        gradients(paper_loss, sample_target=further)[2][..., 1:], gradients(paper_loss)[2][..., 1:]
+    )
 
 
 def test_gradients_scale_with_the_returns(float64):
@@ -107,7 +109,9 @@ def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkey
     batch = agent.replay.gather(draws(agent, 0)[0])
     means = []
     for std in (1.0, 2.0, 0.5):
-        monkeypatch.setattr(agent.critic, "forward", lambda o, a, s=std: (torch.zeros(1, 2, 16), torch.full((1, 2, 16), s)))
+        monkeypatch.setattr(
+            agent.critic, "forward", lambda o, a, s=std: (torch.zeros(1, 2, 16), torch.full((1, 2, 16), s))
+        )
         agent.critic_loss(batch, *(d[:, 0] if i == 0 else d for i, d in enumerate(draws(agent, 0)[1:])))
         means.append(agent.running_std[0, 0, 0].item())
     assert means == pytest.approx([1, 1.005, 1.002475])
@@ -164,7 +168,9 @@ def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
     mean_target, sample_target = agent.targets(batch, torch.zeros(1, 3, 2), z)
     entropy = -math.e * 0.5
     torch.testing.assert_close(mean_target[0, 0], torch.tensor([0.99 * (1 + entropy), 1 + 0.99 * (4 + entropy), 2.0]))
-    torch.testing.assert_close(sample_target[0, 0], torch.tensor([0.99 * (4 + entropy), 1 + 0.99 * (-2 + entropy), 2.0]))
+    torch.testing.assert_close(
+        sample_target[0, 0], torch.tensor([0.99 * (4 + entropy), 1 + 0.99 * (-2 + entropy), 2.0])
+    )
 
 
 @pytest.mark.parametrize(("loss", "expected"), [(paper_loss, 1.995), (huber_loss, 1.362)])
@@ -207,7 +213,9 @@ def test_tabular_self_loop(loss, low, high):
         running = current if running is None else running + 0.005 * (current - running)
         mean = table[:, 0][None, :, None].expand(1, 2, 256)
         adam.zero_grad()
-        loss(mean, std[None, :, None].expand(1, 2, 256), mean_target[None, None], sample_target[None, None], running).sum().backward()
+        loss(
+            mean, std[None, :, None].expand(1, 2, 256), mean_target[None, None], sample_target[None, None], running
+        ).sum().backward()
         adam.step()
         if step % 2 == 0:
             target.lerp_(table.detach(), 0.005)
@@ -229,7 +237,11 @@ def test_twenty_environment_steps_per_update(train):
 
 def test_parameter_counts_are_the_published_ones():
     """Section 3 of the authors' settings: 3 x 256, HalfCheetah (17, 6) and Hopper (11, 3)."""
-    for (obs, act), critic, policy in [((17, 6), 138_242, 139_276), ((11, 3), 135_938, 136_198), ((3, 1), 133_378, 133_122)]:
+    for (obs, act), critic, policy in [
+        ((17, 6), 138_242, 139_276),
+        ((11, 3), 135_938, 136_198),
+        ((3, 1), 133_378, 133_122),
+    ]:
         envs = FakeRun(obs_size=obs, act_size=act).envs
         hidden = dsac_t.Args().hidden
         assert sum(p[0].numel() for p in dsac_t.Critic(1, envs, hidden).parameters()) == critic

@@ -57,7 +57,9 @@ def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, poison, tr
         theirs = rows(broken.parameters, run, 3)
         for name, tensor in rows(clean.parameters, run, 3).items():
             assert torch.equal(tensor, theirs[name]), name
-    changed = [n for n, t in rows(clean.parameters, 1, 3).items() if not torch.equal(t, rows(broken.parameters, 1, 3)[n])]
+    changed = [
+        n for n, t in rows(clean.parameters, 1, 3).items() if not torch.equal(t, rows(broken.parameters, 1, 3)[n])
+    ]
     assert changed
     if not np.isfinite(poison):
         assert broken.config["status"] == "diverged"

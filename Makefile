@@ -1,0 +1,34 @@
+# make demo   train DSAC-T and SAC, four seeds each, and plot them        make test   the tests
+# make lint   style, format and types                                    make clean  remove the virtual environment
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+JOBS   ?= 2
+
+# torch comes first: without an NVIDIA driver the CPU build, which is gigabytes smaller, is preferred where pip is offered
+# one (by an index or a folder of wheels in its configuration, or by PIP_EXTRA_INDEX_URL).
+TORCH   = $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: demo test lint clean
+demo: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy algos envs benchmarks single_file
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	if command -v nvidia-smi >/dev/null || ! $(BIN)/pip install --quiet torch==$(TORCH)+cpu 2>/dev/null; then \
+	  $(BIN)/pip install --quiet torch==$(TORCH); \
+	fi
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,157 @@
+"""SAC against the formulas in their plainest form."""
+
+import copy
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import sac
+import torch
+from torch.distributions import Normal
+
+from algos.nn import initialise
+from algos.random import generators
+from algos.replay import ReplayBuffer
+
+
+class FakeRun:
+    """What an agent asks of a run."""
+
+    def __init__(self, seeds=(0, 1), obs_size=3, act_size=2, high=2.0):
+        self.seeds, self.runs, self.device = list(seeds), len(seeds), torch.device("cpu")
+        high = torch.full((act_size,), high)
+        self.envs = SimpleNamespace(obs_size=obs_size, act_size=act_size, action_low=-high, action_high=high)
+
+    def initialise(self, name, module):
+        initialise(module, self.runs, generators(self.seeds, name))
+        return module
+
+
+def make_agent(**overrides):
+    args, run = sac.Args(batch_size=16, hidden=(32, 32), **overrides), FakeRun()
+    replay = ReplayBuffer(2, 64, 3, 2)
+    replay.rows.copy_(torch.randn(replay.rows.shape, generator=torch.Generator().manual_seed(0)))
+    replay.rows[..., -1] = (replay.rows[..., -1] > 1).to(replay.rows.dtype)
+    replay.added[:] = 64
+    return sac.SAC(args, run, replay)
+
+
+def draws(k: int, delay: int = 2):
+    generator = torch.Generator().manual_seed(k)
+    return torch.randint(64, (2, 16), generator=generator), torch.randn(2, 1 + 2 * delay, 16, 2, generator=generator)
+
+
+def test_log_density_is_that_of_the_squashed_gaussian(float64):
+    agent = make_agent()
+    obs, noise = torch.randn(2, 16, 3), torch.randn(2, 16, 2)
+    action, log_prob = agent.actor.sample(obs, noise)
+    mean, log_std = agent.actor(obs)
+    assert log_std.min() > -5 and log_std.max() < 2
+    u = mean + log_std.exp() * noise
+    jacobian = torch.log(2 * (1 - torch.tanh(u) ** 2) + 1e-6)
+    torch.testing.assert_close(action, 2 * torch.tanh(u))
+    torch.testing.assert_close(log_prob, (Normal(mean, log_std.exp()).log_prob(u) - jacobian).sum(-1))
+
+
+def test_one_update_equals_the_algorithm_written_for_one_run(float64):
+    """Critic, then two actor and temperature steps with fresh actions and the updated critic, then the targets."""
+    agent = make_agent()
+    indices, noise = draws(0)
+    batch = agent.replay.gather(indices)
+    run = 1  # the plain version trains this one alone
+
+    def net(mlp, row, x):
+        for layer in mlp.hidden:
+            x = torch.relu(x @ layer[0].weight[row] + layer[0].bias[row])
+        return x @ mlp.out.weight[row] + mlp.out.bias[row]
+
+    plain = copy.deepcopy(agent)
+    rows = {"obs": batch.obs[run], "action": batch.action[run], "next_obs": batch.next_obs[run]}
+    actor_params, critic_params = list(plain.actor.parameters()), list(plain.critic.parameters())
+    actor_adam, critic_adam = torch.optim.Adam(actor_params, lr=3e-4), torch.optim.Adam(critic_params, lr=1e-3)
+    alpha_adam = torch.optim.Adam([plain.log_alpha], lr=1e-3)
+
+    def policy(obs, eps):
+        mean, log_std = net(plain.actor.net, run, obs).chunk(2, -1)
+        log_std = -5 + 3.5 * (torch.tanh(log_std) + 1)
+        u = mean + log_std.exp() * eps
+        log_prob = Normal(mean, log_std.exp()).log_prob(u) - torch.log(2 * (1 - torch.tanh(u) ** 2) + 1e-6)
+        return 2 * torch.tanh(u), log_prob.sum(-1)
+
+    def q(critic, obs, action):
+        return [net(critic.net, 2 * run + e, torch.cat([obs, action], -1)).squeeze(-1) for e in range(2)]
+
+    def step(adam, loss):
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+    alpha = plain.log_alpha[run].exp().item()
+    with torch.no_grad():
+        next_action, next_log_prob = policy(rows["next_obs"], noise[run, 0])
+        value = torch.minimum(*q(plain.target_critic.net, rows["next_obs"], next_action)) - alpha * next_log_prob
+        y = batch.reward[run] + 0.99 * (1 - batch.terminated[run]) * value
+    step(critic_adam, sum(((value - y) ** 2).mean() for value in q(plain.critic, rows["obs"], rows["action"])))
+    for i in (1, 3):
+        action, log_prob = policy(rows["obs"], noise[run, i])
+        alpha = plain.log_alpha[run].exp().item()
+        step(actor_adam, (alpha * log_prob - torch.minimum(*q(plain.critic, rows["obs"], action))).mean())
+        with torch.no_grad():
+            log_prob = policy(rows["obs"], noise[run, i + 1])[1]
+        step(alpha_adam, (-plain.log_alpha[run].exp() * (log_prob - 2)).mean())
+    online = dict(plain.critic.named_parameters())
+    expected = {n: 0.995 * p + 0.005 * online[n] for n, p in plain.target_critic.net.named_parameters()}
+
+    agent.update(indices, noise, True)
+    for ours, theirs in zip(agent.actor.parameters(), actor_params, strict=True):
+        torch.testing.assert_close(ours[run], theirs[run], atol=1e-9, rtol=0)
+    for ours, theirs in zip(agent.critic.parameters(), critic_params, strict=True):
+        torch.testing.assert_close(ours[2:], theirs[2:], atol=1e-9, rtol=0)
+    torch.testing.assert_close(agent.log_alpha[run], plain.log_alpha[run], atol=1e-12, rtol=0)
+    for name, ours in agent.target_critic.net.named_parameters():
+        torch.testing.assert_close(ours[2:], expected[name][2:], atol=1e-9, rtol=0)
+
+
+def test_actor_moves_only_when_due_and_targets_always():
+    agent = make_agent()
+    for k in range(4):
+        before = [p.detach().clone() for p in agent.actor.parameters()]
+        target = [p.detach().clone() for p in agent.target_critic.parameters()]
+        agent.update(*draws(k), k % 2 == 0)
+        moved = [not torch.equal(a, b) for a, b in zip(before, agent.actor.parameters(), strict=True)]
+        assert all(moved) if k % 2 == 0 else not any(moved)
+        assert all(not torch.equal(a, b) for a, b in zip(target, agent.target_critic.parameters(), strict=True))
+
+
+def test_a_terminal_transition_does_not_bootstrap():
+    agent = make_agent()
+    indices, noise = draws(0)
+    agent.replay.rows[..., -1] = 1.0
+    batch = agent.replay.gather(indices)
+    q = agent.critic(batch.obs, batch.action)
+    loss, _ = agent.critic_loss(batch, noise[:, 0])
+    torch.testing.assert_close(loss, (q - batch.reward[:, None]).square().mean(-1).sum(-1))
+
+
+def test_temperature_rises_when_entropy_is_short():
+    agent = make_agent()
+    agent.target_entropy = 1e3
+    before = agent.log_alpha.detach().clone()
+    agent.update(*draws(0), True)
+    assert (agent.log_alpha > before).all() and math.isclose(before[0].item(), 0.0)
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("script", ["sac", "dsac_t"])
+def test_the_compiled_update_is_the_same(script, train):
+    """Whole runs, eager and compiled, agree to the rounding of float32."""
+    short = {
+        "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 30, "learning_starts": 20, "batch_size": 16,
+        "hidden": (16,), "eval_every": 30, "eval_episodes": 1, "log_every": 10,
+    }  # fmt: skip
+    eager = train(script, out="eager", **short).parameters
+    compiled = train(script, out="compiled", compile=True, **short).parameters
+    for name, tensor in eager.items():
+        if "agent" in name and "adam" not in name:
+            torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
