@@ -77,12 +77,13 @@ class Checkpoints:
             os.fsync(file.fileno())
         os.replace(part, path)
         write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **facts}).encode())
-        for old in self._newest_first()[keep:]:
-            old.unlink()
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+        kept = {name for path in self._newest_first()[:keep] for name in (path.name, path.stem + ".safetensors")}
+        for other in self.folder.iterdir():  # older checkpoints, and what a kill left behind
+            if other.name not in kept:
+                other.unlink()
 
     def load(self, parts: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
-        """Restores the newest sound checkpoint: its facts, and a sentence for each damaged one that was passed over.
+        """Restores the newest sound checkpoint: its facts, and a sentence for each damaged one, which is removed.
 
         The facts are None if there is no checkpoint at all; raises UserError if there are only damaged ones.
         """
@@ -99,7 +100,12 @@ class Checkpoints:
                 complaints.append(f"checkpoint {file} is damaged ({error}) and was passed over")
                 continue
             for name, part in parts.items():
-                load_tensors(part, {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")})
+                tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
+                if tensors or not facts["final"]:
+                    load_tensors(part, tensors)
+            for damaged in self._newest_first():
+                if damaged > path:
+                    damaged.unlink()
             return facts, complaints
         if complaints:
             raise UserError(f"all checkpoints in {self.folder} are damaged: remove the run's folder and start again")

@@ -57,7 +57,7 @@ class Adam:
 
         The losses are summed, so every run gets exactly the gradient that it would have alone.
         """
-        return list(torch.autograd.grad(loss.sum(), self.parameters))
+        return [g.contiguous() for g in torch.autograd.grad(loss.sum(), self.parameters)]  # the kernel takes no other
 
     def state_dict(self) -> dict[str, Tensor]:
         parts = {"mean": self.means, "square": self.squares, "step": self.steps}

@@ -48,6 +48,8 @@ class ReplayBuffer:
         """Adds a step [R, N, …] of all environments, but for transitions that are not valid."""
         rows = torch.cat([step.obs, step.action, step.reward[..., None], step.next_obs, step.terminated[..., None]], -1)
         count = rows.shape[1]
+        if count > self.capacity:
+            raise UserError(f"--buffer-size must hold one step of {count} environments, got {self.capacity}")
         start = int(self.added[0]) % self.capacity
         if step.valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
             self.rows[:, start : start + count] = rows

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 import tyro
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -36,7 +37,7 @@ from algos.random import Stream, generators
 from envs import SeededEnvs
 
 Module = TypeVar("Module", bound=nn.Module)
-# Arguments that do not change what a run computes: a run may be resumed with others.
+# Arguments that change nothing in a run but rounding: a run may be resumed with others.
 FREE = ("out", "resume", "quiet", "checkpoint_every", "threads")
 EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
 TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
@@ -173,6 +174,8 @@ class Run:
         """
         if self.finished:
             self._say(f"{self.folder} is finished already")
+            if len(self.diverged) == self.runs:
+                raise SystemExit(3)
             return
         self.parts |= parts
         if self.envs.resumable:
@@ -186,7 +189,7 @@ class Run:
                 yield before + self.envs_per_run
                 self.step += self.envs_per_run
                 self.episodes += self.envs.ended
-                if self._due(self.args.log_every, before):
+                if self._due(self.args.log_every, before) or self.step >= self.args.total_steps:
                     self._flush()
                 self.seconds += time.perf_counter() - started
                 progress.update(self.envs_per_run)
@@ -198,7 +201,7 @@ class Run:
                     raise SystemExit(130)
                 if self._due(self.args.checkpoint_every, before) and self.step < self.args.total_steps:
                     self._save("running")
-        self._finish()
+            self._finish()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -215,11 +218,12 @@ class Run:
             write_atomically(self.folder / ".writable", b"")
             (self.folder / ".writable").unlink()
             free = shutil.disk_usage(self.folder).free
-        except (OSError, json.JSONDecodeError) as error:
-            raise UserError(f"--out: cannot use {self.folder}: {error}") from None
+        except (OSError, json.JSONDecodeError, KeyError) as error:
+            raise UserError(f"--out: cannot use {self.folder}: {error!r}") from None
         size = getattr(self.args, "buffer_size", 0)
         row = 4 * (2 * self.envs.obs_size + self.envs.act_size + 2)
-        need = 3 * self.runs * min(size, self.args.total_steps) * row + (64 << 20)
+        there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
+        need = 3 * self.runs * min(size, self.args.total_steps) * row + (64 << 20) - there
         if need > free:
             raise UserError(
                 f"--out: checkpoints in {self.folder} need {need / 2**30:.1f} GiB of disk, where {free / 2**30:.1f} "
@@ -235,6 +239,7 @@ class Run:
                     f"{ours.get(name)} here); choose another --out or --variant"
                 )
         self.finished = config["status"] in ("finished", "diverged")
+        self.diverged = {int(seed): step for seed, step in config["diverged"].items()}
         if not self.args.resume:
             raise UserError(
                 f"--out: {self.folder} holds this run already ({config['status']}): continue it with --resume, or "
@@ -274,7 +279,7 @@ class Run:
             self.episodes = [tuple(e) for e in facts["episodes"]]
             self.eval_rows = self._read("eval.parquet", EVAL_COLUMNS)
             self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
-            if not self.envs.resumable and self.step < self.args.total_steps:
+            if not self.envs.resumable and not facts["final"]:
                 self.envs.reset("resume", self.step)
                 self._say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
             self._say(f"resumed at step {self.step:,}")
@@ -297,14 +302,24 @@ class Run:
             name, _, count = key.rpartition(".")
             self.sums[name], self.counts[name] = value.to(self.device), int(count)
 
-    def _save(self, status: str, parts: dict[str, Any] | None = None, keep: int = 2) -> None:
-        """Writes tables, checkpoint and configuration."""
-        facts = {"seconds": self.seconds, "diverged": self.diverged, "episodes": self.episodes}
-        try:
+    def _save(self, status: str, final: bool = False) -> None:
+        """Writes tables, checkpoint and configuration; a final checkpoint holds what was learned and nothing else."""
+        parts, keep = self.parts | {"run": self}, 2
+        if final:
+            passing = ("replay", "envs", "run")
+            parts = {n: p for n, p in parts.items() if n not in passing and not n.startswith("stream.")}
+            keep = 1
+        facts = {"seconds": self.seconds, "diverged": self.diverged, "episodes": self.episodes, "final": final}
+        with self._writing():
             self._write_tables()
-            self.checkpoints.save(self.step, self.parts | {"run": self} if parts is None else parts, facts, keep)
+            self.checkpoints.save(self.step, parts, facts, keep)
             self._write_config(status)
-        except OSError as error:
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
             raise UserError(
                 f"cannot write to {self.folder} ({error}); --resume goes on from the last checkpoint"
             ) from None
@@ -318,15 +333,10 @@ class Run:
             write_atomically(self.folder / name, frame.to_parquet(None, index=False))
 
     def _flush(self) -> None:
-        """Reads the metrics from the device, writes them down, and looks for runs that have diverged."""
+        """Reads the metrics from the device and writes them down."""
+        self._find_diverged(self.sums)
         values = {n: (s / self.counts[n]).double().cpu().numpy() for n, s in self.sums.items()}
         self.sums.clear()
-        bad = np.zeros(self.runs, bool)
-        for array in values.values():
-            bad |= ~np.isfinite(array)
-        for seed in [s for s, b in zip(self.seeds, bad, strict=True) if b and s not in self.diverged]:
-            self.diverged[seed] = self.step
-            print(f"warning: seed {seed} diverged before step {self.step:,}", file=sys.stderr)
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
                 continue
@@ -339,7 +349,17 @@ class Run:
                 self._writer(run).add_scalar(f"train/{name}", value, self.step)
         self.episodes.clear()
 
+    def _find_diverged(self, metrics: dict[str, Tensor]) -> None:
+        """Marks the runs that have a metric which is not finite."""
+        for metric in metrics.values():
+            for run in (~metric.isfinite()).nonzero().flatten().tolist():
+                seed = self.seeds[run]
+                if seed not in self.diverged:
+                    self.diverged[seed] = self.step
+                    print(f"warning: seed {seed} diverged before step {self.step:,}", file=sys.stderr)
+
     def _evaluate(self, policy: Callable[[Tensor], Tensor]) -> None:
+        self._find_diverged(self.sums)
         returns, lengths = self.evaluator(policy, self.step)
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
@@ -349,7 +369,8 @@ class Run:
                 (seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)
             ]
             self._writer(run).add_scalar("eval/return", returns[run].mean(), self.step)
-        self._write_tables()
+        with self._writing():
+            self._write_tables()
         alive = [run for run, seed in enumerate(self.seeds) if seed not in self.diverged]
         if alive:
             means = returns[alive].mean(1)
@@ -358,10 +379,8 @@ class Run:
             self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {means.mean():9.1f}{spread}")
 
     def _finish(self) -> None:
-        """Final checkpoint (without replay and environments), curve, and one line per seed."""
-        status = "diverged" if self.diverged else "finished"
-        light = {n: p for n, p in self.parts.items() if n not in ("replay", "envs") and not n.startswith("stream.")}
-        self._save(status, light, keep=1)
+        """Final checkpoint, curve, and one line per seed."""
+        self._save("diverged" if self.diverged else "finished", final=True)
         for writer in self.writers:
             writer.close()
         self.envs.close()
@@ -439,6 +458,7 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"--device {name}: this machine or this build of torch has no such GPU; --device cpu works")
     if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high")  # TF32 products
     return device

@@ -5,11 +5,13 @@
 
 Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
-installed is left out and said so. On CUDA, scripts are measured for one seed and for sixteen.
+installed is left out and said so. `seconds to step 2,000` shows what compilation costs at the start. On a CPU, scripts
+are measured for one seed and for four, on CUDA for one and for sixteen.
 """
 
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -22,12 +24,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pandas as pd
 import torch
 import tyro
 
-from algos.run import device_name, git_commit, versions
+from algos.run import choose_device, device_name, git_commit, versions
 from envs import make_vec
 from envs.mujoco import quiet_mujoco
 
@@ -73,24 +76,50 @@ def env_rate(env: gym.vector.VectorEnv, seconds: float) -> float:
     return steps * env.num_envs / (time.perf_counter() - started)
 
 
+def physics_share(env: gym.vector.VectorEnv) -> float:
+    """The share of a vector environment's time that is spent inside MuJoCo's `mj_step`."""
+    step, inside = mujoco.mj_step, 0.0
+
+    def timed(*args: Any, **kwargs: Any) -> None:
+        nonlocal inside
+        started = time.perf_counter()
+        step(*args, **kwargs)
+        inside += time.perf_counter() - started
+
+    started = time.perf_counter()
+    mujoco.mj_step = timed
+    try:
+        env_rate(env, 0.5)
+    finally:
+        mujoco.mj_step = step
+    return inside / (time.perf_counter() - started)
+
+
 def measure_envs(args: Args) -> list[dict[str, Any]]:
+    """Ratios, and what they could be at most: all cores at physics all the time, and nothing else taking any."""
     rows = []
     for env_id in args.env_ids:
         with quiet_mujoco():
             theirs = gym.make_vec(env_id, args.num_envs, vectorization_mode="sync")
         ours = make_vec(env_id, args.num_envs)
         rates = [(env_rate(ours, 1.0), env_rate(theirs, 1.0)) for _ in range(args.rounds)]
+        share = physics_share(theirs)
         row = {"name": env_id, "rate": statistics.median(r[0] for r in rates)}
         row["gymnasium sync"] = statistics.median(r[1] for r in rates)
-        row["ratio to gymnasium sync"] = statistics.median(a / b for a, b in rates)
+        row["ratio"] = statistics.median(a / b for a, b in rates)
+        row["physics share"] = share
+        row["ratio's ceiling"] = min(os.cpu_count() or 1, args.num_envs) / share
         rows.append(row)
         ours.close()
         theirs.close()
     return rows
 
 
-def script_rate(script: str, args: Args, seeds: int, *flags: str) -> float:
-    """Steps per second and seed of a script, from the seconds in its own log; evaluation is not counted."""
+def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
+    """Steps per second of each seed, by the seconds in the script's own log, and the seconds before the clock starts.
+
+    Evaluation is not counted; before the clock starts, the script does 1,000 steps and 1,000 steps with updates.
+    """
     warm_up = 2_000
     with tempfile.TemporaryDirectory() as out:
         command = [
@@ -102,49 +131,60 @@ def script_rate(script: str, args: Args, seeds: int, *flags: str) -> float:
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": str(args.threads)})
         log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
     seconds = log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
-    return args.steps / (seconds[warm_up + args.steps] - seconds[warm_up])
+    return args.steps / (seconds[warm_up + args.steps] - seconds[warm_up]), seconds[warm_up]
 
 
 def peer_rate(library: str, args: Args) -> float:
     command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id]
     command += ["--threads", str(args.threads), "--steps", str(args.steps)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent)
+    environment = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
     return float(done.stdout.split()[-1])
 
 
 def measure_scripts(args: Args) -> list[dict[str, Any]]:
-    on_gpu = torch.device(
-        "cuda" if args.device == "auto" and torch.cuda.is_available() else args.device.replace("auto", "cpu")
-    )
-    peers = {}
-    if args.peers and on_gpu.type == "cpu":
+    """One seed of SAC, ours and theirs, in every round; many seeds and DSAC-T once."""
+    cuda = choose_device(args.device).type == "cuda"
+    peers = []
+    if args.peers and not cuda:
         for library, module in (("sb3", "stable_baselines3"), ("sbx", "sbx")):
             if importlib.util.find_spec(module):
-                peers[library] = module
+                peers.append(library)
             else:
                 print(f"{module} is not installed and left out: pip install -e '.[peers]'")
-    seeds = (1, 16) if on_gpu.type == "cuda" else (1, 4)
-    rounds = []
-    for i in range(args.rounds):
-        figures = {"sac, 1 seed": script_rate("sac", args, 1)}
-        figures |= {f"{library} sac, 1 seed": peer_rate(library, args) for library in peers}
-        if i == 0:
-            figures |= {f"sac, {seeds[1]} seeds": script_rate("sac", args, seeds[1])}
-            figures |= {f"dsac_t, {n} seed{'s' * (n > 1)}": script_rate("dsac_t", args, n) for n in seeds}
-        rounds.append(figures)
-        print(f"round {i + 1}: " + "; ".join(f"{name} {rate:.0f}" for name, rate in figures.items()), flush=True)
+    # on CUDA, updates are compiled and captured anyway
+    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
+    many = 16 if cuda else 4
+    rates: dict[str, list[float]] = {}
+    facts: dict[str, dict[str, float]] = {}
+
+    def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int) -> None:
+        rate, startup = script_rate(script, args, seeds, *flags)
+        name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
+        rates.setdefault(name, []).append(rate)
+        facts[name] = {"seeds": seeds, "seconds to step 2,000": startup}
+        print(f"{name}: {rate:.0f} steps/s", flush=True)
+
+    for round_number in range(args.rounds):
+        for kind, flags in kinds:
+            measure("sac", kind, flags, 1)
+        for library in peers:
+            rates.setdefault(f"{library} sac, 1 seed", []).append(peer_rate(library, args))
+            print(f"{library} sac, 1 seed: {rates[f'{library} sac, 1 seed'][-1]:.0f} steps/s", flush=True)
+        if round_number == 0:
+            for kind, flags in kinds:
+                measure("sac", kind, flags, many)
+                measure("dsac_t", kind, flags, 1)
+                measure("dsac_t", kind, flags, many)
     rows = []
-    for name in rounds[0]:
-        rates = [r[name] for r in rounds if name in r]
-        count = int(name.split(", ")[1].split()[0])
-        row: dict[str, Any] = {
-            "name": name,
-            "rate": statistics.median(rates),
-            "run-steps/s": count * statistics.median(rates),
-        }
-        if name == "sac, 1 seed":
+    for name, values in rates.items():
+        rate = statistics.median(values)
+        row: dict[str, Any] = {"name": name, "rate": rate, "run-steps/s": rate * facts.get(name, {}).get("seeds", 1)}
+        if name.startswith("sac") and name.endswith(" 1 seed"):
             for library in peers:
-                row[f"ratio to {library}"] = statistics.median(r[name] / r[f"{library} sac, 1 seed"] for r in rounds)
+                pairs = zip(values, rates[f"{library} sac, 1 seed"], strict=True)
+                row[f"ratio to {library}"] = statistics.median(ours / theirs for ours, theirs in pairs)
+        row["seconds to step 2,000"] = facts.get(name, {}).get("seconds to step 2,000", math.nan)
         rows.append(row)
     return rows
 
@@ -152,10 +192,11 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
 def main(args: Args) -> None:
     rows = measure_envs(args) if args.what == "envs" else measure_scripts(args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
-    shown = table.apply(lambda c: c.map("{:.2f}".format if "ratio" in str(c.name) else "{:,.0f}".format))
+    fine = ("ratio", "physics")
+    shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)
-    device = torch.device("cuda" if torch.cuda.is_available() and args.device != "cpu" else "cpu")
+    device = torch.device("cpu") if args.what == "envs" else choose_device(args.device)
     record = {
         "command": " ".join(["python -m benchmarks.throughput", *sys.argv[1:]]),
         "commit": git_commit(),

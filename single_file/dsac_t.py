@@ -14,8 +14,9 @@ action comes from a target policy, and actor, temperature and targets move at ev
 each seed stepped once between two updates. The default here is 1, as other off-policy methods are compared: one update
 per environment step.
 
-One thing is ours: an update never sees the transition that is being made while it runs, so that a GPU learns while the
-CPU steps the environments.
+Two things are ours: an update never sees the transitions that are being made while it runs, so that a GPU learns while
+the CPU steps the environments; and with more than one environment step per update, these are single steps of as many
+environments, not consecutive steps of one.
 
     python single_file/dsac_t.py --env-id Hopper-v5 --seeds 0:10
 
@@ -240,8 +241,8 @@ def main(args: Args) -> None:
 
     for step in run.steps(agent.exploit, agent=agent, replay=replay):
         envs.send(act(envs.obs, action_noise()))
-        if step > args.learning_starts:
-            k = (step - args.learning_starts - 1) // per_update  # updates done before this one
+        if (stored := step - per_update) >= args.learning_starts:
+            k = (stored - args.learning_starts) // per_update  # updates done before this one
             run.log(update(replay.indices(choice()), noise(), z(), k % args.actor_delay == 0))
         replay.add(envs.receive())
 

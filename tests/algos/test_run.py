@@ -13,10 +13,13 @@ import gymnasium as gym
 import pandas as pd
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import algos.run
 from algos.errors import UserError
+from algos.run import Run
+from envs import SeededEnvs
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -150,7 +153,7 @@ def test_a_disk_that_fills_up_during_the_run_is_said_in_one_sentence(tmp_path, m
     import sac
 
     def full(*args):
-        raise OSError(28, "No space left on device")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(algos.checkpoint, "save_file", full)
     with pytest.raises(UserError, match=r"cannot write to .*No space left.*--resume goes on"):
@@ -261,3 +264,65 @@ def test_metrics_are_means_over_the_interval(tmp_path):
 
 def test_seeds_may_be_a_range():
     assert algos.run.parse_seeds(("0:3", "7", "10:12")) == [0, 1, 2, 7, 10, 11]
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
+    """Also at the very end, and before an evaluation between two logs."""
+    receive, calls = SeededEnvs.receive, []
+
+    def poisoned(envs):
+        transition = receive(envs)
+        calls.append(1)
+        if len(calls) > 42:
+            transition.reward[0] = float("nan")
+        return transition
+
+    monkeypatch.setattr(SeededEnvs, "receive", poisoned)
+    result = train("sac", **{**TINY, "total_steps": 58, "log_every": 50, "eval_every": 54})
+    assert result.config["status"] == "diverged" and list(result.config["diverged"]) == ["0"]
+    table = pd.read_parquet(result.folder / "eval.parquet")
+    assert set(table[table["step"] >= 54]["seed"]) == {1}
+
+
+def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, tmp_path, monkeypatch):
+    write = Run._write_config
+
+    def killed(run, status):
+        if status == "finished":
+            raise KeyboardInterrupt
+        write(run, status)
+
+    whole = train("sac", out="whole", **TINY)
+    monkeypatch.setattr(Run, "_write_config", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train("sac", **TINY)
+    monkeypatch.setattr(Run, "_write_config", write)
+    mended = train("sac", resume=True, **TINY)
+    assert mended.config["status"] == "finished" and (mended.folder / "curve.png").exists()
+    assert all(torch.equal(t, mended.parameters[n]) for n, t in whole.parameters.items())
+    assert (mended.folder / "eval.parquet").read_bytes() == (whole.folder / "eval.parquet").read_bytes()
+
+
+def test_checkpoints_leave_nothing_behind(train, tmp_path):
+    (leftover := tmp_path / "out" / "InvertedPendulum-v5" / "sac" / "default" / "checkpoint").mkdir(parents=True)
+    (leftover / ".tmpXYZ").write_bytes(b"what a killed process was writing")
+    result = train("sac", **TINY)
+    assert len(list((result.folder / "checkpoint").iterdir())) == 2
+
+
+def test_learning_may_start_within_one_step_of_many_environments(train):
+    result = train("dsac_t", **{**TINY, "env_steps_per_update": 20, "learning_starts": 5})
+    assert result.config["status"] == "finished" and result.parameters["agent/updates"].item() == 2
+
+
+def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    assert algos.run.choose_device("auto") == torch.device("cuda:0")
+    assert chosen == [torch.device("cuda:0"), "high"]
