@@ -76,8 +76,9 @@ def fast(function: Callable[..., Any], device: torch.device, compile_on_cpu: boo
         raise UserError("--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one")
     if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # gradients and steps become part of one graph
         torch._dynamo.config.trace_autograd_ops = True
-    compiled = torch.compile(function, dynamic=False)
-    return Captured(compiled) if device.type == "cuda" else compiled
+    if device.type == "cpu":
+        return torch.compile(function, dynamic=False)
+    return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # captured here
 
 
 def tune_cpu() -> None:

@@ -1,6 +1,7 @@
 """Gradient steps and target networks with a run axis."""
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,9 +45,9 @@ class Adam:
         ):
             mean.lerp_(g, 1 - beta1)
             square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            step = step.double()  # 1 - 0.999 is short of digits in float32
-            rate = self.lr / (1 - beta1**step)
-            p.sub_(rate * mean / ((square / (1 - beta2**step)).sqrt() + self.eps))
+            step = step.to(p.dtype)  # -expm1(step log beta) is 1 - beta^step with all its digits
+            rate = self.lr / -torch.expm1(step * math.log(beta1))
+            p.sub_(rate * mean / ((square / -torch.expm1(step * math.log(beta2))).sqrt() + self.eps))
 
     def minimise(self, loss: Tensor) -> None:
         """One step on the losses [R] of all runs."""

@@ -185,7 +185,7 @@ class DSACT:
             batch_std = std.mean(-1, keepdim=True)
             tau = torch.where(self.updates == 0, 1.0, self.args.tau)  # the first update sets it
             self.running_std.copy_((1 - tau) * self.running_std + tau * batch_std)
-            self.updates += 1
+            self.updates.add_(1)
         loss = self.distributional_loss(mean, std, mean_target, sample_target, self.running_std)
         metrics = {
             "value": mean.detach().mean((1, 2)),
