@@ -156,6 +156,26 @@ def test_target_action_comes_from_the_target_policy():
         assert torch.equal(a, b)
 
 
+def test_with_constant_std_and_online_targets_the_critic_gradient_is_half_of_sacs(float64, monkeypatch):
+    """Delay 1, target policy and critics equal to the online ones, no clip: half the mean squared error's gradient."""
+    agent = make_agent()
+    indices, noise, z = draws(agent, 0)
+    batch = agent.replay.gather(indices)
+    forward = agent.critic.forward
+    monkeypatch.setattr(agent.critic, "forward", lambda o, a: (forward(o, a)[0], torch.full((2, 2, 16), 40.0)))
+    ours = agent.critic_adam.gradients(agent.critic_loss(batch, noise[:, 0], z)[0])[:-1]
+
+    with torch.no_grad():
+        next_action, next_log_prob = agent.actor.sample(batch.next_obs, noise[:, 0])
+        value = forward(batch.next_obs, next_action)[0].amin(1) - math.e * next_log_prob
+        y = batch.reward + 0.99 * (1 - batch.terminated) * value
+    mean = forward(batch.obs, batch.action)[0]
+    half = 0.5 * (mean - y[:, None]).square().mean(-1).sum()
+    theirs = torch.autograd.grad(half, list(agent.critic.parameters()))[:-1]
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
     agent = make_agent(seeds=(0,))
     mean = torch.tensor([[[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]]])  # the last one is a tie: the second critic's sample

@@ -1,0 +1,89 @@
+"""The fast forms of an update. What needs CUDA is skipped without it."""
+
+import shutil
+
+import pytest
+import torch
+
+from algos.compile import Captured, fast, tune_cpu, use_fast_products
+from algos.errors import UserError
+from algos.optim import Adam
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def test_a_cpu_function_is_left_alone_unless_asked(monkeypatch):
+    assert fast(abs, torch.device("cpu")) is abs
+    assert fast(abs, torch.device("cuda"), eager=True) is abs
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match=r"--compile needs a C\+\+ compiler"):
+        fast(abs, torch.device("cpu"), compile_on_cpu=True)
+
+
+@pytest.fixture
+def precision():
+    """Puts torch's own setting back."""
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    yield settings
+    settings.fp32_precision = before
+
+
+def test_products_keep_the_accuracy_of_float32(precision):
+    tune_cpu()
+    a, b = torch.randn(4, 300, 256), torch.randn(4, 256, 200)
+    error = (torch.bmm(a, b).double() - torch.bmm(a.double(), b.double())).abs().max()
+    assert error < 2e-4
+
+
+def test_a_processor_that_would_round_to_bfloat16_is_found_out(precision, monkeypatch):
+    before, product = precision.fp32_precision, torch.bmm
+
+    def rounding(a, b):
+        return product(a, b) if a.dtype == torch.float64 else product(a.bfloat16(), b.bfloat16()).float()
+
+    monkeypatch.setattr(torch, "bmm", rounding)
+    use_fast_products()
+    assert precision.fp32_precision == before
+
+
+@needs_cuda
+def test_a_captured_update_is_the_eager_one():
+    """Steps of two variants in turns, through warm-up, capture and replay; optimiser and target included."""
+    torch.set_float32_matmul_precision("highest")
+    device = torch.device("cuda", 0)
+    results = []
+    for capture in (False, True):
+        torch.manual_seed(0)
+        weight = torch.ones(2, 3, 4, device=device, requires_grad=True)
+        target, adam = torch.zeros_like(weight), Adam([weight], lr=0.1)
+
+        def update(x, due, weight=weight, target=target, adam=adam):
+            loss = torch.bmm(x, weight).square().mean((1, 2))
+            adam.minimise(loss)
+            if due:
+                with torch.no_grad():
+                    target.lerp_(weight, 0.5)
+            return {"loss": loss.detach()}
+
+        function = Captured(torch.compile(update, dynamic=False)) if capture else update
+        losses = []
+        for k in range(14):
+            x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(k)).to(device)
+            losses.append(function(x, k % 2 == 0)["loss"].clone())
+        results.append((torch.stack(losses), weight.detach(), target, adam.steps[0]))
+    for eager, captured in zip(*results, strict=True):
+        torch.testing.assert_close(eager, captured, atol=1e-5, rtol=1e-5)
+
+
+@needs_cuda
+@pytest.mark.parametrize("script", ["sac", "dsac_t"])
+def test_a_run_on_cuda_resembles_its_eager_self(script, train):
+    short = {
+        "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 60, "learning_starts": 20, "batch_size": 32,
+        "hidden": (32, 32), "eval_every": 60, "eval_episodes": 1, "log_every": 10, "device": "cuda",
+    }  # fmt: skip
+    fast_run, eager = train(script, out="fast", **short), train(script, out="eager", eager=True, **short)
+    for name, tensor in eager.parameters.items():
+        if "agent/critic." in name:
+            torch.testing.assert_close(tensor, fast_run.parameters[name], atol=2e-3, rtol=2e-2)
