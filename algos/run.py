@@ -218,8 +218,10 @@ class Run:
             write_atomically(self.folder / ".writable", b"")
             (self.folder / ".writable").unlink()
             free = shutil.disk_usage(self.folder).free
-        except (OSError, json.JSONDecodeError, KeyError) as error:
-            raise UserError(f"--out: cannot use {self.folder}: {error!r}") from None
+        except OSError as error:
+            raise UserError(f"--out: cannot use {self.folder}: {error}") from None
+        except (json.JSONDecodeError, KeyError):
+            raise UserError(f"--out: {config} is not a run's; choose another --out or --variant") from None
         size = getattr(self.args, "buffer_size", 0)
         row = 4 * (2 * self.envs.obs_size + self.envs.act_size + 2)
         there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
@@ -283,15 +285,19 @@ class Run:
                 self.envs.reset("resume", self.step)
                 self._say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
             self._say(f"resumed at step {self.step:,}")
-        self._write_config("running")
+        with self._writing():
+            self._write_config("running")
 
     def _read(self, name: str, columns: list[str]) -> list[tuple]:
         """The rows of a table up to the step of the checkpoint."""
         path = self.folder / name
         if not path.exists():
             return []
-        frame = pd.read_parquet(path)
-        return list(frame[frame["step"] <= self.step][columns].itertuples(index=False, name=None))
+        try:
+            frame = pd.read_parquet(path, columns=columns)
+        except (OSError, ValueError) as error:  # ValueError: what pyarrow says of a damaged file
+            raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
+        return list(frame[frame["step"] <= self.step].itertuples(index=False, name=None))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The metrics that are not yet logged."""

@@ -326,3 +326,13 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     assert algos.run.choose_device("auto") == torch.device("cuda:0")
     assert chosen == [torch.device("cuda:0"), "high"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("eval.parquet", "eval.parquet is damaged"), ("config.json", "is not a run's")]
+)
+def test_a_damaged_table_or_config_is_refused(name, message, tmp_path):
+    kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000")
+    next(tmp_path.rglob(name)).write_bytes(b"{}")
+    done = subprocess.run(command(tmp_path, "--total-steps", "100000", "--resume"), capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
