@@ -8,10 +8,11 @@ from algos.random import Stream
 KINDS = ["normal", "uniform", "integer"]
 
 
+@pytest.mark.parametrize("shape", [(5, 2), (1000,)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_draws_the_same_whoever_its_neighbours_are(kind):
-    together, alone = Stream([3, 7], "x", (5, 2), kind), Stream([7], "x", (5, 2), kind)
-    for _ in range(2_500):  # beyond one block
+def test_a_run_draws_the_same_whoever_its_neighbours_are(kind, shape):
+    together, alone = Stream([3, 7], "x", shape, kind), Stream([7], "x", shape, kind)
+    for _ in range(2 * together.block.shape[1] + 1):  # beyond one block
         a, b = together(), alone()
         assert torch.equal(a[1], b[0]) and not torch.equal(a[0], a[1])
 

@@ -28,7 +28,7 @@ TINY = {
 }  # fmt: skip
 FLAGS = [
     "--env-id", "InvertedPendulum-v5", "--seeds", "0:2", "--learning-starts", "50", "--batch-size", "8",
-    "--hidden", "16", "--eval-every", "200", "--eval-episodes", "2", "--log-every", "50", "--checkpoint-every", "100",
+    "--hidden", "16", "--eval-every", "70", "--eval-episodes", "2", "--log-every", "50", "--checkpoint-every", "100",
     "--device", "cpu", "--threads", "1",
 ]  # fmt: skip
 

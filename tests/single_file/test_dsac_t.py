@@ -178,19 +178,35 @@ def test_with_constant_std_and_online_targets_the_critic_gradient_is_half_of_sac
 
 def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
     agent = make_agent(seeds=(0,))
-    mean = torch.tensor([[[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]]])  # the last one is a tie: the second critic's sample
-    std = torch.tensor([[[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]])
-    z = torch.tensor([[[10.0, 1.0, 1.0], [1.0, -10.0, 1.5]]])
+    # the third is a tie, where the second critic's sample counts; the fourth is terminal
+    mean = torch.tensor([[[1.0, 5.0, 2.0, 7.0], [3.0, 4.0, 2.0, 8.0]]])
+    std = torch.tensor([[[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]])
+    z = torch.tensor([[[10.0, 1.0, 1.0, 1.0], [1.0, -10.0, 1.5, 1.0]]])
     monkeypatch.setattr(agent.target_critic, "forward", lambda o, a: (mean, std))
-    monkeypatch.setattr(agent.target_actor.net, "sample", lambda o, n: (torch.zeros(1, 3, 2), torch.full((1, 3), 0.5)))
-    reward, terminated = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.0, 0.0, 1.0]])
-    batch = Batch(torch.zeros(1, 3, 3), torch.zeros(1, 3, 2), reward, torch.zeros(1, 3, 3), terminated)
-    mean_target, sample_target = agent.targets(batch, torch.zeros(1, 3, 2), z)
+    monkeypatch.setattr(agent.target_actor.net, "sample", lambda o, n: (torch.zeros(1, 4, 2), torch.full((1, 4), 0.5)))
+    reward, terminated = torch.tensor([[0.0, 1.0, 0.0, 2.0]]), torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+    batch = Batch(torch.zeros(1, 4, 3), torch.zeros(1, 4, 2), reward, torch.zeros(1, 4, 3), terminated)
+    mean_target, sample_target = agent.targets(batch, torch.zeros(1, 4, 2), z)
     entropy = -math.e * 0.5
-    torch.testing.assert_close(mean_target[0, 0], torch.tensor([0.99 * (1 + entropy), 1 + 0.99 * (4 + entropy), 2.0]))
-    torch.testing.assert_close(
-        sample_target[0, 0], torch.tensor([0.99 * (4 + entropy), 1 + 0.99 * (-2 + entropy), 2.0])
-    )
+    means = [0.99 * (1 + entropy), 1 + 0.99 * (4 + entropy), 0.99 * (2 + entropy), 2.0]
+    samples = [0.99 * (4 + entropy), 1 + 0.99 * (-2 + entropy), 0.99 * (5 + entropy), 2.0]
+    torch.testing.assert_close(mean_target[0, 0], torch.tensor(means))
+    torch.testing.assert_close(sample_target[0, 0], torch.tensor(samples))
+
+
+def test_actor_and_temperature_losses_are_their_formulas(float64):
+    """Means over the batch of alpha log pi - min Q; the temperature's gradient is -(mean log pi + H), H = -A."""
+    agent = make_agent()
+    indices, noise, _ = draws(agent, 0)
+    obs = agent.replay.gather(indices).obs
+    loss, log_prob = agent.actor_loss(obs, noise[:, 1])
+    action, log_probs = agent.actor.sample(obs, noise[:, 1])
+    first, second = agent.critic(obs, action)[0].unbind(1)
+    torch.testing.assert_close(loss, (math.e * log_probs - torch.minimum(first, second)).mean(1))
+    torch.testing.assert_close(log_prob, log_probs.mean(1))
+    (gradient,) = agent.alpha_adam.gradients(agent.alpha_loss(log_prob))
+    torch.testing.assert_close(gradient, -(log_probs.mean(1) - 2))
+    assert agent.alpha_adam.lr == 3e-4 and agent.actor_adam.lr == agent.critic_adam.lr == 1e-4
 
 
 @pytest.mark.parametrize(("loss", "expected"), [(paper_loss, 1.995), (huber_loss, 1.362)])
