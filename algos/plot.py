@@ -1,5 +1,6 @@
 """Learning curves: the mean over seeds with a 95% bootstrap band."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,16 @@ def band(scores: np.ndarray, replications: int = 2_000) -> tuple[np.ndarray, np.
     means = scores[samples].mean(1)
     low, high = np.percentile(means, [2.5, 97.5], 0)
     return low, high
+
+
+def carry_forward(frame: pd.DataFrame, diverged: Iterable[int]) -> pd.DataFrame:
+    """Gives diverged seeds the rows of their last evaluation at all later steps: they count with the score they had."""
+    frames = [frame]
+    for seed in diverged:
+        own = frame[frame["seed"] == seed]
+        last = own[own["step"] == own["step"].max()]
+        frames += [last.assign(step=step) for step in frame["step"].unique() if step > own["step"].max()]
+    return pd.concat(frames, ignore_index=True)
 
 
 def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str = "return of the deterministic policy"):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
-from algos.checkpoint import Checkpoints, write_atomically
+from algos.checkpoint import Checkpoints, tensors_of, write_atomically
 from algos.compile import fast, tune_cpu
 from algos.errors import UserError
 from algos.evaluate import Evaluator
@@ -125,6 +125,7 @@ class Run:
 
         self.step = 0  # environment steps done, of each run
         self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
+        self.frozen: list[tuple[Tensor, Tensor]] = []  # what diverged runs have learned, in place, and as it was then
         self.seconds = 0.0  # spent in training, evaluation not counted
         self.eval_rows: list[tuple] = []
         self.train_rows: list[tuple] = []
@@ -187,6 +188,8 @@ class Run:
             while self.step < self.args.total_steps and len(self.diverged) < self.runs:
                 before, started = self.step, time.perf_counter()
                 yield before + self.envs_per_run
+                for tensor, value in self.frozen:
+                    tensor.copy_(value)
                 self.step += self.envs_per_run
                 self.episodes += self.envs.ended
                 if self._due(self.args.log_every, before) or self.step >= self.args.total_steps:
@@ -278,6 +281,8 @@ class Run:
         if facts:
             self.step, self.seconds = facts["step"], facts["seconds"]
             self.diverged = {int(seed): step for seed, step in facts["diverged"].items()}
+            for seed in self.diverged:
+                self._freeze(self.seeds.index(seed))
             self.episodes = [tuple(e) for e in facts["episodes"]]
             self.eval_rows = self._read("eval.parquet", EVAL_COLUMNS)
             self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
@@ -312,9 +317,7 @@ class Run:
         """Writes tables, checkpoint and configuration; a final checkpoint holds what was learned and nothing else."""
         parts, keep = self.parts | {"run": self}, 2
         if final:
-            passing = ("replay", "envs", "run")
-            parts = {n: p for n, p in parts.items() if n not in passing and not n.startswith("stream.")}
-            keep = 1
+            parts, keep = self._learned(), 1
         facts = {"seconds": self.seconds, "diverged": self.diverged, "episodes": self.episodes, "final": final}
         with self._writing():
             self._write_tables()
@@ -362,7 +365,21 @@ class Run:
                 seed = self.seeds[run]
                 if seed not in self.diverged:
                     self.diverged[seed] = self.step
+                    self._freeze(run)
                     print(f"warning: seed {seed} diverged before step {self.step:,}", file=sys.stderr)
+
+    def _learned(self) -> dict[str, Any]:
+        """The parts that hold what was learned."""
+        passing = ("replay", "envs")
+        return {n: p for n, p in self.parts.items() if n not in passing and not n.startswith("stream.")}
+
+    def _freeze(self, run: int) -> None:
+        """Keeps a run's part of all that is learned as it is now; the run axis comes first in each such tensor."""
+        for part in self._learned().values():
+            for tensor in tensors_of(part).values():
+                if tensor.dim():
+                    own = tensor.view(self.runs, -1)[run]
+                    self.frozen.append((own, own.clone()))
 
     def _evaluate(self, policy: Callable[[Tensor], Tensor]) -> None:
         self._find_diverged(self.sums)
@@ -392,9 +409,9 @@ class Run:
         self.envs.close()
         self.evaluator.close()
         frame = pd.DataFrame(self.eval_rows, columns=EVAL_COLUMNS)
-        from algos.plot import curves
+        from algos.plot import carry_forward, curves
 
-        curves({self.algorithm: frame}, self.folder / "curve.png", self.args.env_id)
+        curves({self.algorithm: carry_forward(frame, self.diverged)}, self.folder / "curve.png", self.args.env_id)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
         self._say(f"\n{self.algorithm}\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
         for seed, rows in final.groupby("seed"):

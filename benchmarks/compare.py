@@ -4,7 +4,7 @@
 
 Each argument is a run's folder, or any folder above some. Writes <task>.png, scores.csv (every evaluation episode),
 summary.csv and summary.md (the last evaluation: mean over seeds with a 95% bootstrap interval) and sources.json (where
-each run came from: arguments, commit, versions, device).
+each run came from: arguments, commit, versions, device). A diverged seed keeps the score of its last evaluation.
 """
 
 import json
@@ -16,7 +16,7 @@ import pandas as pd
 import tyro
 
 from algos.errors import UserError
-from algos.plot import band, curves
+from algos.plot import band, carry_forward, curves
 from algos.run import report_errors
 
 
@@ -36,6 +36,7 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict]]:
     for config_path in sorted({path for folder in folders for path in folder.rglob("config.json")}):
         config = json.loads(config_path.read_text())
         frame = pd.read_parquet(config_path.with_name("eval.parquet"))
+        frame = carry_forward(frame, [int(seed) for seed in config.get("diverged", {})])
         variant = "" if config["variant"] == "default" else f" ({config['variant']})"
         frames.append(frame.assign(task=config["env_id"], algorithm=config["algorithm"] + variant))
         configs.append({"folder": config_path.parent.name, **config})

@@ -13,7 +13,7 @@ from algos.plot import band
 from benchmarks import compare, pendulum_check, throughput
 
 
-def store(folder, algorithm, returns, variant="default", task="Hopper-v5"):
+def store(folder, algorithm, returns, variant="default", task="Hopper-v5", **facts):
     """A run folder whose evaluations are returns[step][seed] = the episodes' returns."""
     place = folder / task / algorithm / variant
     place.mkdir(parents=True)
@@ -24,7 +24,7 @@ def store(folder, algorithm, returns, variant="default", task="Hopper-v5"):
         for episode, value in enumerate(episodes)
     ]
     pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length"]).to_parquet(place / "eval.parquet")
-    config = {"algorithm": algorithm, "env_id": task, "variant": variant, "status": "finished"}
+    config = {"algorithm": algorithm, "env_id": task, "variant": variant, "status": "finished", **facts}
     (place / "config.json").write_text(json.dumps(config))
 
 
@@ -40,6 +40,12 @@ def test_the_summary_is_of_the_last_step_that_all_seeds_reached(tmp_path):
     assert "| Hopper-v5 | a | 2 | 10 | 4.0 | 2.0 | 6.0 |" in (tmp_path / "out" / "summary.md").read_text()
     assert (tmp_path / "out" / "Hopper-v5.png").read_bytes()[:4] == b"\x89PNG"
     assert len(json.loads((tmp_path / "out" / "sources.json").read_text())) == 2
+
+
+def test_a_diverged_seed_counts_with_the_score_that_it_had(tmp_path):
+    store(tmp_path, "a", {0: {0: [0.0], 1: [0.0]}, 10: {0: [1.0], 1: [4.0]}, 20: {1: [8.0]}}, diverged={"0": 15})
+    (row,) = compare.summarise(compare.load((tmp_path,))[0]).to_dict("records")
+    assert (row["seeds"], row["steps"], row["mean return"], row["worst seed"]) == (2, 20, 4.5, 1.0)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):

@@ -66,8 +66,29 @@ def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, poison, tr
         assert list(broken.config["diverged"]) == ["1"] and broken.code == 0
 
 
+@pytest.mark.parametrize(("script", "poison"), [*((s, float("nan")) for s in SCRIPTS), ("sac", 1e30)])
+def test_a_diverged_run_is_frozen(script, poison, train, monkeypatch):
+    """From the log at which it is found, nothing of it moves; SAC's loss at 1e30 is infinite, its parameters are not."""
+    receive, ends = SeededEnvs.receive, []
+
+    def poisoned(envs):
+        transition = receive(envs)
+        transition.reward[1] = poison
+        return transition
+
+    monkeypatch.setattr(SeededEnvs, "receive", poisoned)
+    for steps in (30, 40):
+        result = train(script, out=f"{steps}", seeds=("0", "1"), **SCRIPTS[script] | {"total_steps": steps})
+        assert result.config["diverged"] == {"1": 25}
+        ends.append(result.parameters)
+    frozen = [rows(end, 1, 2) for end in ends]
+    assert all(torch.equal(t.nan_to_num(7.0), frozen[1][n].nan_to_num(7.0)) for n, t in frozen[0].items())
+    going = [rows(end, 0, 2) for end in ends]
+    assert any(not torch.equal(t, going[1][n]) for n, t in going[0].items())
+
+
 @scripts
-def test_a_diverged_run_is_frozen_and_no_longer_reported(script, train, monkeypatch, capsys):
+def test_a_diverged_run_is_no_longer_reported(script, train, monkeypatch, capsys):
     receive = SeededEnvs.receive
 
     def poisoned(envs):
