@@ -68,7 +68,7 @@ def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, poison, tr
 
 @pytest.mark.parametrize(("script", "poison"), [*((s, float("nan")) for s in SCRIPTS), ("sac", 1e30)])
 def test_a_diverged_run_is_frozen(script, poison, train, monkeypatch):
-    """From the log at which it is found, nothing of it moves; SAC's loss at 1e30 is infinite, its parameters are not."""
+    """From the log at which it is found, nothing moves; at 1e30, SAC has an infinite loss and finite parameters."""
     receive, ends = SeededEnvs.receive, []
 
     def poisoned(envs):
