@@ -58,9 +58,14 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A Markdown table with whole numbers where they are whole, else one decimal."""
-    cells = [[f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
-             for row in table.astype(object).to_numpy().tolist()]  # fmt: skip
+    """A Markdown table; numbers from 100 up with one decimal, smaller ones with two."""
+
+    def show(value: object) -> str:
+        if isinstance(value, float):
+            return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    cells = [[show(value) for value in row] for row in table.astype(object).to_numpy().tolist()]
     lines = [list(table.columns), ["---"] * len(table.columns), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

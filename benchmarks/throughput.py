@@ -7,6 +7,10 @@ Prints a table and writes JSON. Every figure is steps per second of the whole lo
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
 installed is left out and said so. `seconds to step 2,000` shows what compilation costs at the start. On a CPU, scripts
 are measured for one seed and for four, on CUDA for one and for sixteen.
+
+    python -m benchmarks.throughput tables --out results/throughput
+
+writes the stored JSON of both as Markdown.
 """
 
 import importlib.util
@@ -31,6 +35,7 @@ import torch
 import tyro
 
 from algos.run import choose_device, device_name, git_commit, versions
+from benchmarks.compare import markdown
 from envs import make_vec
 from envs.mujoco import quiet_mujoco
 
@@ -39,8 +44,8 @@ SCRIPTS = Path(__file__).parents[1] / "single_file"
 
 @dataclass
 class Args:
-    what: Annotated[Literal["scripts", "envs"], tyro.conf.Positional] = "scripts"
-    """what to measure"""
+    what: Annotated[Literal["scripts", "envs", "tables"], tyro.conf.Positional] = "scripts"
+    """what to measure, or tables: write what is stored as Markdown"""
     rounds: int = 3
     """times that every figure is measured, in turns"""
     num_envs: int = 16
@@ -128,7 +133,8 @@ def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float
             "--eval-every", "1000000", "--eval-episodes", "1", "--device", args.device, "--threads", str(args.threads),
             "--out", out, "--quiet", *flags,
         ]  # fmt: skip
-        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": str(args.threads)})
+        cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
+        subprocess.run(command, check=True, env=os.environ | cold | {"OMP_NUM_THREADS": str(args.threads)})
         log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
     seconds = log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
     return args.steps / (seconds[warm_up + args.steps] - seconds[warm_up]), seconds[warm_up]
@@ -189,7 +195,21 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
+def write_tables(folder: Path) -> None:
+    """Writes README.md with a table for each stored measurement."""
+    parts = ["# Throughput"]
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text())
+        table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
+        facts = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
+        parts.append(f"`{record['command']}` ({facts}):\n\n{markdown(table.round(2).fillna(''))}")
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+
+
 def main(args: Args) -> None:
+    if args.what == "tables":
+        write_tables(args.out)
+        return
     rows = measure_envs(args) if args.what == "envs" else measure_scripts(args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
     fine = ("ratio", "physics")

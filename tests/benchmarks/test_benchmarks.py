@@ -37,7 +37,7 @@ def test_the_summary_is_of_the_last_step_that_all_seeds_reached(tmp_path):
     row = table.loc["a"]
     assert (row["seeds"], row["steps"], row["mean return"]) == (2, 10, 4.0)
     assert (row["95% low"], row["95% high"], row["worst seed"], row["best seed"]) == (2.0, 6.0, 2.0, 6.0)
-    assert "| Hopper-v5 | a | 2 | 10 | 4.0 | 2.0 | 6.0 |" in (tmp_path / "out" / "summary.md").read_text()
+    assert "| Hopper-v5 | a | 2 | 10 | 4.00 | 2.00 | 6.00 |" in (tmp_path / "out" / "summary.md").read_text()
     assert (tmp_path / "out" / "Hopper-v5.png").read_bytes()[:4] == b"\x89PNG"
     assert len(json.loads((tmp_path / "out" / "sources.json").read_text())) == 2
 
