@@ -56,7 +56,7 @@ class RunArgs:
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
     compile: bool = False
-    """compile the update on a CPU too, which costs about a minute at the start; on CUDA it always is"""
+    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
