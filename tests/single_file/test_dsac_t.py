@@ -1,16 +1,14 @@
 """DSAC-T against hand-computed values and known limits."""
 
 import math
-from types import SimpleNamespace
 
 import dsac_t
 import pytest
 import torch
 from dsac_t import huber_loss, paper_loss
+from fakes import FakeRun
 
-from algos.nn import initialise
-from algos.random import generators
-from algos.replay import Batch, ReplayBuffer
+from algos.replay import Batch
 
 Q = torch.tensor([[[1.0, -2.0, 30.0]]])
 STD = torch.tensor([[[0.5, 2.0, 4.0]]])
@@ -62,28 +60,9 @@ def test_constant_std_and_wide_clip_is_half_the_mean_squared_error():
     torch.testing.assert_close(dq, (Q - MEAN_TARGET) / 3)
 
 
-class FakeRun:
-    """What an agent asks of a run."""
-
-    def __init__(self, seeds=(0,), obs_size=3, act_size=2, high=1.0):
-        self.seeds, self.runs, self.device = list(seeds), len(seeds), torch.device("cpu")
-        high = torch.full((act_size,), high)
-        self.envs = SimpleNamespace(obs_size=obs_size, act_size=act_size, action_low=-high, action_high=high)
-
-    def initialise(self, name, module):
-        initialise(module, self.runs, generators(self.seeds, name))
-        return module
-
-
 def make_agent(seeds=(0, 1), **overrides):
     run = FakeRun(seeds)
-    args = dsac_t.Args(batch_size=16, hidden=(32, 32), **overrides)
-    replay = ReplayBuffer(run.runs, 64, 3, 2)
-    generator = torch.Generator().manual_seed(0)
-    replay.rows.copy_(torch.randn(replay.rows.shape, generator=generator))
-    replay.rows[..., -1] = (replay.rows[..., -1] > 1).float()
-    replay.added[:] = 64
-    return dsac_t.DSACT(args, run, replay)
+    return dsac_t.DSACT(dsac_t.Args(batch_size=16, hidden=(32, 32), **overrides), run, run.replay())
 
 
 def draws(agent, k):

@@ -3,38 +3,17 @@
 import copy
 import math
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import sac
 import torch
+from fakes import FakeRun
 from torch.distributions import Normal
-
-from algos.nn import initialise
-from algos.random import generators
-from algos.replay import ReplayBuffer
-
-
-class FakeRun:
-    """What an agent asks of a run."""
-
-    def __init__(self, seeds=(0, 1), obs_size=3, act_size=2, high=2.0):
-        self.seeds, self.runs, self.device = list(seeds), len(seeds), torch.device("cpu")
-        high = torch.full((act_size,), high)
-        self.envs = SimpleNamespace(obs_size=obs_size, act_size=act_size, action_low=-high, action_high=high)
-
-    def initialise(self, name, module):
-        initialise(module, self.runs, generators(self.seeds, name))
-        return module
 
 
 def make_agent(**overrides):
-    args, run = sac.Args(batch_size=16, hidden=(32, 32), **overrides), FakeRun()
-    replay = ReplayBuffer(2, 64, 3, 2)
-    replay.rows.copy_(torch.randn(replay.rows.shape, generator=torch.Generator().manual_seed(0)))
-    replay.rows[..., -1] = (replay.rows[..., -1] > 1).to(replay.rows.dtype)
-    replay.added[:] = 64
-    return sac.SAC(args, run, replay)
+    run = FakeRun(high=2.0)
+    return sac.SAC(sac.Args(batch_size=16, hidden=(32, 32), **overrides), run, run.replay())
 
 
 def draws(k: int, delay: int = 2):
