@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from algos.errors import UserError
@@ -74,8 +73,10 @@ def fast(function: Callable[..., Any], device: torch.device, compile_on_cpu: boo
         return function
     if device.type == "cpu" and not any(shutil.which(c) for c in (os.environ.get("CXX", ""), "g++", "clang++") if c):
         raise UserError("--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one")
-    if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # gradients and steps become part of one graph
-        torch._dynamo.config.trace_autograd_ops = True
+    import torch._dynamo.config as dynamo  # here, because it takes a second
+
+    if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
+        dynamo.trace_autograd_ops = True
     if device.type == "cpu":
         return torch.compile(function, dynamic=False)
     return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # captured here
