@@ -97,7 +97,8 @@ OPTIONS = {
 
 @pytest.mark.parametrize("env_id", TASKS)
 def test_options_equal_gymnasiums(env_id):
-    roll(env_id, 2, AutoresetMode.SAME_STEP, "random", 3, steps=60, max_episode_steps=25, **OPTIONS[env_id])
+    mode, options = AutoresetMode.SAME_STEP, OPTIONS[env_id]
+    assert roll(env_id, 2, mode, "random", 3, steps=60, max_episode_steps=25, **options) >= 4
 
 
 def test_threads_do_not_change_results():
@@ -167,3 +168,24 @@ def test_loading_a_model_warns_nobody(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     make_vec("HalfCheetah-v5", 1).close()
     assert capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
+
+
+def test_an_error_in_a_step_is_raised_and_the_next_step_is_sound(monkeypatch):
+    import mujoco
+
+    env, other = MujocoVectorEnv("Hopper-v5", 6, threads=3), MujocoVectorEnv("Hopper-v5", 6, threads=3)
+    action, step = np.zeros((6, 3), np.float32), mujoco.mj_step
+
+    def broken(*args):
+        raise mujoco.FatalError("broken")
+
+    env.reset(seed=0)
+    monkeypatch.setattr(mujoco, "mj_step", broken)
+    with pytest.raises(mujoco.FatalError, match="broken"):
+        env.step(action)
+    monkeypatch.setattr(mujoco, "mj_step", step)
+    for e in (env, other):
+        e.reset(seed=3)
+    for _ in range(20):
+        for a, b in zip(env.step(action)[:4], other.step(action)[:4], strict=True):
+            assert_same(a, b)
