@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 import tyro
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -31,7 +32,7 @@ from algos.arguments import Count, Natural, check
 from algos.checkpoint import Checkpoints, tensors_of, write_atomically
 from algos.compile import fast, tune_cpu
 from algos.errors import UserError
-from algos.evaluate import Evaluator
+from algos.evaluate import Evaluator, Foresee
 from algos.nn import initialise
 from algos.random import Stream, generators
 from envs import SeededEnvs
@@ -127,11 +128,16 @@ class Run:
         self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
         self.frozen: list[tuple[Tensor, Tensor]] = []  # what diverged runs have learned, in place, and as it was then
         self.seconds = 0.0  # spent in training, evaluation not counted
+        self.evaluation_seconds = 0.0
+        self.peak_bytes = 0  # of the folder, when a checkpoint was written
+        self.reported = 0.0  # when the progress was last written down
+        self.score: float | None = None  # mean return over seeds at the last evaluation
         self.eval_rows: list[tuple] = []
         self.train_rows: list[tuple] = []
         self.sums: dict[str, Tensor] = {}  # metric -> sum since the last log [R]
         self.counts: dict[str, int] = {}
         self.episodes: list[tuple[int, float, int]] = []
+        self.foresee: Foresee | None = None  # see compare_values
         self.signal = 0
         self.finished = False  # by an earlier process
         self.parts: dict[str, Any] = {}
@@ -166,6 +172,14 @@ class Run:
             else:
                 self.sums[name], self.counts[name] = value.clone(), 1
 
+    def compare_values(self, foresee: Foresee, discount: float) -> None:
+        """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
+
+        One episode of each seed with the exploring policy; their difference is the critic's bias.
+        """
+        self.foresee, self.discount = foresee, discount
+        self.value_evaluator = Evaluator(self.args.env_id, self.seeds, 1, self.device)
+
     def steps(self, policy: Callable[[Tensor], Tensor], **parts: Any) -> Iterator[int]:
         """Yields the number of environment steps done by each run after the iteration that it begins.
 
@@ -196,6 +210,7 @@ class Run:
                     self._flush()
                 self.seconds += time.perf_counter() - started
                 progress.update(self.envs_per_run)
+                self._report_progress()
                 if self._due(self.args.eval_every, before) or self.step >= self.args.total_steps:
                     self._evaluate(policy)
                 if self.signal:
@@ -216,11 +231,15 @@ class Run:
         config = self.folder / "config.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(self.folder / ".lock")  # the system drops it when the process ends, however it ends
+            self.lock.acquire(timeout=0)
             if config.exists():
                 self._compare(json.loads(config.read_text()))
             write_atomically(self.folder / ".writable", b"")
             (self.folder / ".writable").unlink()
             free = shutil.disk_usage(self.folder).free
+        except Timeout:
+            raise UserError(f"--out: another process is training in {self.folder}; wait for it, or end it") from None
         except OSError as error:
             raise UserError(f"--out: cannot use {self.folder}: {error}") from None
         except (json.JSONDecodeError, KeyError):
@@ -265,6 +284,8 @@ class Run:
             "status": status,
             "step": self.step,
             "seconds": round(self.seconds, 3),
+            "evaluation_seconds": round(self.evaluation_seconds, 3),
+            "peak_bytes": self.peak_bytes,
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
             "identity": self._identity(),
             "args": json.loads(json.dumps(asdict(self.args), default=str)),
@@ -280,6 +301,7 @@ class Run:
             print(f"warning: {complaint}", file=sys.stderr)
         if facts:
             self.step, self.seconds = facts["step"], facts["seconds"]
+            self.evaluation_seconds, self.peak_bytes = facts["evaluation_seconds"], facts["peak_bytes"]
             self.diverged = {int(seed): step for seed, step in facts["diverged"].items()}
             for seed in self.diverged:
                 self._freeze(self.seeds.index(seed))
@@ -299,7 +321,7 @@ class Run:
         if not path.exists():
             return []
         try:
-            frame = pd.read_parquet(path, columns=columns)
+            frame = pd.read_parquet(path, columns=columns, page_checksum_verification=True)
         except (OSError, ValueError) as error:  # ValueError: what pyarrow says of a damaged file
             raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
         return list(frame[frame["step"] <= self.step].itertuples(index=False, name=None))
@@ -318,10 +340,12 @@ class Run:
         parts, keep = self.parts | {"run": self}, 2
         if final:
             parts, keep = self._learned(), 1
-        facts = {"seconds": self.seconds, "diverged": self.diverged, "episodes": self.episodes, "final": final}
+        names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes")
+        facts = {name: getattr(self, name) for name in names} | {"final": final}
         with self._writing():
             self._write_tables()
             self.checkpoints.save(self.step, parts, facts, keep)
+            self.peak_bytes = max(self.peak_bytes, sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()))
             self._write_config(status)
 
     @contextlib.contextmanager
@@ -339,7 +363,7 @@ class Run:
             ("train.parquet", self.train_rows, TRAIN_COLUMNS),
         ):
             frame = pd.DataFrame(rows, columns=columns)
-            write_atomically(self.folder / name, frame.to_parquet(None, index=False))
+            write_atomically(self.folder / name, frame.to_parquet(None, index=False, write_page_checksum=True))
 
     def _flush(self) -> None:
         """Reads the metrics from the device and writes them down."""
@@ -381,7 +405,17 @@ class Run:
                     own = tensor.view(self.runs, -1)[run]
                     self.frozen.append((own, own.clone()))
 
+    def _report_progress(self) -> None:
+        """Writes down, every other second, how far the run is, for whoever started it."""
+        if (now := time.monotonic()) - self.reported > 2:
+            self.reported = now
+            part = self.folder / "progress.json.part"
+            with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
+                part.write_text(json.dumps({"step": self.step, "total": self.args.total_steps, "score": self.score}))
+                os.replace(part, self.folder / "progress.json")
+
     def _evaluate(self, policy: Callable[[Tensor], Tensor]) -> None:
+        started = time.perf_counter()
         self._find_diverged(self.sums)
         returns, lengths = self.evaluator(policy, self.step)
         for run, seed in enumerate(self.seeds):
@@ -392,22 +426,34 @@ class Run:
                 (seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)
             ]
             self._writer(run).add_scalar("eval/return", returns[run].mean(), self.step)
+        if self.foresee:
+            predicted, observed = self.value_evaluator.values(self.foresee, self.discount, self.step)
+            for name, means in (("value_predicted", predicted), ("value_observed", observed)):
+                for run, seed in enumerate(self.seeds):
+                    if seed not in self.diverged and np.isfinite(means[run]):
+                        self.train_rows.append((seed, self.step, name, float(means[run])))
+                        self._writer(run).add_scalar(f"eval/{name}", means[run], self.step)
         with self._writing():
             self._write_tables()
         alive = [run for run, seed in enumerate(self.seeds) if seed not in self.diverged]
         if alive:
             means = returns[alive].mean(1)
-            self.progress.set_postfix_str(f"return {means.mean():.1f}")
+            self.score = float(means.mean())
+            self.progress.set_postfix_str(f"return {self.score:.1f}")
             spread = f" ({means.min():.1f} to {means.max():.1f} over {len(alive)} seeds)" if len(alive) > 1 else ""
-            self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {means.mean():9.1f}{spread}")
+            self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {self.score:9.1f}{spread}")
+        self.evaluation_seconds += time.perf_counter() - started
 
     def _finish(self) -> None:
         """Final checkpoint, curve, and one line per seed."""
         self._save("diverged" if self.diverged else "finished", final=True)
+        (self.folder / "progress.json").unlink(missing_ok=True)
         for writer in self.writers:
             writer.close()
         self.envs.close()
         self.evaluator.close()
+        if self.foresee:
+            self.value_evaluator.close()
         frame = pd.DataFrame(self.eval_rows, columns=EVAL_COLUMNS)
         from algos.plot import carry_forward, curves
 
@@ -464,6 +510,7 @@ class Run:
         try:
             yield
         finally:
+            self.lock.release()
             for number, handler in old.items():
                 signal.signal(number, handler)
 

@@ -161,6 +161,11 @@ class DSACT:
         """The deterministic action for each observation."""
         return self.actor.mode(obs)
 
+    def foresee(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A sampled action [R, N, A], the soft value predicted for it, and the entropy bonus, each [R, N]."""
+        action, log_prob = self.actor.sample(obs, noise)
+        return action, self.critic(obs, action)[0].amin(1), -self.log_alpha.exp()[:, None] * log_prob
+
     @torch.no_grad()
     def targets(self, batch: Batch, noise: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Mean target and sampled target, each [R, 1, B], from the target critic with the smaller mean.
@@ -239,6 +244,7 @@ def main(args: Args) -> None:
     noise = run.stream("update", 2, args.batch_size, envs.act_size)
     z = run.stream("return", 2, args.batch_size)
 
+    run.compare_values(agent.foresee, args.discount)
     for step in run.steps(agent.exploit, agent=agent, replay=replay):
         envs.send(act(envs.obs, action_noise()))
         if (stored := step - per_update) >= args.learning_starts:

@@ -113,6 +113,11 @@ class SAC:
         """The deterministic action for each observation."""
         return self.actor.mode(obs)
 
+    def foresee(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A sampled action [R, N, A], the soft value predicted for it, and the entropy bonus, each [R, N]."""
+        action, log_prob = self.actor.sample(obs, noise)
+        return action, self.critic(obs, action).amin(1), -self.log_alpha.exp()[:, None] * log_prob
+
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over the twins of the mean squared error to the soft target: losses [R], mean values [R]."""
         with torch.no_grad():
@@ -167,6 +172,7 @@ def main(args: Args) -> None:
     choice = run.stream("minibatch", args.batch_size, kind="integer")
     noise = run.stream("update", 1 + 2 * args.actor_delay, args.batch_size, envs.act_size)
 
+    run.compare_values(agent.foresee, args.discount)
     for step in run.steps(agent.exploit, agent=agent, replay=replay):
         if step <= args.learning_starts:
             envs.send(torch.lerp(envs.action_low, envs.action_high, uniform()))
