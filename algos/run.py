@@ -142,8 +142,8 @@ class Run:
         self.finished = False  # by an earlier process
         self.parts: dict[str, Any] = {}
         self.writers: list[Any] = []
-        place = args.env_id.replace("/", "-").replace(":", "-")
-        self.folder = Path(args.out) / place / algorithm / args.variant
+        self.folder = folder_of(args, algorithm)
+        self.identity = identity(args, algorithm, self.seeds, self.device.type)
         self.checkpoints = Checkpoints(self.folder / "checkpoint")
         self._claim_folder()
 
@@ -255,13 +255,11 @@ class Run:
             )
 
     def _compare(self, config: dict[str, Any]) -> None:
-        ours, theirs = self._identity(), config["identity"]
-        for name in sorted(set(ours) | set(theirs)):
-            if ours.get(name) != theirs.get(name):
-                raise UserError(
-                    f"--out: {self.folder} holds a run with another configuration ({name}: {theirs.get(name)} there, "
-                    f"{ours.get(name)} here); choose another --out or --variant"
-                )
+        if differs := difference(self.identity, config["identity"]):
+            raise UserError(
+                f"--out: {self.folder} holds a run with another configuration ({differs}); choose another --out or "
+                "--variant"
+            )
         self.finished = config["status"] in ("finished", "diverged")
         self.diverged = {int(seed): step for seed, step in config["diverged"].items()}
         if not self.args.resume:
@@ -269,12 +267,6 @@ class Run:
                 f"--out: {self.folder} holds this run already ({config['status']}): continue it with --resume, or "
                 "choose another --out or --variant"
             )
-
-    def _identity(self) -> dict[str, Any]:
-        """What determines the results, as JSON has it."""
-        facts = {k: v for k, v in asdict(self.args).items() if k not in FREE}
-        facts |= {"seeds": self.seeds, "device": self.device.type, "algorithm": self.algorithm}
-        return json.loads(json.dumps(facts, default=str))
 
     def _write_config(self, status: str) -> None:
         config = {
@@ -287,7 +279,7 @@ class Run:
             "evaluation_seconds": round(self.evaluation_seconds, 3),
             "peak_bytes": self.peak_bytes,
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
-            "identity": self._identity(),
+            "identity": self.identity,
             "args": json.loads(json.dumps(asdict(self.args), default=str)),
             "versions": versions(),
             "commit": git_commit(),
@@ -320,10 +312,7 @@ class Run:
         path = self.folder / name
         if not path.exists():
             return []
-        try:
-            frame = pd.read_parquet(path, columns=columns, page_checksum_verification=True)
-        except (OSError, ValueError) as error:  # ValueError: what pyarrow says of a damaged file
-            raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
+        frame = read_table(path)[columns]
         return list(frame[frame["step"] <= self.step].itertuples(index=False, name=None))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -513,6 +502,36 @@ class Run:
             self.lock.release()
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of a run; raises UserError if it is damaged: each of its pages has a checksum."""
+    try:
+        return pd.read_parquet(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: what pyarrow says of a damaged file
+        raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
+
+
+def folder_of(args: RunArgs, algorithm: str) -> Path:
+    """The folder of a run."""
+    return Path(args.out) / args.env_id.replace("/", "-").replace(":", "-") / algorithm / args.variant
+
+
+def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:
+    """What determines the results of a run, as JSON has it."""
+    facts = {name: value for name, value in asdict(args).items() if name not in FREE}
+    facts |= {"seeds": seeds, "device": device, "algorithm": algorithm}
+    return json.loads(json.dumps(facts, default=str))
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """The first thing in which two identities differ, in words; nothing if they are the same."""
+    for name in sorted(set(ours) | set(theirs)):
+        if ours.get(name) != theirs.get(name):
+            return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"
+    return ""
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,0 +1,23 @@
+"""Runs a script as a child that ends, cleanly, when its parent does: python -m benchmarks.job SCRIPT [FLAGS]
+
+The parent holds a pipe to the standard input and never writes to it. When the parent is gone, however it ended, the
+pipe closes, and the script gets a SIGTERM, at which it writes a checkpoint and stops.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def end_with_parent() -> None:
+    os.read(0, 1)  # sys.stdin's own buffer would be locked when the script ends
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    runpy.run_path(sys.argv[0], run_name="__main__")

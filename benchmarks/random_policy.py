@@ -1,0 +1,63 @@
+"""Reference scores for normalisation: 0 is the uniformly random policy, measured here, 1 is a published score.
+
+    python -m benchmarks.random_policy --out benchmarks/references/random_sac.csv
+
+For every task of a table of published scores, the task's v5 form is played by the random policy.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import tyro
+from torch import Tensor
+
+from algos.errors import UserError
+from algos.evaluate import Evaluator
+from algos.run import report_errors
+from benchmarks.suite import HERE, read_published
+from envs.seeding import sub_seed
+
+
+@dataclass
+class Args:
+    published: Path = HERE / "published" / "sac_1m.csv"
+    """table of the scores that become 1"""
+    episodes: int = 100
+    """episodes of the random policy"""
+    out: Path = Path("runs/random_sac.csv")
+    """the table of references: task, low, high, source"""
+
+
+def random_return(env_id: str, episodes: int) -> float:
+    """Mean return of the uniformly random policy."""
+    evaluator = Evaluator(env_id, [0], episodes, torch.device("cpu"))
+    space = evaluator.venv.single_action_space
+    rng = np.random.default_rng(sub_seed(0, "random policy"))
+
+    def policy(obs: Tensor) -> Tensor:
+        return torch.as_tensor(rng.uniform(space.low, space.high, (1, episodes, *space.shape)))  # type: ignore[attr-defined,misc]
+
+    returns, _ = evaluator(policy, 0)
+    evaluator.close()
+    return float(returns.mean())
+
+
+def main(args: Args) -> None:
+    if args.episodes < 1:
+        raise UserError(f"--episodes must be at least 1, got {args.episodes}")
+    rows = []
+    for row in read_published(args.published).itertuples():
+        env_id = f"{row.task.rpartition('-')[0]}-v5"
+        low = round(random_return(env_id, args.episodes), 3)
+        source = f"low: random policy, {args.episodes} episodes; high: {row.algorithm} on {row.task}, {row.source}"
+        rows.append({"task": env_id, "low": low, "high": row.score, "source": source})
+        print(f"{env_id:<26} {low:>10.2f} {row.score:>10.2f}")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(args.out, index=False)
+
+
+if __name__ == "__main__":
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))

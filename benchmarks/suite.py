@@ -1,0 +1,282 @@
+"""Suites: which algorithms on which tasks with which seeds, as data. Everything is checked before anything starts.
+
+A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
+
+    purpose = "one line"
+    tasks = ["HalfCheetah-v5", "Hopper-v5"]
+    seeds = "0:5"                   # or a list such as [0, 1, 2]
+    total_steps = 50_000
+    eval_every = 2_500
+    eval_episodes = 10
+    score = "last"                  # headline score of a seed: "last" evaluation, "mean" or "max" of the last 10%
+    references = "d4rl"             # optional: a table of benchmarks/references, or a CSV with task, low, high, source
+    published = ["dsac_t"]          # optional: tables of benchmarks/published, or CSVs, shown beside the results
+
+    [flags]                         # optional: flags for every algorithm, named as in --help with _ for -
+    batch_size = 256
+
+    [algorithms.sac]                # one table an algorithm; its name is the script's unless `script` says another
+    [algorithms.sac_slow]
+    script = "sac"                  # a script of single_file/, or the path of a file
+    flags = { critic_lr = 1e-4 }
+    tasks.Hopper-v5 = { discount = 0.999 }      # flags for one task only
+"""
+
+import difflib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import pandas as pd
+from typeguard import TypeCheckError, check_type
+
+from algos.arguments import check
+from algos.errors import UserError
+from algos.run import RunArgs, check_env_id, parse_seeds
+
+ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+Score = Literal["last", "mean", "max"]
+SCORES: tuple[Score, ...] = get_args(Score)
+# what a suite says elsewhere, or what is the sweep's to choose
+TAKEN = (
+    "env_id", "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant", "resume",
+    "quiet", "checkpoint_every",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm of a suite: its name, its script, and the script's arguments on each task."""
+
+    name: str
+    script: Path
+    args: dict[str, RunArgs]
+    flags: dict[str, list[str]]  # the same, as words of a command line
+
+    @property
+    def algorithm(self) -> str:
+        return self.script.stem
+
+    @property
+    def variant(self) -> str:
+        return "default" if self.name == self.algorithm else self.name
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    path: Path
+    purpose: str
+    tasks: list[str]
+    seeds: list[int]
+    total_steps: int
+    eval_every: int
+    eval_episodes: int
+    score: Score
+    references: Path | None
+    published: list[Path]
+    entries: list[Entry] = field(default_factory=list)
+
+
+def find(name: str) -> Path:
+    """The file of a suite that is given by its name or its path."""
+    shipped = {path.stem: path for path in sorted((HERE / "suites").glob("*.toml"))}
+    path = shipped.get(name, Path(name))
+    if not path.is_file():
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"there is no suite {name!r}: shipped are {', '.join(shipped)}; or give a file{hint}")
+    return path
+
+
+def read(path: Path) -> Suite:
+    """Reads and checks a suite; raises UserError naming the file and the key for the first thing that is wrong."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
+    types: dict[str, Any] = {
+        "purpose": str, "tasks": list[str], "seeds": str | list[int], "total_steps": int, "eval_every": int,
+        "eval_episodes": int, "score": Score, "references": str, "published": list[str], "flags": dict[str, Any],
+        "algorithms": dict[str, dict[str, Any]],
+    }  # fmt: skip
+    optional = ("score", "references", "published", "flags")
+    _known(path, table, types)
+    for key, kind in types.items():
+        if key in table:
+            _typed(path, key, table[key], kind)
+        elif key not in optional:
+            raise UserError(f"{path}: {key} is missing")
+    for key in ("tasks", "algorithms"):
+        if not table[key]:
+            raise UserError(f"{path}: {key} names none")
+    for number, task in enumerate(table["tasks"]):
+        try:
+            check_env_id(task)
+        except UserError as error:
+            raise UserError(f"{path}: tasks[{number}]: {str(error).removeprefix('--env-id: ')}") from None
+        if task in table["tasks"][:number]:
+            raise UserError(f"{path}: tasks[{number}]: {task} is there twice")
+    seeds = table["seeds"]
+    try:
+        seeds = parse_seeds(tuple(seeds.split()) if isinstance(seeds, str) else tuple(map(str, seeds)))
+    except UserError as error:
+        raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
+    suite = Suite(
+        path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
+        table["eval_episodes"], table.get("score", "last"),
+        _table(path, "references", table["references"]) if "references" in table else None,
+        [_table(path, "published", name) for name in table.get("published", [])],
+    )  # fmt: skip
+    if suite.references:
+        known = set(read_references(suite.references)["task"])
+        for task in suite.tasks:
+            if task not in known:
+                raise UserError(f"{path}: references: {suite.references} has no row for {task}")
+    for published in suite.published:
+        read_published(published)
+    for name, entry in table["algorithms"].items():
+        suite.entries.append(_entry(suite, name, entry, table.get("flags", {})))
+    return suite
+
+
+def read_references(path: Path) -> pd.DataFrame:
+    """The scores that are 0 and 1 after normalisation: task, low, high, source."""
+    frame = _csv(path, ["task", "low", "high", "source"])
+    wrong = frame[~(frame["low"] < frame["high"])]
+    if len(wrong):
+        raise UserError(f"{path}: low must be below high, but is not for {wrong['task'].iloc[0]}")
+    if frame["task"].duplicated().any():
+        raise UserError(f"{path}: {frame['task'][frame['task'].duplicated()].iloc[0]} is there twice")
+    return frame
+
+
+def read_published(path: Path) -> pd.DataFrame:
+    """Published scores: task, algorithm, score, spread, seeds, protocol, source; spread and seeds may be empty."""
+    return _csv(path, ["task", "algorithm", "score", "spread", "seeds", "protocol", "source"])
+
+
+def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    if missing := [column for column in columns if column not in frame]:
+        raise UserError(f"{path} has no column {missing[0]!r}; it needs {', '.join(columns)}")
+    numbers = [column for column in ("low", "high", "score", "spread", "seeds") if column in columns]
+    for column in numbers:
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            raise UserError(f"{path}: {column} must hold numbers only")
+    return frame
+
+
+def _table(path: Path, folder: str, name: str) -> Path:
+    shipped = HERE / folder / f"{name}.csv"
+    if shipped.is_file():
+        return shipped
+    if (path.parent / name).is_file():
+        return path.parent / name
+    names = ", ".join(sorted(p.stem for p in (HERE / folder).glob("*.csv")))
+    raise UserError(f"{path}: {folder}: there is no table {name!r}; shipped are {names}, or give the path of a CSV")
+
+
+def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any]) -> Entry:
+    path, where = suite.path, f"algorithms.{name}"
+    if not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
+        raise UserError(f"{path}: {where}: the name becomes a folder's and cannot have such characters")
+    types = {"script": str, "flags": dict[str, Any], "tasks": dict[str, dict[str, Any]]}
+    _known(path, table, types, f"{where}.")
+    for key, value in table.items():
+        _typed(path, f"{where}.{key}", value, types[key])
+    for task in table.get("tasks", {}):
+        if task not in suite.tasks:
+            raise UserError(f"{path}: {where}.tasks: {task} is not among the suite's tasks")
+    script = _script(path, where, table.get("script", name), "script" in table)
+    args_type = load_args(script)
+    args, words = {}, {}
+    for task in suite.tasks:
+        own, here = table.get("flags", {}), table.get("tasks", {}).get(task, {})
+        sources = {"flags": common, f"{where}.flags": own, f"{where}.tasks.{task}": here}
+        flags: dict[str, Any] = {}
+        for key, values in sources.items():
+            for flag, value in values.items():
+                flags[flag] = _flag(path, f"{key}.{flag}", script, args_type, flag, value)
+        protocol = {name: getattr(suite, name) for name in ("total_steps", "eval_every", "eval_episodes")}
+        try:
+            args[task] = args_type(env_id=task, **protocol, **flags)
+            check(args[task])
+        except UserError as error:
+            raise UserError(f"{path}: {where} on {task}: {error}") from None
+        words[task] = [word for flag, value in {**protocol, **flags}.items() for word in as_words(flag, value)]
+    return Entry(name, script, args, words)
+
+
+def _script(path: Path, where: str, name: str, given: bool) -> Path:
+    shipped = {p.stem: p for p in sorted((ROOT / "single_file").glob("*.py"))}
+    if name in shipped:
+        return shipped[name]
+    if name.endswith(".py") and (path.parent / name).is_file():
+        return (path.parent / name).resolve()
+    close = difflib.get_close_matches(name, shipped, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(shipped)}"
+    key = f"{where}.script" if given else where
+    raise UserError(f"{path}: {key}: there is no script {name!r}{hint}")
+
+
+def load_args(script: Path) -> type[RunArgs]:
+    """The class of a script's arguments."""
+    name = f"seedbed_script_{script.stem}"
+    spec = importlib.util.spec_from_file_location(name, script)
+    assert spec and spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return module.Args
+    except Exception as error:
+        raise UserError(f"{script} is no script of this kind: {type(error).__name__}: {error}") from None
+
+
+def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str, value: Any) -> Any:
+    """A flag's value as the script's arguments hold it."""
+    if flag in TAKEN:
+        raise UserError(f"{path}: {key}: {flag} is not set by flags: it has its own key, or is chosen by the sweep")
+    names = [f.name for f in fields(args_type)]
+    if flag not in names:
+        close = difflib.get_close_matches(flag, names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"{path}: {key}: {script.stem} has no flag {flag!r}{hint}")
+    kind = get_type_hints(args_type)[flag]
+    value = tuple(value) if isinstance(value, list) else value
+    _typed(path, key, value, kind)
+    return float(value) if kind is float else value
+
+
+def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str = "") -> None:
+    for key in table:
+        if key not in names:
+            close = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+            raise UserError(f"{path}: unknown key {where}{key}{hint}")
+
+
+def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
+    try:
+        check_type(value, kind)
+        if isinstance(value, bool) and kind is not bool:
+            raise TypeCheckError("bool")
+    except TypeCheckError:
+        name = getattr(kind, "__name__", "") if isinstance(kind, type) and not get_args(kind) else str(kind)
+        raise UserError(f"{path}: {key} must be {name.replace('typing.', '')}, got {value!r}") from None
+
+
+def as_words(flag: str, value: Any) -> list[str]:
+    """A flag and its value as words of a command line."""
+    name = flag.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, tuple) else [value])]

@@ -1,0 +1,136 @@
+"""Suites are checked before anything starts: one sentence, naming file and key."""
+
+import pytest
+
+from algos.errors import UserError
+from benchmarks import suite as suites
+
+GOOD = """
+purpose = "a test"
+tasks = ["Hopper-v5", "HalfCheetah-v5"]
+seeds = "0:3"
+total_steps = 1000
+eval_every = 100
+eval_episodes = 2
+references = "d4rl"
+
+[flags]
+hidden = [8, 8]
+
+[algorithms.sac]
+
+[algorithms.slow_sac]
+script = "sac"
+flags = { critic_lr = 1e-5, compile = false }
+tasks.Hopper-v5 = { discount = 0.999 }
+"""
+
+
+def write(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["smoke", "mujoco_short", "mujoco_1m", "dsac_t_paper"])
+def test_a_shipped_suite_is_sound(name):
+    suite = suites.read(suites.find(name))
+    assert suite.name == name and suite.entries and len(suite.seeds) >= 3
+    assert all(entry.args[task].env_id == task for entry in suite.entries for task in suite.tasks)
+
+
+def test_the_smoke_suite_is_two_algorithms_on_two_tasks_with_three_seeds():
+    suite = suites.read(suites.find("smoke"))
+    assert (len(suite.entries), len(suite.tasks), len(suite.seeds)) == (2, 2, 3)
+
+
+def test_the_papers_protocol_is_twenty_steps_per_update_and_a_score_of_ten_evaluations():
+    suite = suites.read(suites.find("dsac_t_paper"))
+    (entry,) = suite.entries
+    args = entry.args["Hopper-v5"]
+    updates = args.total_steps // args.env_steps_per_update
+    assert updates == 1_500_000 and args.eval_every // args.env_steps_per_update == 15_000
+    assert suite.score == "max" and suite.seeds == [12345, 22345, 32345, 42345, 52345]
+    late = [s for s in range(0, args.total_steps + 1, args.eval_every) if s > 0.9 * args.total_steps]
+    assert len(late) == 10
+
+
+def test_flags_are_the_scripts_own_and_those_of_a_task_come_last(tmp_path):
+    suite = suites.read(write(tmp_path, GOOD))
+    sac, slow = suite.entries
+    assert (sac.variant, slow.variant, slow.algorithm) == ("default", "slow_sac", "sac")
+    assert sac.args["Hopper-v5"].critic_lr == 1e-3 and slow.args["Hopper-v5"].critic_lr == 1e-5
+    assert slow.args["Hopper-v5"].discount == 0.999 and slow.args["HalfCheetah-v5"].discount == 0.99
+    assert sac.args["Hopper-v5"].hidden == (8, 8) and suite.seeds == [0, 1, 2]
+    words = slow.flags["Hopper-v5"]
+    assert words[words.index("--hidden") + 1 :][:2] == ["8", "8"] and "--no-compile" in words
+
+
+WRONG = {
+    "is missing": ("total_steps = 1000\n", "", "total_steps"),
+    "did you mean purpose": ("purpose", "purpos", "purpos"),
+    "did you mean sac": ("[algorithms.sac]", "[algorithms.saq]", "algorithms.saq"),
+    "there is no script 'ppo'": ('script = "sac"', 'script = "ppo"', "algorithms.slow_sac.script"),
+    "sac has no flag 'critic_rate'": ("critic_lr", "critic_rate", "algorithms.slow_sac.flags.critic_rate"),
+    "sac has no flag 'hiden'; did you mean hidden": ("hidden", "hiden", "flags.hiden"),
+    "must be float, got 'fast'": ("1e-5", '"fast"', "algorithms.slow_sac.flags.critic_lr"),
+    "must be int, got '100'": ("eval_every = 100", 'eval_every = "100"', "eval_every"),
+    "must be int, got True": ("eval_every = 100", "eval_every = true", "eval_every"),
+    "critic-lr must be above 0, got -1.0": ("1e-5", "-1.0", "algorithms.slow_sac"),
+    "total-steps must be at least 1": ("total_steps = 1000", "total_steps = 0", "algorithms.sac"),
+    "seeds must not be negative": ('"0:3"', "[0, -1]", "seeds"),
+    "must differ from each other": ('"0:3"', "[1, 1]", "seeds"),
+    "names no seed": ('"0:3"', '"3:3"', "seeds"),
+    "takes whole numbers": ('"0:3"', '"a"', "seeds"),
+    "the closest ids are Hopper-v5": ("Hopper-v5", "Hoper-v5", "tasks[0]"),
+    "there twice": ('"HalfCheetah-v5"]', '"Hopper-v5"]', "tasks[1]"),
+    "not among the suite's tasks": ("tasks.Hopper-v5", "tasks.Ant-v5", "algorithms.slow_sac.tasks"),
+    "has no row for": ('"HalfCheetah-v5"]', '"Pendulum-v1"]', "references"),
+    "there is no table 'd5rl'": ('"d4rl"', '"d5rl"', "references"),
+    "score must be": ("[flags]", 'score = "best"\n[flags]', "score"),
+    "has its own key": ("[8, 8]", "[8, 8]\nseeds = 3", "flags.seeds"),
+    "cannot have such characters": ("slow_sac]", '"slow/sac"]', "algorithms.slow/sac"),
+    "algorithms names none": ("[algorithms", "[[", "algorithms"),
+    "Expected": ("seeds =", "seeds", "mine.toml"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_is_wrong_is_said_in_one_sentence_that_names_file_and_key(tmp_path, message):
+    old, new, key = WRONG[message]
+    text = GOOD.replace(old, new)
+    if message == "algorithms names none":
+        text = GOOD.split("[flags]")[0] + "[algorithms]\n"
+    with pytest.raises(UserError) as error:
+        suites.read(write(tmp_path, text))
+    said = str(error.value)
+    assert message in said and "mine.toml" in said and key in said and "\n" not in said
+
+
+def test_an_unknown_suite_is_refused_with_the_shipped_ones():
+    with pytest.raises(UserError, match=r"mujoco_1m.*did you mean smoke"):
+        suites.find("smok")
+
+
+def test_a_script_of_ones_own_is_found_beside_the_suite(tmp_path):
+    lines = ["from dataclasses import dataclass", "from algos.run import RunArgs", "@dataclass", "class Args(RunArgs):"]
+    (tmp_path / "mine.py").write_text("\n".join([*lines, "    x: int = 1"]))
+    text = GOOD.replace("[algorithms.sac]", '[algorithms.own]\nscript = "mine.py"\nflags.x = 2').replace("hidden", "#")
+    suite = suites.read(write(tmp_path, text))
+    assert suite.entries[0].args["Hopper-v5"].x == 2
+    (tmp_path / "mine.py").write_text("import nothing_like_that\n")
+    with pytest.raises(UserError, match="ModuleNotFoundError"):
+        suites.read(write(tmp_path, text))
+
+
+def test_tables_of_scores_are_checked(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("task,low,high,source\nHopper-v5,1,1,x\n")
+    with pytest.raises(UserError, match="low must be below high"):
+        suites.read_references(table)
+    table.write_text("task,low,high\n")
+    with pytest.raises(UserError, match="no column 'source'"):
+        suites.read_references(table)
+    table.write_text("task,low,high,source\nHopper-v5,a,b,x\n")
+    with pytest.raises(UserError, match="low must hold numbers"):
+        suites.read_references(table)

@@ -1,0 +1,295 @@
+"""Sweeps: the plan, and what happens when things go wrong, for real."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from algos.errors import UserError
+from benchmarks import suite as suites
+from benchmarks import sweep
+
+SUITE = """
+purpose = "a test"
+tasks = ["InvertedPendulum-v5"]
+seeds = "0:2"
+total_steps = STEPS
+eval_every = 500
+eval_episodes = 1
+[flags]
+hidden = [8]
+batch_size = 8
+learning_starts = 200
+[algorithms.sac]
+"""
+SECOND = '[algorithms.other]\nscript = "sac"\nflags = { discount = 0.9 }\n'
+
+
+def write(folder: Path, text: str = SUITE, steps: int = 1_000) -> Path:
+    path = folder / "suite.toml"
+    path.write_text(text.replace("STEPS", str(steps)))
+    return path
+
+
+def command(suite: Path, out: Path, *flags: str) -> list[str]:
+    fixed = ["--out", str(out), "--device", "cpu", "--seeds-per-job", "2"]
+    return [sys.executable, "-m", "benchmarks.sweep", str(suite), *fixed, *flags]
+
+
+def start(suite: Path, out: Path, *flags: str) -> subprocess.Popen:
+    return subprocess.Popen(command(suite, out, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def do(suite: Path, out: Path, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=120)
+
+
+def jobs(suite: Path, out: Path, **flags) -> list[sweep.Job]:
+    args = sweep.Args(str(suite), out, device="cpu", **flags)
+    read = suites.read(suite)
+    return sweep.plan(read, out, args, sweep.seeds_per_job(args, read, False, 1))
+
+
+def wait_for_steps(out: Path, least: int, seconds: float = 60) -> Path:
+    """The folder of the run that first reports so many steps."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for path in out.rglob("checkpoint/*.json"):
+            if int(path.stem) >= least:
+                return path.parents[1]
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint in time")
+
+
+def scripts_of(out: Path) -> list[psutil.Process]:
+    """The processes that train in a sweep's folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "benchmarks.job" in words and any(str(out) in word for word in words):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = do(write(folder, steps=4_000), folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def same_tables(ours: Path, theirs: Path) -> None:
+    found = sorted(path.relative_to(theirs) for path in theirs.rglob("eval.parquet"))
+    assert found
+    for path in found:
+        pd.testing.assert_frame_equal(pd.read_parquet(ours / path), pd.read_parquet(theirs / path))
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_a_batch_of_seeds_of_one_algorithm_on_one_task(tmp_path):
+    text = SUITE.replace('"0:2"', '"0:7"').replace("Pendulum-v5", 'Pendulum-v5", "Pendulum-v1') + SECOND
+    found = jobs(write(tmp_path, text), tmp_path / "out", seeds_per_job=4)
+    assert [job.seeds for job in found] == [[0, 1, 2, 3], [4, 5, 6]] * 4  # split evenly
+    assert len({job.id for job in found}) == 8 and len({job.folder for job in found}) == 8
+    assert found[0].folder == tmp_path / "out" / "seeds_0-3" / "InvertedPendulum-v5" / "sac" / "default"
+    assert found[2].folder.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "cuda", "workers", "asked", "batch"),
+    [
+        ("0:10", False, 1, 0, 5), ("0:10", True, 1, 0, 10), ("0:10", False, 16, 0, 2), ("0:3", False, 1, 0, 3),
+        ("0:10", True, 4, 3, 3),
+    ],
+)  # fmt: skip
+def test_as_many_seeds_a_process_as_is_fastest(tmp_path, seeds, cuda, workers, asked, batch):
+    text = SUITE.replace('"0:2"', f'"{seeds}"').replace("Pendulum-v5", 'Pendulum-v5", "Pendulum-v1')
+    suite = suites.read(write(tmp_path, text))
+    assert sweep.seeds_per_job(sweep.Args("x", seeds_per_job=asked), suite, cuda, workers) == batch
+
+
+def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, whole):
+    text = SUITE.replace('"0:2"', '"0:4"')
+    found = jobs(write(tmp_path, text, 4_000), whole, seeds_per_job=4)
+    assert [(job.seeds, job.state) for job in found] == [([0, 1], "finished"), ([2, 3], "new")]
+
+
+def test_another_configuration_in_the_folder_is_refused_before_anything_starts(tmp_path, whole):
+    with pytest.raises(UserError, match=r"another configuration \(total_steps: 4000 there, 900 here\)"):
+        jobs(write(tmp_path, steps=900), whole)
+
+
+def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, whole, capsys):
+    suite = write(
+        tmp_path, SUITE.replace("[algorithms.sac]", '[algorithms.dsac_t]\n[algorithms."2x"]\nscript = "sac"'), 8_000
+    )
+    args = sweep.Args(str(suite), whole.parent / "elsewhere", True, device="cpu")
+    sweep.main(args)
+    said = capsys.readouterr().out
+    assert "no earlier run to tell" in said and "2 jobs, 0 finished" in said
+    assert not (whole.parent / "elsewhere").exists()
+    earlier = sweep.earlier_runs(whole)
+    (config,) = earlier
+    (job,) = [job for job in jobs(suite, whole.parent / "elsewhere") if job.identity["algorithm"] == "sac"]
+    seconds, disk = sweep.estimate(job, earlier)
+    assert seconds == pytest.approx(2 * (config["seconds"] + config["evaluation_seconds"]))
+    assert disk == pytest.approx(2 * config["peak_bytes"])
+    (double,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"'), 4_000), tmp_path / "x")
+    assert sweep.estimate(double, earlier)[0] == pytest.approx(seconds)  # as many seeds again instead of steps
+
+
+# -- real sweeps ------------------------------------------------------------------------------------------------------
+
+
+def test_finished_jobs_are_skipped(tmp_path, whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
+    done = do(write(tmp_path, steps=4_000), whole)
+    assert done.returncode == 0 and "1 finished before, of 1 jobs" in done.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
+
+
+def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "import sys\nfrom dataclasses import dataclass\nfrom algos.run import RunArgs\n\n\n"
+        "@dataclass\nclass Args(RunArgs):\n    pass\n\n\n"
+        "if __name__ == '__main__':\n    print('this is broken')\n    sys.exit(5)\n"
+    )
+    broken = '[algorithms.broken]\nscript = "broken.py"\nflags = {}\n'
+    text = SUITE.replace("hidden = [8]\nbatch_size = 8\nlearning_starts = 200", "")
+    small = "flags = { hidden = [8], batch_size = 8, learning_starts = 200 }\n"
+    suite = write(tmp_path, text.replace("[algorithms.sac]", broken + "[algorithms.sac]\n" + small))
+    done = do(suite, tmp_path / "out", "--retries", "1")
+    assert done.returncode == 1 and "1 finished, 1 failed, of 2 jobs" in done.stdout
+    assert "after 2 attempts" in done.stdout
+    logs = sorted((tmp_path / "out" / "logs").glob("*.log"))
+    assert sum("this is broken" in path.read_text() for path in logs) == 2
+    assert len(list((tmp_path / "out").rglob("eval.parquet"))) == 1
+
+
+def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
+    running = start(write(tmp_path, steps=4_000), tmp_path / "out", "--checkpoint-every", "500")
+    wait_for_steps(tmp_path / "out", 1_000)
+    (script,) = scripts_of(tmp_path / "out")
+    script.kill()
+    said, _ = running.communicate(timeout=120)
+    assert running.returncode == 0 and "after 2 attempts" in said
+    first, second = sorted((tmp_path / "out" / "logs").glob("*.log"))
+    assert "resumed at step" not in first.read_text() and "resumed at step" in second.read_text()
+    same_tables(tmp_path / "out", whole)
+
+
+def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
+    suite = write(tmp_path, steps=4_000)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
+    wait_for_steps(tmp_path / "out", 1_000)
+    assert len(scripts_of(tmp_path / "out")) == 1
+    running.kill()
+    running.wait()
+    done = do(suite, tmp_path / "out")  # at once: the lock of a dead process does not count
+    assert done.returncode == 0, done.stderr
+    assert "resumed at step" in max((tmp_path / "out" / "logs").glob("*.log")).read_text()
+    assert not scripts_of(tmp_path / "out")
+    same_tables(tmp_path / "out", whole)
+
+
+def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
+    running = start(write(tmp_path, steps=100_000), tmp_path / "out", "--checkpoint-every", "500")
+    run = wait_for_steps(tmp_path / "out", 500)
+    running.kill()
+    running.wait()
+    until = time.monotonic() + 30
+    while scripts_of(tmp_path / "out") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not scripts_of(tmp_path / "out")
+    assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
+
+
+def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
+    suite = write(tmp_path, steps=4_000)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
+    run = wait_for_steps(tmp_path / "out", 1_000)
+    running.send_signal(signal.SIGINT)
+    said, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
+    assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
+    assert not (tmp_path / "out" / "stop").exists() and not scripts_of(tmp_path / "out")
+    assert do(suite, tmp_path / "out").returncode == 0
+    same_tables(tmp_path / "out", whole)
+
+
+def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
+    suite = write(tmp_path, steps=100_000)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
+    try:
+        wait_for_steps(tmp_path / "out", 500)
+        second = do(suite, tmp_path / "out")
+        assert second.returncode == 2 and second.stderr.count("\n") == 1
+        assert f"another sweep is at work in {tmp_path / 'out'} (process {running.pid} on" in second.stderr
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+
+
+def test_a_damaged_table_is_set_aside_and_its_run_trained_anew(tmp_path, whole):
+    suite = write(tmp_path, steps=4_000)
+    out = tmp_path / "out"
+    subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
+    (table,) = out.rglob("eval.parquet")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 8] ^= 255  # one byte of the data, where only a checksum sees it
+    table.write_bytes(data)
+    (job,) = jobs(suite, out)
+    assert job.state == "damaged" and table.exists()  # a plan changes nothing
+    done = do(suite, out)
+    assert done.returncode == 0 and "is damaged" in done.stderr and "1 finished, of 1 jobs" in done.stdout
+    same_tables(out, whole)
+    assert len(list(out.rglob("config.json"))) == 1 and len(list((out / "damaged").iterdir())) == 1
+
+
+@pytest.mark.parametrize("harm", [b"", b"{", b"[]", b'{"status": "finished"}'])
+def test_a_damaged_configuration_is_seen(tmp_path, whole, harm):
+    out = tmp_path / "out"
+    subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
+    (config,) = out.rglob("config.json")
+    config.write_bytes(harm)
+    (job,) = jobs(write(tmp_path, steps=4_000), out)
+    assert job.state == "damaged"
+
+
+def test_one_job_of_an_array(tmp_path, whole):
+    suite = write(tmp_path, SUITE + SECOND)
+    done = do(suite, tmp_path / "out", "--job", "1")
+    assert done.returncode == 0 and "other on InvertedPendulum-v5, seeds 0-1" in done.stdout
+    assert [path.parent.name for path in (tmp_path / "out").rglob("eval.parquet")] == ["other"]
+    assert "finished already" in do(suite, tmp_path / "out", "--job", "1").stdout
+    refused = do(suite, tmp_path / "out", "--job", "2")
+    assert refused.returncode == 2 and "--job takes 0 to 1" in refused.stderr
+
+
+def test_ray_does_the_same(tmp_path, whole):
+    pytest.importorskip("ray")
+    done = do(write(tmp_path, steps=4_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    same_tables(tmp_path / "out", whole)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--device", "tpu"), "--device takes"), (("--per-gpu", "0"), "--per-gpu must be at least 1"),
+        (("--workers", "-1"), "--workers must be at least 0"), (("--out", "/dev/null/x"), "--out: cannot use"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused_in_a_sentence(tmp_path, flags, message):
+    done = do(write(tmp_path), tmp_path / "out", *flags)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
