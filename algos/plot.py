@@ -28,6 +28,11 @@ def carry_forward(frame: pd.DataFrame, diverged: Iterable[int]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def thousands(number: float, _: object = None) -> str:
+    """A number of steps for an axis: `250k`, `1.5M`."""
+    return f"{number / 1e6:g}M" if abs(number) >= 1e6 else f"{number / 1e3:g}k" if abs(number) >= 1e3 else f"{number:g}"
+
+
 def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str = "return of the deterministic policy"):
     """Writes a PNG with one curve a name; each frame is an eval table (seed, step, episode, return, …)."""
     import matplotlib
@@ -47,7 +52,7 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str =
             axes.fill_between(steps, *band(scores), color=color, alpha=0.22, linewidth=0)
         axes.plot(steps, scores.mean(0), color=color, linewidth=2, label=f"{name}, {seeds}")
     axes.set(title=title, xlabel="environment steps", ylabel=label)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if abs(x) >= 1e6 else f"{x / 1e3:g}k" if x else "0")
+    axes.xaxis.set_major_formatter(thousands)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")

@@ -392,7 +392,7 @@ def ray(args: Args, workers: int, gpus: list[str]) -> Iterator[Callable[..., Fut
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"--address {args.address}: cannot reach a Ray cluster: {error}") from None
     gpu = 1 / args.per_gpu if args.device != "cpu" else 0
-    task = ray.remote(run_job).options(num_cpus=args.threads, num_gpus=gpu, max_retries=args.retries)
+    task: Any = ray.remote(run_job).options(num_cpus=args.threads, num_gpus=gpu, max_retries=args.retries)
     try:
         yield lambda *job: task.remote(*job, args.retries).future()
     finally:

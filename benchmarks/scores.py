@@ -1,0 +1,285 @@
+"""Scores of runs as one tidy table, and what must be the same before they may be compared.
+
+A folder is a run's, any folder above some (a sweep's), or one that a report was written to: its scores.csv and
+sources.json are read as the runs were.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from algos.errors import UserError
+from algos.run import difference, read_table
+from benchmarks.suite import SCORES, Score
+
+FEW_SEEDS = 5
+LABELS: dict[Score, str] = {
+    "last": "last evaluation",
+    "mean": "mean of last 10%",
+    "max": "max over last 10%",
+}
+
+
+@dataclass
+class Scores:
+    """What was found.
+
+    `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row an evaluation of a seed, up to
+    the step that all runs on the task have reached; a diverged seed keeps the return that it had. `values`: task,
+    algorithm, seed, step, predicted, observed. `sources`: the configurations of the runs. `notes`: what a reader must
+    know, one sentence each.
+    """
+
+    table: pd.DataFrame
+    values: pd.DataFrame
+    sources: list[dict[str, Any]]
+    sweeps: list[dict[str, Any]] = field(default_factory=list)
+    suites: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted(self.table["task"].unique())
+
+    @property
+    def algorithms(self) -> list[str]:
+        return sorted(self.table["algorithm"].unique())
+
+
+def label(config: dict[str, Any]) -> str:
+    """The name of an algorithm in a report: the script's, with the variant where it is not the default one."""
+    algorithm, variant = config["algorithm"], config["variant"]
+    if variant == "default":
+        return algorithm
+    return variant if variant.startswith(algorithm) else f"{algorithm} ({variant})"
+
+
+def load(folders: list[Path], mix: bool = False) -> Scores:
+    """All evaluations below some folders.
+
+    Raises UserError if there is no run, if a table is damaged, if a seed occurs twice, and, unless `mix` is set, if
+    runs on one task follow different protocols.
+    """
+    frames: list[pd.DataFrame] = []
+    values: list[pd.DataFrame] = []
+    sources: list[dict[str, Any]] = []
+    sweeps: list[dict[str, Any]] = []
+    suites: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"there is no folder {folder}")
+        if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
+            _stored(folder, frames, values, sources, sweeps)
+        else:
+            for path in sorted(folder.rglob("config.json")):
+                _run(path, frames, values, sources)
+        sweeps += [json.loads(p.read_text()) for p in sorted(folder.rglob("sweep.json"))]
+        suites += sorted(folder.rglob("suite.toml"))
+    if not frames:
+        raise UserError(f"no run with an evaluation in {', '.join(map(str, folders))}")
+    _no_seed_twice(sources)
+    notes = _protocols(sources, mix)
+    table = pd.concat(frames, ignore_index=True)
+    found = Scores(table, pd.concat(values, ignore_index=True), sources, sweeps, suites, notes)
+    _cut(found)
+    seeds = found.table.groupby(["task", "algorithm"])["seed"].nunique()
+    if (few := seeds.min()) < FEW_SEEDS:
+        where = "" if few == seeds.max() else " in places"
+        found.notes.append(
+            f"Only {few} seed{'s' if few > 1 else ''}{where}: bootstrap intervals of so few are too narrow and cover "
+            "the truth less often than 95%."
+        )
+    return found
+
+
+def _run(path: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]) -> None:
+    try:
+        config = json.loads(path.read_text())
+        name = label(config)
+        config["env_id"], config["status"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+    if not path.with_name("eval.parquet").exists():
+        return
+    config = {"folder": str(path.parent), **config}
+    frame = read_table(path.with_name("eval.parquet"))
+    if frame.empty:
+        return
+    config["seeds"] = sorted(map(int, frame["seed"].unique()))
+    mean = frame.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
+    mean.columns = ["seed", "step", "episodes", "return"]
+    frames.append(mean.assign(task=config["env_id"], algorithm=name))
+    sources.append(config)
+    if path.with_name("train.parquet").exists():
+        train = read_table(path.with_name("train.parquet"))
+        train = train[train["metric"].isin(["value_predicted", "value_observed"])]
+        if len(train):
+            wide = train.pivot(index=["seed", "step"], columns="metric", values="value").reset_index()
+            wide = wide.rename(columns={"value_predicted": "predicted", "value_observed": "observed"})
+            values.append(wide.assign(task=config["env_id"], algorithm=name))
+    if not values:
+        values.append(pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"]))
+
+
+def _stored(
+    folder: Path,
+    frames: list[pd.DataFrame],
+    values: list[pd.DataFrame],
+    sources: list[dict[str, Any]],
+    sweeps: list[dict[str, Any]],
+) -> None:
+    frame = pd.read_csv(folder / "scores.csv")
+    if "episode" in frame:
+        frame = frame.groupby(["task", "algorithm", "seed", "step"])["return"].agg(["size", "mean"]).reset_index()
+        frame.columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
+    configs = json.loads((folder / "sources.json").read_text())
+    for config in configs:
+        own = frame[(frame["task"] == config["env_id"]) & (frame["algorithm"] == label(config))]
+        config.setdefault("seeds", sorted(map(int, own["seed"].unique())))
+    frames.append(frame)
+    sources += configs
+    empty = pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])
+    values.append(pd.read_csv(folder / "values.csv") if (folder / "values.csv").exists() else empty)
+
+
+def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
+    seen: dict[tuple[str, str, int], str] = {}
+    for config in sources:
+        for seed in config["seeds"]:
+            key = (config["env_id"], label(config), seed)
+            if key in seen:
+                raise UserError(
+                    f"seed {seed} of {key[1]} on {key[0]} occurs twice, in {seen[key]} and in {config.get('folder')}"
+                )
+            seen[key] = str(config.get("folder"))
+
+
+def protocol(config: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same for scores on a task to be compared."""
+    facts = config.get("identity") or config.get("args", {})
+    versions = config.get("versions", {})
+    return {
+        "steps": facts.get("total_steps"),
+        "evaluation episodes": facts.get("eval_episodes"),
+        "steps between evaluations": facts.get("eval_every"),
+        "Gymnasium": versions.get("gymnasium"),
+        "MuJoCo": versions.get("mujoco"),
+    }
+
+
+def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
+    """Sentences on what differs between runs that are to be compared; raises UserError unless that is wanted."""
+    found = []
+    by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for config in sources:
+        by_task[config["env_id"]].append(config)
+    for task, configs in sorted(by_task.items()):
+        for name in protocol(configs[0]):
+            groups: dict[Any, set[str]] = defaultdict(set)
+            for config in configs:
+                groups[protocol(config)[name]].add(label(config))
+            if len(groups) > 1:
+                parts = [f"{value} ({', '.join(sorted(names))})" for value, names in groups.items()]
+                found.append(f"{name} on {task}: {' but '.join(parts)}")
+        same: dict[str, dict[str, Any]] = {}
+        for config in configs:
+            facts = {k: v for k, v in config.get("identity", {}).items() if k not in ("seeds", "device", *_PROTOCOL)}
+            first = same.setdefault(label(config), facts)
+            if differs := difference(facts, first):
+                found.append(f"{label(config)} on {task}: {differs.replace(' there', '').replace(' here', '')}")
+    if found and not mix:
+        raise UserError(
+            f"runs that are to be compared differ in {'; '.join(found)}. Report them apart, or pass --mix to have them "
+            "in one report that says so"
+        )
+    return [f"Differs between runs: {what}." for what in found]
+
+
+_PROTOCOL = ("total_steps", "eval_episodes", "eval_every")
+
+
+def _cut(found: Scores) -> None:
+    """Cuts every task at the last step that all its runs have reached, and gives diverged seeds the return they had."""
+    parts = []
+    diverged: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for config in found.sources:
+        for seed, step in config.get("diverged", {}).items():
+            diverged[config["env_id"], label(config)][int(seed)] = step
+    for task, frame in found.table.groupby("task", sort=True):
+        lost = {(name, s) for (t, name), seeds in diverged.items() if t == task for s in seeds}
+        last = frame.groupby(["algorithm", "seed"])["step"].max()
+        alive = last[[key not in lost for key in last.index]]
+        end = int(alive.min()) if len(alive) else int(last.max())
+        wanted = max(
+            (c.get("identity") or c.get("args", {})).get("total_steps", 0) for c in found.sources if c["env_id"] == task
+        )
+        if end < wanted:
+            names = ", ".join(sorted({f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end}))
+            found.notes.append(
+                f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; there stands "
+                f"{names}."
+            )
+        parts.append(frame[frame["step"] <= end])
+        for name, seed in sorted(lost):
+            own = frame[(frame["algorithm"] == name) & (frame["seed"] == seed)].sort_values("step")
+            steps = np.unique(frame.loc[frame["algorithm"] == name, "step"])
+            more = [step for step in steps if own["step"].max() < step <= end]
+            if len(own) and more:
+                parts.append(pd.concat([own.tail(1)] * len(more)).assign(step=more))
+            noticed = diverged[task, name][seed]
+            found.notes.append(
+                f"Seed {seed} of {name} on {task} diverged before step {noticed:,} and counts with the return of its "
+                "last evaluation."
+            )
+    found.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+    ends = found.table.groupby("task")["step"].max()
+    found.values = found.values[found.values["step"] <= found.values["task"].map(ends)]
+    found.values = found.values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+
+
+def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
+    """Each seed's score by each definition: task, algorithm, seed, last, mean, max.
+
+    The last 10% are the evaluations after 90% of the steps of the task; of a table that holds one per percent, ten.
+    """
+    end = table.groupby("task")["step"].transform("max")
+    late = table[table["step"] > 0.9 * end]
+    keys = ["task", "algorithm", "seed"]
+    scores = late.sort_values("step").groupby(keys)[column].agg(list(SCORES)).reset_index()
+    return scores
+
+
+def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series:
+    """Returns as (return - low) / (high - low) of the task's references; as they are without references."""
+    if references is None:
+        return table["return"]
+    low, high = (table["task"].map(references.set_index("task")[name]) for name in ("low", "high"))
+    if low.isna().any():
+        raise UserError(f"--references: there is no row for {table['task'][low.isna()].iloc[0]}")
+    return (table["return"] - low) / (high - low)
+
+
+def matrices(scores: pd.DataFrame, column: str) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
+    """Scores [N, M] of each algorithm on the tasks that all have in common; these tasks; notes on what is left out."""
+    notes = []
+    counts = scores.groupby(["algorithm", "task"])["seed"].nunique().unstack()
+    tasks = list(counts.columns[counts.notna().all()])
+    if left := [task for task in counts.columns if task not in tasks]:
+        notes.append(f"Aggregates are over the tasks that all algorithms have in common, without {', '.join(left)}.")
+    if not tasks:
+        return {}, [], notes
+    found = {}
+    for name, frame in scores.groupby("algorithm"):
+        wide = {task: rows.sort_values("seed")[column].to_numpy() for task, rows in frame.groupby("task")}
+        least = min(len(wide[task]) for task in tasks)
+        if any(len(wide[task]) > least for task in tasks):
+            notes.append(
+                f"{name} has more seeds on some tasks than on others; aggregates are of the {least} lowest of each."
+            )
+        found[str(name)] = np.stack([wide[task][:least] for task in tasks], 1)
+    return found, tasks, notes

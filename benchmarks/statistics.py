@@ -1,0 +1,102 @@
+"""Interval estimates for scores of several runs on several tasks: rliable's statistics, with a bootstrap of our own.
+
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264). Point
+estimates are rliable's. Its bootstrap calls a Python function per replication and ignores the random state that it is
+given; this one resamples the runs of each task in the same way, for all replications at once, from a fixed seed. Tests
+hold the two together.
+
+Scores are [N, M], N runs on each of M tasks, normalised so that 0 and 1 mean the same on all tasks.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from rliable import metrics
+from scipy.stats import trim_mean
+
+REPLICATIONS = 2_000
+CHUNK = 4_000_000  # numbers that are resampled at a time
+
+POINTS: dict[str, Callable[[np.ndarray], float]] = {
+    "IQM": metrics.aggregate_iqm,
+    "median": metrics.aggregate_median,
+    "mean": metrics.aggregate_mean,
+    "optimality gap": metrics.aggregate_optimality_gap,
+}
+# the same for all replications at once: [B, N, M] -> [B]
+BATCHED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "IQM": lambda x: trim_mean(x.reshape(len(x), -1), 0.25, 1),
+    "median": lambda x: np.median(x.mean(1), 1),
+    "mean": lambda x: x.mean((1, 2)),
+    "optimality gap": lambda x: (1 - np.minimum(x, 1)).mean((1, 2)),
+}
+
+
+def bootstrap(
+    scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], replications: int = REPLICATIONS
+) -> np.ndarray:
+    """Values of a statistic over stratified resamples, the runs of every task with replacement.
+
+    scores [N, M, ...]; the statistic maps [B, N, M, ...] to [B, ...]. A run's further axes stay together.
+    """
+    rng = np.random.default_rng(0)
+    n, m = scores.shape[:2]
+    index = rng.integers(n, size=(replications, n, m), dtype=np.int32)
+    size = max(1, CHUNK // scores.size)
+    parts = [statistic(scores[index[i : i + size], np.arange(m)]) for i in range(0, replications, size)]
+    return np.concatenate(parts)
+
+
+def interval(values: np.ndarray) -> np.ndarray:
+    """95% percentile interval over replications: [B, ...] -> [2, ...]."""
+    return np.percentile(values, [2.5, 97.5], axis=0)
+
+
+def aggregates(scores: np.ndarray, replications: int = REPLICATIONS) -> dict[str, tuple[float, float, float]]:
+    """Point estimate, low and high end of the 95% interval of IQM, median, mean and optimality gap."""
+    names = list(BATCHED)
+    values = bootstrap(scores, lambda x: np.stack([BATCHED[name](x) for name in names], 1), replications)
+    low, high = interval(values)
+    return {name: (float(POINTS[name](scores)), float(low[i]), float(high[i])) for i, name in enumerate(names)}
+
+
+def task_means(scores: np.ndarray, replications: int = REPLICATIONS) -> np.ndarray:
+    """95% interval of the mean over runs, for each task: [N, M, ...] -> [2, M, ...]."""
+    return interval(bootstrap(scores, lambda x: x.mean(1), replications))
+
+
+def profile(
+    scores: np.ndarray, thresholds: np.ndarray, replications: int = REPLICATIONS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Share of all runs above each threshold, [T], and its 95% interval, [2, T]: rliable's run-score distribution."""
+
+    def share(x: np.ndarray) -> np.ndarray:
+        flat = np.sort(x.reshape(len(x), -1), 1)
+        return 1 - np.stack([np.searchsorted(row, thresholds, "right") for row in flat]) / flat.shape[1]
+
+    return share(scores[None])[0], interval(bootstrap(scores, share, replications))
+
+
+def iqm_curve(scores: np.ndarray, replications: int = REPLICATIONS) -> tuple[np.ndarray, np.ndarray]:
+    """IQM over training, [T], with pointwise 95% intervals, [2, T]: scores [N, M, T]."""
+
+    def iqm(x: np.ndarray) -> np.ndarray:
+        return trim_mean(x.reshape(len(x), -1, x.shape[-1]), 0.25, 1)
+
+    return iqm(scores[None])[0], interval(bootstrap(scores, iqm, replications))
+
+
+def improvement(x: np.ndarray, y: np.ndarray, replications: int = REPLICATIONS) -> tuple[float, float, float]:
+    """Probability that a run of X beats one of Y on a task chosen at random, ties counting half, and its 95% interval.
+
+    x [N, M] and y [K, M] are resampled independently. A resample is a count for each run, so that comparing all pairs
+    of runs once is enough.
+    """
+    wins = (x.T[:, :, None] > y.T[:, None, :]) + 0.5 * (x.T[:, :, None] == y.T[:, None, :])  # [M, N, K]
+    rng = np.random.default_rng(0)
+    m, n, k = wins.shape
+    ours = rng.multinomial(n, [1 / n] * n, (replications, m)) / n  # [B, M, N]
+    theirs = rng.multinomial(k, [1 / k] * k, (replications, m)) / k
+    values = (np.matmul(ours.swapaxes(0, 1), wins).swapaxes(0, 1) * theirs).sum(-1).mean(-1)
+    low, high = interval(values)
+    return float(wins.mean()), float(low), float(high)
