@@ -1,4 +1,4 @@
-# make demo   train DSAC-T and SAC, four seeds each, and plot them        make test   the tests
+# make demo   the smoke suite: DSAC-T and SAC, and a report of them        make test   the tests
 # make lint   style, format and types                                    make clean  remove the virtual environment
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,7 +11,8 @@ TORCH   = $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .PHONY: demo test lint clean
 demo: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python -m benchmarks.sweep smoke --out runs/demo
+	$(BIN)/python -m benchmarks.report runs/demo --out runs/demo/report
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -283,6 +283,7 @@ class Run:
             "args": json.loads(json.dumps(asdict(self.args), default=str)),
             "versions": versions(),
             "commit": git_commit(),
+            "date": time.strftime("%Y-%m-%d"),
             "device": device_name(self.device),
         }
         write_atomically(self.folder / "config.json", json.dumps(config, indent=2).encode())

@@ -17,7 +17,8 @@ import tyro
 
 from algos.errors import UserError
 from algos.run import report_errors
-from benchmarks.compare import load, markdown
+from benchmarks.scores import load
+from benchmarks.tables import table_of
 
 WARM_UP, PER_UPDATE, FIRST, LIMIT = 10_000, 20, 7_000, -250.0
 
@@ -34,7 +35,7 @@ def check(scores: pd.DataFrame) -> pd.DataFrame:
     """The lowest mean of 10 consecutive evaluations that ends at update 7,000 or later, and the last mean, per seed."""
     rows = []
     for seed, frame in scores.groupby("seed"):
-        means = frame.groupby("step")["return"].mean().rolling(10).mean()
+        means = frame.set_index("step")["return"].rolling(10).mean()
         means.index = (means.index - WARM_UP) // PER_UPDATE
         late = means[means.index >= FIRST]
         if late.empty:
@@ -46,10 +47,10 @@ def check(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(args: Args) -> None:
-    table = check(load((args.folder,))[0])
+    table = check(load([args.folder]).table)
     args.out.mkdir(parents=True, exist_ok=True)
     first, *_ = (__doc__ or "").splitlines()
-    (args.out / "check.md").write_text(f"# {first}\n\n{markdown(table)}\n")
+    (args.out / "check.md").write_text(f"# {first}\n\n{table_of(table).markdown()}\n")
     print(table.to_string(index=False, float_format="{:.1f}".format))
     if "no" in set(table["above -250"]):
         raise SystemExit(1)

@@ -17,7 +17,6 @@ import json
 import re
 import sys
 import time
-import tomllib
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -35,6 +34,7 @@ from algos.run import report_errors
 from benchmarks import figures, statistics
 from benchmarks.scores import LABELS, Scores, final_scores, label, load, matrices, normalise, protocol
 from benchmarks.suite import HERE, SCORES, Score, read_published, read_references
+from benchmarks.tables import Cell, Table, between, escape, number, word
 
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
 
@@ -61,24 +61,6 @@ class Args:
     """files of the figures, besides the page"""
 
 
-Cell = tuple[str, float | str]  # what is shown, and what it sorts by
-
-
-@dataclass
-class Table:
-    """Rows of cells."""
-
-    columns: list[str]
-    rows: list[list[Cell]]
-    left: int = 2  # columns that hold words
-
-    def markdown(self) -> str:
-        """As Markdown; names cannot break it."""
-        lines = [self.columns, ["---"] * self.left + ["---:"] * (len(self.columns) - self.left)]
-        lines += [[re.sub(r"([\\|*_<>`\[\]$~#])", r"\\\1", text) for text, _ in row] for row in self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 @dataclass
 class Part:
     """A section of the page: figures with descriptions, and tables, each with a caption."""
@@ -88,21 +70,6 @@ class Part:
     figures: list[tuple[str, Figure, str]] = field(default_factory=list)  # file name, figure, description
     tables: list[tuple[str, Table]] = field(default_factory=list)
     legend: bool = False
-
-
-def word(text: Any) -> Cell:
-    return str(text), str(text).lower()
-
-
-def number(value: float, digits: int | None = None) -> Cell:
-    """A cell: from 100 up one decimal, below two, or as many as are asked for."""
-    if not np.isfinite(value):
-        return "–", -np.inf
-    return f"{value:,.{(1 if abs(value) >= 100 else 2) if digits is None else digits}f}", float(value)
-
-
-def between(low: float, high: float, digits: int | None = None) -> Cell:
-    return f"[{number(low, digits)[0]}, {number(high, digits)[0]}]", float(low)
 
 
 # -- what is computed -------------------------------------------------------------------------------------------------
@@ -219,7 +186,7 @@ def aggregate_part(results: Results, looks: dict[str, dict[str, str]]) -> Part:
         figure = figures.intervals(bars, looks, axis, None)
         part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
     for definition in [results.score, *(s for s in SCORES if s != results.score)]:
-        table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [], left=1)
+        table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [])
         for algorithm, rows in frame[frame["score"] == definition].groupby("algorithm"):
             by = rows.set_index("statistic")
             cells = [word(algorithm)]
@@ -245,9 +212,9 @@ def course_part(results: Results, looks: dict[str, dict[str, str]], replications
     curves, x = efficiency(results, replications)
     curve = figures.lines(curves, looks, x, f"IQM of {unit}")
     text = (
-        f"On the left, performance profiles: the share of all runs whose {LABELS[results.score]} is above a threshold; a "
-        "curve above another is better at that threshold. On the right, sample efficiency: IQM over all seeds and tasks "
-        "while training goes on. Bands are pointwise 95% intervals."
+        f"Performance profiles: the share of all runs whose score ({LABELS[results.score]}) is above a threshold; a "
+        "curve above another is better at that threshold. Sample efficiency: IQM over all seeds and tasks while training "
+        "goes on. Bands are pointwise 95% intervals."
     )
     part = Part("Profiles and sample efficiency", text, legend=True)
     part.figures.append(("profiles", profile, "Performance profiles with 95% bands"))
@@ -384,9 +351,8 @@ def heading(args: Args, scores: Scores) -> tuple[str, str]:
 
 def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, Score, list[Path]]:
     """References with their name, headline score and published tables: the arguments', else the suites'."""
-    suites = [(path, tomllib.loads(path.read_text())) for path in scores.suites]
-    names = {suite.get("references", "raw") for _, suite in suites} or {"raw"}
-    wanted = {suite.get("score", "last") for _, suite in suites} or {"last"}
+    names = {wish.get("references", "raw") for wish in scores.wishes} or {"raw"}
+    wanted = {wish.get("score", "last") for wish in scores.wishes} or {"last"}
     if len(names) > 1 and not args.references:
         raise UserError(f"the suites have different references ({', '.join(sorted(names))}): choose with --references")
     if len(wanted) > 1 and args.score == "suite":
@@ -399,7 +365,9 @@ def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, S
             known = ", ".join(sorted(p.stem for p in (HERE / "references").glob("*.csv")))
             raise UserError(f"--references takes {known}, raw or the path of a CSV, got {name!r}")
         references = read_references(shipped if shipped.is_file() else Path(name))
-    published = [HERE / "published" / f"{n}.csv" for _, suite in suites for n in suite.get("published", [])]
+    published = [Path(path) for wish in scores.wishes for path in wish.get("published", [])]
+    shipped_too = [HERE / "published" / f"{path}.csv" for path in published]
+    published = [s if s.is_file() else p for s, p in zip(shipped_too, published, strict=True)]
     score = wanted.pop() if args.score == "suite" else args.score
     return references, name, score, [*dict.fromkeys([*published, *args.published])]
 
@@ -411,7 +379,8 @@ def facts_of(args: Args, scores: Scores) -> dict[str, Any]:
         "report": " ".join(["python -m benchmarks.report", *sys.argv[1:]]),
         "commits": sorted({str(config.get("commit")) for config in scores.sources}),
         "devices": sorted({str(config.get("device")) for config in scores.sources}),
-        "dates": sorted({sweep["date"] for sweep in scores.sweeps}),
+        "dates": sorted({config["date"] for config in scores.sources if "date" in config})
+        or sorted({sweep["date"] for sweep in scores.sweeps}),
     }
 
 
@@ -469,6 +438,8 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
             table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     facts = {"title": title, "purpose": purpose, "references": references, "score": results.score}
+    facts |= {"published": [p.stem if p.parent == HERE / "published" else str(p) for p in published]}
+    facts |= {"notes": scores.notes, "sweeps": scores.sweeps}
     (out / "report.json").write_text(json.dumps(facts | facts_of(args, scores), indent=2) + "\n")
 
 
@@ -482,8 +453,8 @@ def references_of(results: Results) -> list[dict[str, Any]]:
 
 def markdown(title: str, purpose: str, results: Results, parts: list[Part], references: str) -> str:
     """The tables of a report for a README, the learning curves above them."""
-    lines = [f"# {title}", purpose, "![learning curves](figures/learning_curves.png)"]
-    lines += [f"> {note}" for note in results.scores.notes]
+    lines = [f"# {escape(title)}", purpose, "![learning curves](figures/learning_curves.png)"]
+    lines += [f"> {escape(note)}" for note in results.scores.notes]
     if results.references is not None:
         how = "; ".join(f"{r['task']} {r['low']:g} to {r['high']:g}" for r in references_of(results))
         lines.append(f"Normalised scores are 0 and 1 at the references ({references}): {how}.")

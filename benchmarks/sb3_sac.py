@@ -88,6 +88,7 @@ def main(args: Args) -> None:
             "env_id": args.env_id,
             "variant": "default",
             "status": "finished",
+            "step": args.total_steps,
             "args": {**vars(args), "out": str(args.out)},
             "versions": {p: version(p) for p in ("stable_baselines3", "torch", "gymnasium", "mujoco")},
             "device": platform.processor() or platform.machine(),

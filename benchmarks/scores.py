@@ -5,6 +5,7 @@ sources.json are read as the runs were.
 """
 
 import json
+import tomllib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +32,16 @@ class Scores:
 
     `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row an evaluation of a seed, up to
     the step that all runs on the task have reached; a diverged seed keeps the return that it had. `values`: task,
-    algorithm, seed, step, predicted, observed. `sources`: the configurations of the runs. `notes`: what a reader must
-    know, one sentence each.
+    algorithm, seed, step, predicted, observed. `sources`: the configurations of the runs. `sweeps`: how they were
+    started. `wishes`: references, score and published tables that the suites ask for. `notes`: what a reader must know,
+    one sentence each.
     """
 
     table: pd.DataFrame
     values: pd.DataFrame
     sources: list[dict[str, Any]]
     sweeps: list[dict[str, Any]] = field(default_factory=list)
-    suites: list[Path] = field(default_factory=list)
+    wishes: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -69,23 +71,29 @@ def load(folders: list[Path], mix: bool = False) -> Scores:
     values: list[pd.DataFrame] = []
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
-    suites: list[Path] = []
+    wishes: list[dict[str, Any]] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
-            _stored(folder, frames, values, sources, sweeps)
+            _stored(folder, frames, values, sources)
+            if (folder / "report.json").exists():
+                facts = json.loads((folder / "report.json").read_text())
+                sweeps += facts["sweeps"]
+                wishes.append(facts)
         else:
             for path in sorted(folder.rglob("config.json")):
                 _run(path, frames, values, sources)
-        sweeps += [json.loads(p.read_text()) for p in sorted(folder.rglob("sweep.json"))]
-        suites += sorted(folder.rglob("suite.toml"))
+        for path in sorted(folder.rglob("sweep.json")):
+            facts = json.loads(path.read_text())
+            sweeps.append({name: facts[name] for name in ("suite", "purpose", "command", "commit", "date")})
+        wishes += [tomllib.loads(path.read_text()) for path in sorted(folder.rglob("suite.toml"))]
     if not frames:
         raise UserError(f"no run with an evaluation in {', '.join(map(str, folders))}")
     _no_seed_twice(sources)
     notes = _protocols(sources, mix)
     table = pd.concat(frames, ignore_index=True)
-    found = Scores(table, pd.concat(values, ignore_index=True), sources, sweeps, suites, notes)
+    found = Scores(table, pd.concat(values, ignore_index=True), sources, sweeps, wishes, notes)
     _cut(found)
     seeds = found.table.groupby(["task", "algorithm"])["seed"].nunique()
     if (few := seeds.min()) < FEW_SEEDS:
@@ -131,7 +139,6 @@ def _stored(
     frames: list[pd.DataFrame],
     values: list[pd.DataFrame],
     sources: list[dict[str, Any]],
-    sweeps: list[dict[str, Any]],
 ) -> None:
     frame = pd.read_csv(folder / "scores.csv")
     if "episode" in frame:

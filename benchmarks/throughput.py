@@ -35,7 +35,7 @@ import torch
 import tyro
 
 from algos.run import choose_device, device_name, git_commit, versions
-from benchmarks.compare import markdown
+from benchmarks.tables import table_of
 from envs import make_vec
 from envs.mujoco import quiet_mujoco
 
@@ -202,7 +202,7 @@ def write_tables(folder: Path) -> None:
         record = json.loads(path.read_text())
         table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
         facts = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
-        parts.append(f"`{record['command']}` ({facts}):\n\n{markdown(table.round(2).fillna(''))}")
+        parts.append(f"`{record['command']}` ({facts}):\n\n{table_of(table).markdown()}")
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 

@@ -1,0 +1,57 @@
+"""Tables as documents show them."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Cell = tuple[str, float | str]  # what is shown, and what it sorts by
+
+
+@dataclass
+class Table:
+    """Rows of cells."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+
+    def markdown(self) -> str:
+        """As Markdown; names cannot break it."""
+        first = self.rows[0] if self.rows else [("", "")] * len(self.columns)
+        lines = [self.columns, ["---" if isinstance(key, str) else "---:" for _, key in first]]
+        lines += [[escape(text) for text, _ in row] for row in self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def word(text: Any) -> Cell:
+    return str(text), str(text).lower()
+
+
+def number(value: float, digits: int | None = None) -> Cell:
+    """From 100 up one decimal, below two, or as many as are asked for."""
+    if not np.isfinite(value):
+        return "–", -np.inf
+    return f"{value:,.{(1 if abs(value) >= 100 else 2) if digits is None else digits}f}", float(value)
+
+
+def between(low: float, high: float, digits: int | None = None) -> Cell:
+    """An interval, which sorts by its lower end."""
+    return f"[{number(low, digits)[0]}, {number(high, digits)[0]}]", float(low)
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\|*_<>`\[\]$~#])", r"\\\1", " ".join(text.split()))
+
+
+def table_of(frame: pd.DataFrame) -> Table:
+    """A data frame with its numbers made readable."""
+
+    def cell(value: Any) -> Cell:
+        if isinstance(value, float):
+            return ("", -np.inf) if np.isnan(value) else number(value)
+        return number(value, 0) if isinstance(value, int) else word(value)
+
+    return Table(list(frame.columns), [[cell(v) for v in row] for row in frame.astype(object).to_numpy().tolist()])
