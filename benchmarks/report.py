@@ -15,6 +15,7 @@ seeds, stratified by task. Runs that follow different protocols are refused, or 
 
 import json
 import re
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field
@@ -213,8 +214,8 @@ def course_part(results: Results, looks: dict[str, dict[str, str]], replications
     curve = figures.lines(curves, looks, x, f"IQM of {unit}")
     text = (
         f"Performance profiles: the share of all runs whose score ({LABELS[results.score]}) is above a threshold; a "
-        "curve above another is better at that threshold. Sample efficiency: IQM over all seeds and tasks while training "
-        "goes on. Bands are pointwise 95% intervals."
+        "curve above another is better at that threshold. Sample efficiency: IQM over all seeds and tasks while "
+        "training goes on. Bands are pointwise 95% intervals."
     )
     part = Part("Profiles and sample efficiency", text, legend=True)
     part.figures.append(("profiles", profile, "Performance profiles with 95% bands"))
@@ -344,9 +345,9 @@ def file_name(task: str) -> str:
 
 def heading(args: Args, scores: Scores) -> tuple[str, str]:
     """Title and the line below it."""
-    title = args.title or ", ".join(dict.fromkeys(sweep["suite"] for sweep in scores.sweeps))
-    purpose = " ".join(dict.fromkeys(sweep["purpose"] for sweep in scores.sweeps))
-    return title or ", ".join(folder.name for folder in args.folders), purpose
+    titles = [wish["title"] for wish in scores.wishes if "title" in wish] or [sweep["suite"] for sweep in scores.sweeps]
+    title = args.title or ", ".join(dict.fromkeys(titles)) or ", ".join(folder.name for folder in args.folders)
+    return title, " ".join(dict.fromkeys(sweep["purpose"] for sweep in scores.sweeps))
 
 
 def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, Score, list[Path]]:
@@ -376,7 +377,7 @@ def facts_of(args: Args, scores: Scores) -> dict[str, Any]:
     """What was run, when, with which code, on what."""
     return {
         "commands": [sweep["command"] for sweep in scores.sweeps],
-        "report": " ".join(["python -m benchmarks.report", *sys.argv[1:]]),
+        "report": "python -m benchmarks.report " + shlex.join(sys.argv[1:]),
         "commits": sorted({str(config.get("commit")) for config in scores.sources}),
         "devices": sorted({str(config.get("device")) for config in scores.sources}),
         "dates": sorted({config["date"] for config in scores.sources if "date" in config})
@@ -435,9 +436,10 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
         ("values", scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]),
     ):
         if len(table):
-            table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+            exact = name in ("scores", "values")  # what a report can be made from again
+            table.to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
-    facts = {"title": title, "purpose": purpose, "references": references, "score": results.score}
+    facts: dict[str, Any] = {"title": title, "purpose": purpose, "references": references, "score": results.score}
     facts |= {"published": [p.stem if p.parent == HERE / "published" else str(p) for p in published]}
     facts |= {"notes": scores.notes, "sweeps": scores.sweeps}
     (out / "report.json").write_text(json.dumps(facts | facts_of(args, scores), indent=2) + "\n")

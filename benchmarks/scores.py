@@ -140,7 +140,7 @@ def _stored(
     values: list[pd.DataFrame],
     sources: list[dict[str, Any]],
 ) -> None:
-    frame = pd.read_csv(folder / "scores.csv")
+    frame = pd.read_csv(folder / "scores.csv", float_precision="round_trip")
     if "episode" in frame:
         frame = frame.groupby(["task", "algorithm", "seed", "step"])["return"].agg(["size", "mean"]).reset_index()
         frame.columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
@@ -151,7 +151,8 @@ def _stored(
     frames.append(frame)
     sources += configs
     empty = pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])
-    values.append(pd.read_csv(folder / "values.csv") if (folder / "values.csv").exists() else empty)
+    path = folder / "values.csv"
+    values.append(pd.read_csv(path, float_precision="round_trip") if path.exists() else empty)
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:

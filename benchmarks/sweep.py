@@ -24,6 +24,7 @@ import json
 import math
 import os
 import queue
+import shlex
 import shutil
 import signal
 import socket
@@ -597,7 +598,7 @@ def describe(suite: Suite, out: Path) -> None:
     facts = {
         "suite": suite.name,
         "purpose": suite.purpose,
-        "command": " ".join(["python -m benchmarks.sweep", *sys.argv[1:]]),
+        "command": "python -m benchmarks.sweep " + shlex.join(sys.argv[1:]),
         "commit": git_commit(),
         "date": time.strftime("%Y-%m-%d"),
         "host": socket.gethostname(),

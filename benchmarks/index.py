@@ -1,0 +1,92 @@
+"""The README of the committed results, made of the reports and measurements that lie beside it.
+
+python -m benchmarks.index          writes results/README.md
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import tyro
+
+from algos.errors import UserError
+from algos.run import report_errors
+from benchmarks.scores import LABELS
+from benchmarks.tables import Cell, Table, between, escape, number, word
+
+INTRODUCTION = """# Results
+
+Every file here is written by a command of this repository, from runs that it stored; this page is written by
+`python -m benchmarks.index`. Intervals are 95% bootstrap intervals over seeds. Each folder holds the report as one page
+(`report.html`), its tables as CSV, its figures, and in `sources.json` the arguments, commit, versions and device of
+every run; `python -m benchmarks.report results/NAME --out NEW` makes the report again from them."""
+
+
+@dataclass
+class Args:
+    folder: Path = Path("results")
+    """folder of the results"""
+
+
+def aggregate_table(folder: Path, score: str) -> Table | None:
+    """IQM, median, mean and optimality gap by the headline score; None if there are no aggregates."""
+    if not (folder / "aggregates.csv").exists():
+        return None
+    frame = pd.read_csv(folder / "aggregates.csv")
+    frame = frame[frame["score"] == score]
+    names = list(dict.fromkeys(frame["statistic"]))
+    table = Table(["algorithm", *names, "tasks", "seeds"], [])
+    for algorithm, rows in frame.groupby("algorithm"):
+        by = rows.set_index("statistic")
+        cells: list[Cell] = [word(algorithm)]
+        for name in names:
+            value, low, high = by.loc[name, ["value", "low", "high"]]
+            cells.append((f"{number(value, 3)[0]} {between(low, high, 3)[0]}", float(value)))
+        table.rows.append([*cells, number(by["tasks"].iloc[0], 0), number(by["seeds"].iloc[0], 0)])
+    return table
+
+
+def task_table(folder: Path, score: str) -> Table:
+    """Mean return with its interval on every task by the headline score."""
+    frame = pd.read_csv(folder / "tasks.csv")
+    table = Table(["task", "algorithm", "return", "95% interval", "std", "seeds", "steps"], [])
+    for row in frame[frame["score"] == score].itertuples():
+        cells = [word(row.task), word(row.algorithm), number(row.mean), between(row.low, row.high)]
+        table.rows.append([*cells, number(row.std), number(row.seeds, 0), number(row.steps, 0)])
+    return table
+
+
+def section(folder: Path) -> str:
+    """One report: what was run, the figure, the tables."""
+    facts = json.loads((folder / "report.json").read_text())
+    score = facts["score"]
+    made = "; ".join([", ".join(facts["commits"]), ", ".join(facts["devices"]), ", ".join(facts["dates"])])
+    lines = [f"## {escape(facts['title'])}", facts["purpose"]]
+    lines.append(f"[The whole report]({folder.name}/report.md), [as a page]({folder.name}/report.html)")
+    lines += [f"Command: `{command}`" for command in facts["commands"]]
+    lines += [f"Report: `{facts['report']}`", f"Commit, device, date: {made}"]
+    lines += [f"> {escape(note)}" for note in facts["notes"]]
+    lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
+    aggregates = aggregate_table(folder, score) if facts["references"] != "raw" else None
+    if aggregates:
+        lines += [f"Normalised by {facts['references']}, {LABELS[score]}:", aggregates.markdown()]
+    lines += [f"Returns, {LABELS[score]}:", task_table(folder, score).markdown()]
+    if (folder / "check.md").exists():
+        lines.append((folder / "check.md").read_text().replace("# ", "### ", 1).strip())
+    return "\n\n".join(line for line in lines if line)
+
+
+def main(args: Args) -> None:
+    reports = sorted(path.parent for path in args.folder.glob("*/report.json"))
+    if not reports:
+        raise UserError(f"there is no report in {args.folder}")
+    parts = [INTRODUCTION, *(section(folder) for folder in reports)]
+    for path in sorted(args.folder.glob("*/README.md")):
+        parts.append(path.read_text().replace("# ", "## ", 1).strip())
+    (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
+    print(args.folder / "README.md")
+
+
+if __name__ == "__main__":
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
