@@ -142,6 +142,12 @@ def heatmap(names: Sequence[str], values: np.ndarray) -> Figure:
     return figure
 
 
+def lay_out(figure: Figure) -> None:
+    """Computes the layout once, for all formats."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
 def save(figure: Figure, path: Path, formats: Sequence[str]) -> None:
     """Writes a figure in each of the formats, `path` without its ending."""
     for kind in formats:

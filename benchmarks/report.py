@@ -19,7 +19,7 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -225,10 +225,10 @@ def course_part(results: Results, looks: dict[str, dict[str, str]], replications
 
 def improvement_part(results: Results, replications: int) -> Part:
     names = list(results.matrices)
-    found = {
-        (a, b): statistics.improvement(results.matrices[a], results.matrices[b], replications)
-        for a, b in permutations(names, 2)
-    }
+    found = {}
+    for a, b in combinations(names, 2):
+        value, low, high = statistics.improvement(results.matrices[a], results.matrices[b], replications)
+        found[a, b], found[b, a] = (value, low, high), (1 - value, 1 - high, 1 - low)
     text = (
         f"The probability that a run of one algorithm beats a run of another on a task chosen at random, by the "
         f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "
@@ -247,7 +247,7 @@ def improvement_part(results: Results, replications: int) -> Part:
     return Part("Probability of improvement", text, [("improvement", figure, description)], [("All pairs", table)])
 
 
-def task_part(results: Results, looks: dict[str, dict[str, str]], replications: int) -> Part:
+def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[str, dict[str, figures.Curve]]) -> Part:
     normal = results.references is not None
     columns = ["task", "algorithm", f"{LABELS[results.score]}", "95% interval", "std", "seeds", "steps"]
     others = [s for s in SCORES if s != results.score]
@@ -267,7 +267,6 @@ def task_part(results: Results, looks: dict[str, dict[str, str]], replications: 
         "biased upwards. Curves show mean and 95% interval over seeds, thin lines the seeds."
     )
     part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
-    panels = curves_by_task(results.scores.table, "return", replications)
     for task, curves in panels.items():
         figure = figures.lines(curves, looks, "environment steps", "return", task)
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
@@ -398,7 +397,8 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
             parts.append(course_part(results, looks, replications))
         if len(results.matrices) > 1:
             parts.append(improvement_part(results, replications))
-        parts.append(task_part(results, looks, replications))
+        panels = curves_by_task(scores.table, "return", replications)
+        parts.append(task_part(results, looks, panels))
         if len(scores.values):
             parts.append(value_part(results, looks, replications))
         if published:
@@ -408,10 +408,10 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
         for part in parts:
             drawn = []
             for name, figure, description in part.figures:
+                figures.lay_out(figure)
                 figures.save(figure, out / "figures" / name, args.formats)
                 drawn.append((figures.svg(figure, description), description))
             pages.append((part, drawn))
-        panels = curves_by_task(scores.table, "return", replications)
         note = "mean over seeds with 95% bootstrap intervals; thin lines are seeds"
         together = figures.grid(panels, looks, "environment steps", "return", note)
         figures.save(together, out / "figures" / "learning_curves", args.formats)

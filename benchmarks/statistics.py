@@ -12,10 +12,16 @@ from collections.abc import Callable
 
 import numpy as np
 from rliable import metrics
-from scipy.stats import trim_mean
 
 REPLICATIONS = 2_000
 CHUNK = 4_000_000  # numbers that are resampled at a time
+
+
+def middle_half(x: np.ndarray) -> np.ndarray:
+    """Mean of the middle half along the last axis, as scipy's trim_mean has it, several times faster."""
+    cut = int(0.25 * x.shape[-1])
+    return np.sort(x, -1)[..., cut : x.shape[-1] - cut].mean(-1)
+
 
 POINTS: dict[str, Callable[[np.ndarray], float]] = {
     "IQM": metrics.aggregate_iqm,
@@ -25,7 +31,7 @@ POINTS: dict[str, Callable[[np.ndarray], float]] = {
 }
 # the same for all replications at once: [B, N, M] -> [B]
 BATCHED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "IQM": lambda x: trim_mean(x.reshape(len(x), -1), 0.25, 1),
+    "IQM": lambda x: middle_half(x.reshape(len(x), -1)),
     "median": lambda x: np.median(x.mean(1), 1),
     "mean": lambda x: x.mean((1, 2)),
     "optimality gap": lambda x: (1 - np.minimum(x, 1)).mean((1, 2)),
@@ -81,7 +87,7 @@ def iqm_curve(scores: np.ndarray, replications: int = REPLICATIONS) -> tuple[np.
     """IQM over training, [T], with pointwise 95% intervals, [2, T]: scores [N, M, T]."""
 
     def iqm(x: np.ndarray) -> np.ndarray:
-        return trim_mean(x.reshape(len(x), -1, x.shape[-1]), 0.25, 1)
+        return middle_half(x.reshape(len(x), -1, x.shape[-1]).swapaxes(1, 2))
 
     return iqm(scores[None])[0], interval(bootstrap(scores, iqm, replications))
 

@@ -1,0 +1,398 @@
+"""From run folders to the tables and the page of a report."""
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+from synthetic import store
+
+from algos.errors import UserError
+from benchmarks import index, report, scores
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
+    """Evaluations returns[step][seed] = the episodes' returns."""
+    rows = [
+        (seed, step, episode, value)
+        for step, seeds in returns.items()
+        for seed, episodes in seeds.items()
+        for episode, value in enumerate(episodes)
+    ]
+    return pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+
+
+def make(folder, out, **flags) -> report.Results:
+    args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
+    report.main(args)
+    found = scores.load([folder], args.mix)
+    references, _, score, _ = report.from_suites(args, found)
+    return report.compute(found, references, score, 50)
+
+
+def ten(*values: float) -> dict[int, dict[int, list[float]]]:
+    """Eleven evaluations of one seed, the last three as given."""
+    return {step: {0: [value]} for step, value in zip(range(0, 101, 10), [*[0.0] * 8, *values], strict=True)}
+
+
+# -- scores -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_three_final_scores():
+    frame = table({step: {0: [float(step)] if step != 90 else [500.0]} for step in range(0, 201, 5)})
+    frame = frame.assign(task="T", algorithm="a").drop(columns="episode")
+    (row,) = scores.final_scores(frame).to_dict("records")  # the last 10%: 185, 190, 195, 200
+    assert (row["last"], row["mean"], row["max"]) == (200.0, 192.5, 200.0)
+    frame.loc[frame["step"] == 190, "return"] = 900.0
+    frame.loc[frame["step"] == 180, "return"] = 9_000.0  # too early
+    (row,) = scores.final_scores(frame).to_dict("records")
+    assert (row["last"], row["max"]) == (200.0, 900.0)
+
+
+def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
+    store(tmp_path, "a", table({0: {0: [0.0]}, 10: {0: [1.0, 3.0], 1: [4.0, 8.0]}}), "Hopper-v5")
+    found = scores.load([tmp_path]).table
+    row = found[(found["step"] == 10) & (found["seed"] == 1)].iloc[0]
+    assert (row["return"], row["episodes"]) == (6.0, 2)
+
+
+def test_a_diverged_seed_counts_with_the_score_that_it_had_and_is_listed(tmp_path):
+    frame = table({0: {0: [0.0], 1: [0.0]}, 10: {0: [1.0], 1: [4.0]}, 20: {1: [8.0]}})
+    store(tmp_path, "a", frame, "Hopper-v5", status="diverged", diverged={"0": 15})
+    found = scores.load([tmp_path])
+    final = scores.final_scores(found.table).set_index("seed")["last"]
+    assert final.to_dict() == {0: 1.0, 1: 8.0}
+    assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in found.notes)
+
+
+def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(tmp_path):
+    identity = {"total_steps": 30, "eval_episodes": 1, "eval_every": 10}
+    whole = table({step: {0: [float(step)]} for step in (0, 10, 20, 30)})
+    store(tmp_path, "a", whole, "Hopper-v5", identity=identity)
+    store(tmp_path, "b", whole[whole["step"] <= 20], "Hopper-v5", identity=identity, status="interrupted")
+    found = scores.load([tmp_path])
+    assert scores.final_scores(found.table).set_index("algorithm")["last"].to_dict() == {"a": 20.0, "b": 20.0}
+    assert any("compared at step 20 of 30" in note and "b (seed 0)" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"eval_episodes": 5}, "evaluation episodes on Hopper-v5: 2 (a) but 5 (b)"),
+        ({"eval_every": 5}, "steps between evaluations on Hopper-v5: 10 (a) but 5 (b)"),
+        ({"total_steps": 99}, "steps on Hopper-v5: 100 (a) but 99 (b)"),
+    ],
+)
+def test_protocols_are_not_mixed_silently(tmp_path, change, said):
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5", identity=identity)
+    store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", identity=identity | change)
+    with pytest.raises(UserError, match=re.escape(said)):
+        scores.load([tmp_path])
+    assert any(said in note for note in scores.load([tmp_path], mix=True).notes)
+
+
+def test_other_versions_of_the_environments_are_another_protocol(tmp_path):
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
+    store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", versions={"gymnasium": "2", "mujoco": "3"})
+    with pytest.raises(UserError, match=r"Gymnasium on Hopper-v5: 1 \(a\) but 2 \(b\)"):
+        scores.load([tmp_path])
+
+
+def test_other_hyperparameters_under_one_name_are_refused(tmp_path):
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
+    frame = table(ten(1, 2, 3))
+    store(tmp_path / "x", "a", frame, "Hopper-v5", identity=identity | {"tau": 1})
+    store(tmp_path / "y", "a", frame.assign(seed=1), "Hopper-v5", identity=identity | {"tau": 2})
+    with pytest.raises(UserError, match=r"a on Hopper-v5: tau"):
+        scores.load([tmp_path])
+
+
+def test_a_seed_that_occurs_twice_is_refused(tmp_path):
+    store(tmp_path / "x", "a", table(ten(1, 2, 3)), "Hopper-v5")
+    store(tmp_path / "y", "a", table(ten(1, 2, 3)), "Hopper-v5")
+    with pytest.raises(UserError, match="seed 0 of a on Hopper-v5 occurs twice"):
+        scores.load([tmp_path])
+
+
+def test_damage_and_nothing_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no run with an evaluation"):
+        scores.load([tmp_path])
+    with pytest.raises(UserError, match="there is no folder"):
+        scores.load([tmp_path / "none"])
+    place = store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
+    data = bytearray((place / "eval.parquet").read_bytes())
+    data[len(data) // 8] ^= 255
+    (place / "eval.parquet").write_bytes(data)
+    with pytest.raises(UserError, match=r"eval.parquet is damaged"):
+        scores.load([tmp_path])
+    (place / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config.json is damaged"):
+        scores.load([tmp_path])
+
+
+def test_few_seeds_are_warned_of(tmp_path):
+    synthetic.make(tmp_path / "few", ["a"], ["Hopper-v5"], 4, 10)
+    synthetic.make(tmp_path / "many", ["a"], ["Hopper-v5"], 5, 10)
+    assert any("Only 4 seeds" in note for note in scores.load([tmp_path / "few"]).notes)
+    assert not scores.load([tmp_path / "many"]).notes
+
+
+def test_aggregates_are_of_common_tasks_and_equal_numbers_of_seeds(tmp_path):
+    for algorithm, task, seeds in (("a", "T1", 3), ("a", "T2", 2), ("b", "T1", 3), ("b", "T2", 3), ("b", "T3", 3)):
+        frame = pd.concat([table(ten(1, 2, float(seed))).assign(seed=seed) for seed in range(seeds)])
+        store(tmp_path, algorithm, frame, task)
+    found = scores.load([tmp_path])
+    matrices, tasks, notes = scores.matrices(scores.final_scores(found.table), "last")
+    assert tasks == ["T1", "T2"] and matrices["a"].shape == (2, 2) and matrices["b"].shape == (3, 2)
+    assert any("without T3" in note for note in notes) and any("2 lowest" in note for note in notes)
+
+
+# -- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_normalised_by_references(tmp_path):
+    store(tmp_path / "in", "a", table(ten(0, 0, 3234.3)), "Hopper-v5")
+    store(tmp_path / "in", "b", table(ten(0, 0, -20.272305)), "Hopper-v5")
+    results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    values = results.aggregates[results.aggregates["score"] == "last"].set_index(["algorithm", "statistic"])["value"]
+    assert values["a", "mean"] == pytest.approx(1.0) and values["b", "mean"] == pytest.approx(0.0)
+    assert values["b", "optimality gap"] == pytest.approx(1.0)
+    with pytest.raises(UserError, match=r"--references takes d4rl, random_sac, raw"):
+        make(tmp_path / "in", tmp_path / "out", references="d5rl")
+    store(tmp_path / "in", "a", table(ten(0, 0, 1)), "Mine-v0")
+    with pytest.raises(UserError, match="no row for Mine-v0"):
+        make(tmp_path / "in", tmp_path / "out", references="d4rl")
+
+
+def test_raw_scores_of_several_tasks_have_no_aggregates(tmp_path):
+    synthetic.make(tmp_path / "in", ["a", "b"], ["Hopper-v5", "Ant-v5"], 5, 10)
+    results = make(tmp_path / "in", tmp_path / "out", references="raw")
+    assert results.aggregates.empty and "no aggregates" in (tmp_path / "out" / "report.html").read_text()
+    assert "Probability of improvement" in (tmp_path / "out" / "report.html").read_text()  # that needs no scale
+
+
+def test_what_a_suite_says_is_the_default(tmp_path):
+    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5"], 5, 20)
+    (tmp_path / "in" / "suite.toml").write_text('references = "d4rl"\nscore = "max"\npublished = ["dsac_t"]\n')
+    results = make(tmp_path / "in", tmp_path / "out")
+    assert results.score == "max" and results.references is not None
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "max over last 10%" in page and "arXiv 2310.05858" in page and "not run here" in page
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A report of two algorithms on two tasks."""
+    folder = tmp_path_factory.mktemp("made")
+    synthetic.make(folder / "in", ["a", "b"], ["Hopper-v5", "Ant-v5"], 5, 20)
+    report.main(report.Args((folder / "in",), folder / "out", "d4rl", replications=50, title="T"))
+    return folder
+
+
+def test_the_same_runs_give_the_same_bytes(made):
+    before = {path: path.read_bytes() for path in sorted((made / "out").rglob("*")) if path.is_file()}
+    assert len(before) > 20
+    time.sleep(1.1)  # no time of day in any of them
+    report.main(report.Args((made / "in",), made / "out", "d4rl", replications=50, title="T"))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_report_can_be_made_again_from_what_it_stored(made):
+    report.main(report.Args((made / "out",), made / "again", replications=50))
+    for path in sorted((made / "out").rglob("*")):
+        if path.is_file() and path.name != "report.json":
+            assert path.read_bytes() == (made / "again" / path.relative_to(made / "out")).read_bytes(), path.name
+
+
+def test_the_tables_are_tidy(made):
+    found = pd.read_csv(made / "out" / "scores.csv")
+    assert list(found.columns) == ["task", "algorithm", "seed", "step", "episodes", "return", "normalised"]
+    assert len(found) == 2 * 2 * 5 * 21 and not found.isna().any().any()
+    tasks = pd.read_csv(made / "out" / "tasks.csv")
+    rows = found[(found["step"] == 200) & (found["task"] == "Ant-v5") & (found["algorithm"] == "a")]["return"]
+    row = tasks[(tasks["task"] == "Ant-v5") & (tasks["algorithm"] == "a") & (tasks["score"] == "last")].iloc[0]
+    assert row["mean"] == pytest.approx(rows.mean(), rel=1e-5) and row["std"] == pytest.approx(rows.std(), rel=1e-5)
+    assert row["low"] < row["mean"] < row["high"] and row["seeds"] == 5
+
+
+def test_the_bias_of_values_is_predicted_minus_observed(made):
+    values = pd.read_csv(made / "out" / "values.csv")
+    assert np.allclose(values["predicted"], 1.3 * values["observed"])
+    page = (made / "out" / "report.html").read_text()
+    assert "Bias of the critics" in page and page.count('data-key="0.3') >= 4  # relative to what was observed
+
+
+class Sound(HTMLParser):
+    """Sees to it that elements are closed in order, and collects identifiers and links."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href"):
+                self.links.append(value)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_sound_and_needs_nothing_from_elsewhere(made):
+    page = Sound()
+    page.feed((made / "out" / "report.html").read_text())
+    assert not page.open
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert all(link[1:] in page.ids for link in page.links if link.startswith("#"))
+
+
+EVIL = '<script>alert("x")</script>|a_b* $x$ `'
+
+
+def test_names_are_escaped_everywhere(tmp_path):
+    synthetic.make(tmp_path / "in", [EVIL, "b"], ["Hopper-v5"], 5, 10)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<script>") == 1 and "&lt;script&gt;alert(" in page
+    Sound().feed(page)
+    markdown = (tmp_path / "out" / "report.md").read_text()
+    assert "<script>" not in markdown.replace("\\<script\\>", "")
+    rows = [line for line in markdown.splitlines() if line.startswith("| ")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == len(re.findall(r"(?<!\\)\|", rows[0])) for row in rows[:4])
+
+
+def browse(folder, script: str, width: int = 1200) -> dict:
+    """What a script returns that runs in the report's page, in a real browser, with the errors of the page."""
+    harness = """<!doctype html><title>waiting</title>
+<iframe src="report.html" style="width:WIDTHpx;height:900px"></iframe>
+<script>
+const frame = document.querySelector("iframe"), errors = [];
+frame.contentWindow.addEventListener("error", e => errors.push(e.message));
+frame.onload = () => {
+  frame.contentWindow.addEventListener("error", e => errors.push(e.message));
+  let result;
+  try { result = (function (page) { SCRIPT })(frame.contentDocument); } catch (e) { errors.push(String(e)); }
+  const out = document.createElement("pre");
+  out.id = "result"; out.textContent = JSON.stringify({result, errors}); document.body.append(out);
+};
+</script>"""
+    (folder / "harness.html").write_text(harness.replace("WIDTH", str(width)).replace("SCRIPT", script))
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=20000",
+            f"--user-data-dir={folder / 'profile'}", "--dump-dom",
+        ]  # fmt: skip
+        url = f"http://127.0.0.1:{server.server_address[1]}/harness.html"
+        done = subprocess.run([str(CHROMIUM), *flags, url], capture_output=True, text=True, timeout=120)
+        server.shutdown()
+    text = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert text, done.stderr[-2_000:]
+    found = json.loads(text[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "favicon" not in line]
+    assert not found["errors"] and not said, (found["errors"], said)
+    return found["result"]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+@pytest.mark.parametrize("width", [1200, 375])
+def test_in_a_browser_all_figures_are_visible_and_nothing_is_wider_than_the_page(made, width):
+    script = """
+      const boxes = [...page.querySelectorAll("figure svg")].map(s => s.getBoundingClientRect());
+      const drawn = [...page.querySelectorAll("figure svg")].map(s => s.querySelectorAll("path").length);
+      return {boxes: boxes.map(b => [b.left, b.right, b.width, b.height]), drawn,
+              page: page.documentElement.scrollWidth, tables: page.querySelectorAll("table").length};
+    """
+    found = browse(made / "out", script, width)
+    assert len(found["boxes"]) == 4 + 2 + 1 + 2 + 2  # aggregates, courses, improvement, tasks, values
+    assert all(w > 250 and h > 50 for _, _, w, h in found["boxes"]) and all(n > 5 for n in found["drawn"])
+    assert all(left >= 0 and right <= width for left, right, *_ in found["boxes"])
+    assert found["page"] <= width
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_in_a_browser_tables_sort_by_number_and_by_word_both_ways(made):
+    script = """
+      const table = [...page.querySelectorAll("table")].find(t => t.caption.textContent == "Final returns");
+      const column = i => [...table.tBodies[0].rows].map(r => r.cells[i].textContent);
+      const click = i => table.tHead.rows[0].cells[i].querySelector("button").click();
+      const seen = [];
+      for (const i of [2, 2, 0, 0]) { click(i); seen.push([column(i), table.tHead.rows[0].cells[i].ariaSort]); }
+      return seen;
+    """
+    down, up, words, back = browse(made / "out", script)
+    numbers = [float(text.replace(",", "")) for text in down[0]]
+    assert numbers == sorted(numbers, reverse=True) and down[1] == "descending" and len(set(numbers)) == 4
+    assert up[0] == down[0][::-1] and up[1] == "ascending"
+    assert words[0] == sorted(words[0]) and back[0] == sorted(words[0], reverse=True)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_in_a_browser_evil_names_do_nothing(tmp_path):
+    synthetic.make(tmp_path / "in", [EVIL], ["Hopper-v5"], 5, 10)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
+    script = "return [page.title, page.querySelectorAll('script').length, page.body.innerText.includes('alert')];"
+    title, scripts, shown = browse(tmp_path / "out", script)
+    assert (title, scripts, shown) == (EVIL, 1, True)
+
+
+def test_a_large_report_is_quick(tmp_path):
+    """20 algorithms x 15 tasks x 10 seeds x 100 evaluations, 2,000 replications: below 60 s on two cores."""
+    algorithms, tasks = [f"algorithm {i}" for i in range(20)], [f"Task{i}-v5" for i in range(15)]
+    synthetic.make(tmp_path / "in", algorithms, tasks, 10, 100, 1)
+    references = pd.DataFrame({"task": tasks, "low": 0.0, "high": 3_000.0, "source": "made up"})
+    references.to_csv(tmp_path / "references.csv", index=False)
+    started = time.monotonic()
+    report.main(report.Args((tmp_path / "in",), tmp_path / "out", str(tmp_path / "references.csv")))
+    print(f"{time.monotonic() - started:.0f} s")
+    assert time.monotonic() - started < 240  # four times as much, for machines that do other things too
+    assert len(pd.read_csv(tmp_path / "out" / "scores.csv")) == 20 * 15 * 10 * 101
+
+
+def test_the_index_shows_every_report(made, tmp_path):
+    shutil.copytree(made / "out", tmp_path / "one")
+    (tmp_path / "speed").mkdir()
+    (tmp_path / "speed" / "README.md").write_text("# Throughput\n\nfast\n")
+    index.main(index.Args(tmp_path))
+    text = (tmp_path / "README.md").read_text()
+    assert "## T\n" in text and "one/figures/learning_curves.png" in text and "## Throughput" in text
+    tasks = pd.read_csv(tmp_path / "one" / "tasks.csv")
+    for value in tasks[tasks["score"] == "last"]["mean"]:
+        assert f"{value:,.1f}" in text
+    with pytest.raises(UserError, match="no report"):
+        index.main(index.Args(tmp_path / "speed"))
+
+
+@pytest.mark.parametrize("module", ["report", "index", "sweep", "random_policy"])
+def test_every_command_explains_itself(module):
+    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "usage" in done.stdout

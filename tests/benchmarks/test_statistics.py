@@ -1,0 +1,109 @@
+"""Interval estimates against rliable's own and against what can be computed by hand."""
+
+import numpy as np
+import pytest
+from rliable import library as rly
+from rliable import metrics
+
+from benchmarks import statistics
+
+REPLICATIONS = 4_000
+
+
+@pytest.fixture(scope="module")
+def scores():
+    rng = np.random.default_rng(3)
+    return rng.gamma(2.0, 0.3, (7, 5)), rng.gamma(2.0, 0.35, (7, 5))
+
+
+def test_point_estimates_are_rliables(scores):
+    x, _ = scores
+    found = statistics.aggregates(x, 10)
+    assert found["IQM"][0] == metrics.aggregate_iqm(x) and found["median"][0] == metrics.aggregate_median(x)
+    assert found["mean"][0] == metrics.aggregate_mean(x)
+    assert found["optimality gap"][0] == metrics.aggregate_optimality_gap(x)
+    for name, batched in statistics.BATCHED.items():
+        assert batched(x[None])[0] == pytest.approx(found[name][0], rel=1e-12)
+
+
+def test_intervals_are_rliables_within_the_error_of_the_bootstrap(scores):
+    x, _ = scores
+    functions = [
+        metrics.aggregate_iqm, metrics.aggregate_median, metrics.aggregate_mean, metrics.aggregate_optimality_gap
+    ]  # fmt: skip
+    np.random.seed(0)  # noqa: NPY002  # rliable draws from the global generator
+    _, theirs = rly.get_interval_estimates({"x": x}, lambda s: np.array([f(s) for f in functions]), reps=REPLICATIONS)
+    ours = np.array([values[1:] for values in statistics.aggregates(x, REPLICATIONS).values()]).T
+    width = theirs["x"][1] - theirs["x"][0]
+    assert (np.abs(ours - theirs["x"]) < 0.06 * width).all()
+
+
+def test_profiles_are_rliables(scores):
+    x, _ = scores
+    thresholds = np.linspace(0, 2, 9)
+    thresholds[3] = x[2, 2]  # a tie: only scores above count
+    np.random.seed(0)  # noqa: NPY002
+    points, theirs = rly.create_performance_profile({"x": x}, thresholds, reps=REPLICATIONS)
+    share, band = statistics.profile(x, thresholds, REPLICATIONS)
+    assert share == pytest.approx(points["x"]) and np.abs(band - theirs["x"]).max() < 0.035
+
+
+def test_the_probability_of_improvement_is_rliables(scores):
+    x, y = scores[0].round(1), scores[1].round(1)  # with ties
+    np.random.seed(0)  # noqa: NPY002
+    points, theirs = rly.get_interval_estimates({"p": [x, y]}, metrics.probability_of_improvement, reps=400)
+    value, low, high = statistics.improvement(x, y, REPLICATIONS)
+    assert value == pytest.approx(float(points["p"]), abs=1e-12)
+    assert [low, high] == pytest.approx(theirs["p"].ravel().tolist(), abs=0.03)
+
+
+def test_the_probability_of_improvement_takes_different_numbers_of_runs():
+    x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [2.0], [3.0]])
+    assert statistics.improvement(x, y)[0] == pytest.approx((1 + 0 + 0 + 1 + 1 + 0.5) / 6)
+    assert statistics.improvement(x + 10, y)[0:3] == (1.0, 1.0, 1.0)
+
+
+def test_iqm_over_training_is_rliables_at_every_step(scores):
+    x, y = scores
+    curve = np.stack([x, y, x + y], -1)
+    centre, band = statistics.iqm_curve(curve, REPLICATIONS)
+    for t in range(3):
+        assert centre[t] == pytest.approx(metrics.aggregate_iqm(curve[..., t]))
+        low, high = statistics.aggregates(curve[..., t], REPLICATIONS)["IQM"][1:]
+        assert band[:, t] == pytest.approx([low, high])
+
+
+def test_a_resample_is_stratified_by_task_and_keeps_a_runs_steps_together():
+    n = 4
+    scores = np.arange(n)[:, None, None] + 100 * np.arange(3)[None, :, None] + 1_000 * np.arange(2)
+    drawn = statistics.bootstrap(scores.astype(float), lambda x: x, 500)
+    assert drawn.shape == (500, n, 3, 2)
+    assert (drawn[..., 1] - drawn[..., 0] == 1_000).all()
+    for task in range(3):
+        runs = drawn[:, :, task, 0] - 100 * task
+        assert set(np.unique(runs)) == set(range(n))
+        assert runs.mean() == pytest.approx(1.5, abs=0.1)
+    assert not (drawn[:, :, 0, 0] == drawn[:, :, 1, 0] - 100).all()  # tasks on their own
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        low, high = statistics.task_means(rng.normal(3.0, 1.0, (20, 1)), 500)[:, 0]
+        hits += low <= 3.0 <= high
+    assert 0.88 < hits / 300 < 0.98
+
+
+def test_the_same_scores_give_the_same_intervals(scores):
+    x, _ = scores
+    before = statistics.aggregates(x, 200)
+    np.random.seed(5)  # noqa: NPY002
+    assert statistics.aggregates(x, 200) == before
+
+
+def test_chunks_change_nothing(scores, monkeypatch):
+    x, _ = scores
+    before = statistics.aggregates(x, 200)
+    monkeypatch.setattr(statistics, "CHUNK", 3 * x.size)
+    assert statistics.aggregates(x, 200) == before
