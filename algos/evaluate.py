@@ -19,12 +19,14 @@ TAIL = 0.05  # weight of the unseen rest of a return from which on the return do
 class Evaluator:
     """`episodes` episodes of each of R seeds; each evaluation starts from fresh states that depend on seed and step."""
 
-    def __init__(self, env_id: str, seeds: Sequence[int], episodes: int, device: torch.device):
+    def __init__(
+        self, env_id: str, seeds: Sequence[int], episodes: int, device: torch.device, threads: int | None = None
+    ):
         self.seeds, self.episodes, self.device = seeds, episodes, device
         self.dtype = torch.get_default_dtype()
         # without automatic resets, a finished MuJoCo episode costs nothing more
         mode = AutoresetMode.DISABLED if env_id in TASKS else AutoresetMode.SAME_STEP
-        self.venv = make_vec(env_id, len(seeds) * episodes, autoreset_mode=mode)
+        self.venv = make_vec(env_id, len(seeds) * episodes, autoreset_mode=mode, threads=threads)
 
     @torch.no_grad()
     def __call__(self, policy: Callable[[Tensor], Tensor], step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -65,9 +67,10 @@ class Evaluator:
             tail = np.where(terminated[t], 0.0, discount * np.where(goes_on, tail, 1.0))
             counts[t] &= tail <= TAIL
             goes_on = running[t]
-        number = counts.sum((0, 2))
-        with np.errstate(invalid="ignore"):
-            means = [np.where(counts, x, 0.0).sum((0, 2)) / number for x in (predicted, observed)]
+        means = np.full((2, len(self.seeds)), np.nan)
+        for run in range(len(self.seeds)):  # one by one: a sum over all would round by the number of runs
+            if (own := counts[:, run]).any():
+                means[:, run] = predicted[:, run][own].mean(), observed[:, run][own].mean()
         return means[0], means[1]
 
     def _rollout(

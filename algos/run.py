@@ -61,7 +61,7 @@ class RunArgs:
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
-    """CPU threads of torch; 0 takes all cores"""
+    """CPU threads of torch and of physics; 0 takes all cores"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Count = 10
@@ -117,12 +117,12 @@ class Run:
             tune_cpu()
         check_env_id(args.env_id)
         try:
-            self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device)
+            self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device, threads=args.threads or None)
         except ValueError as error:
             raise UserError(f"--env-id: {error}") from None
         except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise UserError(f"--env-id {args.env_id} needs a package that is not installed: {error}") from None
-        self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device)
+        self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device, args.threads or None)
 
         self.step = 0  # environment steps done, of each run
         self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
@@ -178,7 +178,7 @@ class Run:
         One episode of each seed with the exploring policy; their difference is the critic's bias.
         """
         self.foresee, self.discount = foresee, discount
-        self.value_evaluator = Evaluator(self.args.env_id, self.seeds, 1, self.device)
+        self.value_evaluator = Evaluator(self.args.env_id, self.seeds, 1, self.device, self.args.threads or None)
 
     def steps(self, policy: Callable[[Tensor], Tensor], **parts: Any) -> Iterator[int]:
         """Yields the number of environment steps done by each run after the iteration that it begins.
@@ -511,7 +511,7 @@ def read_table(path: Path) -> pd.DataFrame:
         return pd.read_parquet(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: what pyarrow says of a damaged file
+    except Exception as error:  # pyarrow has many kinds for a damaged file
         raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
 
 

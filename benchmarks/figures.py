@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from algos.plot import PALETTE, thousands
 
@@ -23,7 +24,7 @@ INK, GRID = "#1b2330", "#8d96a3"
 COLORS = [*PALETTE, "#b5651d", "#c2528b", "#6b7a3a", "#5b6ee1"]
 DASHES = ["-", "--", ":"]
 MOST_SEED_LINES = 40  # lines of single seeds that a figure still shows
-MOST_IN_LEGEND = 10
+MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
 
@@ -92,9 +93,9 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: dict[str, dict[str, 
         color = looks[name]["color"]
         if seed_lines and len(seeds) > 1:
             axes.plot(steps, seeds.T, color=color, alpha=0.2, linewidth=0.6)
-        if len(curves) <= MOST_IN_LEGEND:
+        if len(curves) <= MOST_BANDS:
             axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        axes.plot(steps, centre, linewidth=1.7, label=name, **looks[name])  # type: ignore[arg-type]
+        axes.plot(steps, centre, linewidth=1.7, **looks[name])  # type: ignore[arg-type]
     axes.margins(x=0.02)
     if max(steps.max() for steps, *_ in curves.values()) > 1:
         axes.xaxis.set_major_formatter(thousands)
@@ -116,10 +117,8 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
             axes.set_ylabel(y)
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
-    handles = {
-        label: line for axes in all_axes.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=min(4, len(names)))
+    handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in names]  # type: ignore[arg-type]
+    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)))
     figure.text(0.995, 0.05 / figure.get_figheight(), note, ha="right", va="bottom", fontsize=7, color=GRID)
     return figure
 

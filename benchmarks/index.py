@@ -62,7 +62,7 @@ def section(folder: Path) -> str:
     facts = json.loads((folder / "report.json").read_text())
     score = facts["score"]
     made = "; ".join([", ".join(facts["commits"]), ", ".join(facts["devices"]), ", ".join(facts["dates"])])
-    lines = [f"## {escape(facts['title'])}", facts["purpose"]]
+    lines = [f"## {escape(facts['title'])}", escape(facts["purpose"])]
     lines.append(f"[The whole report]({folder.name}/report.md), [as a page]({folder.name}/report.html)")
     lines += [f"Command: `{command}`" for command in facts["commands"]]
     lines += [f"Report: `{facts['report']}`", f"Commit, device, date: {made}"]

@@ -13,9 +13,11 @@ there are aggregates over tasks only if there is one task. Intervals are 95% per
 seeds, stratified by task. Runs that follow different protocols are refused, or with --mix reported with a note.
 """
 
+import hashlib
 import json
 import re
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ from benchmarks.scores import LABELS, Scores, final_scores, label, load, matrice
 from benchmarks.suite import HERE, SCORES, Score, read_published, read_references
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
+TABLES = ("scores", "final", "tasks", "aggregates", "values")
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
 
 
@@ -157,7 +160,7 @@ def efficiency(results: Results, replications: int) -> tuple[dict[str, figures.C
             x = np.linspace(0, 1, 51)
             ends = [table.loc[table["task"] == task, "step"].max() for task in results.common]
             places = [
-                np.clip(np.searchsorted(wide.columns.to_numpy(), x * end, "right") - 1, 0, None)
+                np.clip(np.searchsorted(wide.columns.to_numpy(), x * end * (1 + 1e-9), "right") - 1, 0, None)
                 for wide, end in zip(wides, ends, strict=True)
             ]
             values = np.stack([wide.to_numpy()[:, p] for wide, p in zip(wides, places, strict=True)], 1)
@@ -173,9 +176,10 @@ def aggregate_part(results: Results, looks: dict[str, dict[str, str]]) -> Part:
     raw = results.references is None
     frame = results.aggregates
     where = f"{len(results.common)} task{'s' * (len(results.common) > 1)}: {', '.join(results.common)}"
+    gap = "" if raw else " The optimality gap is what is missing to 1, less is better."
     text = (
-        f"Over all seeds on {where}. IQM, the mean of the middle half of all runs, is the one to look at first: it is "
-        "robust like the median and needs fewer runs. The optimality gap is what is missing to 1, less is better."
+        f"Over seeds on {where}. IQM, the mean of the middle half of all runs, is the one to look at first: it is "
+        f"robust like the median and needs fewer runs.{gap}"
     )
     part = Part("Aggregate scores", text, legend=False)
     digits = None if raw else 3
@@ -214,7 +218,7 @@ def course_part(results: Results, looks: dict[str, dict[str, str]], replications
     curve = figures.lines(curves, looks, x, f"IQM of {unit}")
     text = (
         f"Performance profiles: the share of all runs whose score ({LABELS[results.score]}) is above a threshold; a "
-        "curve above another is better at that threshold. Sample efficiency: IQM over all seeds and tasks while "
+        "curve above another is better at that threshold. Sample efficiency: IQM over seeds and tasks while "
         "training goes on. Bands are pointwise 95% intervals."
     )
     part = Part("Profiles and sample efficiency", text, legend=True)
@@ -263,8 +267,8 @@ def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[s
         table.rows.append(cells)
     text = (
         "Returns of the deterministic policy: mean over seeds of each seed's score with a bootstrap interval, and the "
-        "standard deviation over seeds (n - 1). The maximum over the last 10% is what the DSAC-T paper reports; it is "
-        "biased upwards. Curves show mean and 95% interval over seeds, thin lines the seeds."
+        "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards. Curves show the mean "
+        f"over seeds, with a 95% interval where there are at most {figures.MOST_BANDS} of them."
     )
     part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
     for task, curves in panels.items():
@@ -296,7 +300,8 @@ def value_part(results: Results, looks: dict[str, dict[str, str]], replications:
         table.rows.append([*cells, number(bias / max(abs(observed), 1e-9)), number(len(frame), 0)])
     text = (
         "What the critics predict for the actions of the exploring policy, against the discounted return that followed "
-        "(entropy bonus included where the value has one); a positive bias is overestimation. Means of the last 10%."
+        "(entropy bonus included where the value has one); a positive bias is overestimation. Means of the last 10%, "
+        "of seeds that did not diverge."
     )
     part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
     for task, curves in curves_by_task(values, "bias", replications).items():
@@ -336,7 +341,9 @@ def source_part(results: Results) -> Part:
 
 
 def file_name(task: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", task)
+    """A task's name as part of a file's; where it had to be changed, with a hash, so that no two are the same."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", task)
+    return name if name == task else f"{name}_{hashlib.sha256(task.encode()).hexdigest()[:6]}"
 
 
 # -- putting it together ----------------------------------------------------------------------------------------------
@@ -357,19 +364,23 @@ def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, S
         raise UserError(f"the suites have different references ({', '.join(sorted(names))}): choose with --references")
     if len(wanted) > 1 and args.score == "suite":
         raise UserError(f"the suites have different headline scores ({', '.join(sorted(wanted))}): choose with --score")
+    folders = [wish["folder"] for wish in scores.wishes]
     name = args.references or names.pop()
-    references = None
-    if name != "raw":
-        shipped = HERE / "references" / f"{name}.csv"
-        if not shipped.is_file() and not Path(name).is_file():
-            known = ", ".join(sorted(p.stem for p in (HERE / "references").glob("*.csv")))
-            raise UserError(f"--references takes {known}, raw or the path of a CSV, got {name!r}")
-        references = read_references(shipped if shipped.is_file() else Path(name))
-    published = [Path(path) for wish in scores.wishes for path in wish.get("published", [])]
-    shipped_too = [HERE / "published" / f"{path}.csv" for path in published]
-    published = [s if s.is_file() else p for s, p in zip(shipped_too, published, strict=True)]
+    references = None if name == "raw" else read_references(find_table("references", name, folders))
+    wished = [published for wish in scores.wishes for published in wish.get("published", [])]
+    published = [find_table("published", table, folders) for table in [*wished, *map(str, args.published)]]
     score = wanted.pop() if args.score == "suite" else args.score
-    return references, name, score, [*dict.fromkeys([*published, *args.published])]
+    return references, name, score, list(dict.fromkeys(published))
+
+
+def find_table(kind: str, name: str, folders: list[Path]) -> Path:
+    """A table that is shipped, or a file, or a copy of one that lies in the folder of a sweep or report."""
+    places = [HERE / kind / f"{name}.csv", Path(name), *(folder / Path(name).name for folder in folders)]
+    for place in places:
+        if place.is_file():
+            return place
+    known = ", ".join(sorted(path.stem for path in (HERE / kind).glob("*.csv")))
+    raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
 
 def facts_of(args: Args, scores: Scores) -> dict[str, Any]:
@@ -377,8 +388,8 @@ def facts_of(args: Args, scores: Scores) -> dict[str, Any]:
     return {
         "commands": [sweep["command"] for sweep in scores.sweeps],
         "report": "python -m benchmarks.report " + shlex.join(sys.argv[1:]),
-        "commits": sorted({str(config.get("commit")) for config in scores.sources}),
-        "devices": sorted({str(config.get("device")) for config in scores.sources}),
+        "commits": sorted({config["commit"] for config in scores.sources if config.get("commit")}),
+        "devices": sorted({config["device"] for config in scores.sources if config.get("device")}),
         "dates": sorted({config["date"] for config in scores.sources if "date" in config})
         or sorted({sweep["date"] for sweep in scores.sweeps}),
     }
@@ -389,6 +400,9 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
     scores, out, replications = results.scores, args.out, args.replications
     looks = figures.look(scores.algorithms)
     title, purpose = heading(args, scores)
+    if (out / "report.json").exists():  # nothing of an earlier report may stay
+        for path in [*out.glob("figures/*.p[nd][gf]"), *(out / f"{name}.csv" for name in TABLES)]:
+            path.unlink(missing_ok=True)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():
         parts = []
@@ -412,7 +426,7 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
                 figures.save(figure, out / "figures" / name, args.formats)
                 drawn.append((figures.svg(figure, description), description))
             pages.append((part, drawn))
-        note = "mean over seeds with 95% bootstrap intervals; thin lines are seeds"
+        note = "mean over seeds with 95% bootstrap intervals"
         together = figures.grid(panels, looks, "environment steps", "return", note)
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
@@ -428,19 +442,21 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
     (out / "report.md").write_text(markdown(title, purpose, results, parts, references))
     columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
     more = ["normalised"] if results.references is not None else []
-    for name, table in (
-        ("scores", scores.table[columns + more]),
-        ("final", results.final),
-        ("tasks", results.tasks),
-        ("aggregates", results.aggregates),
-        ("values", scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]),
-    ):
+    values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
+    tables = (scores.table[columns + more], results.final, results.tasks, results.aggregates, values)
+    for name, table in zip(TABLES, tables, strict=True):
         if len(table):
             exact = name in ("scores", "values")  # what a report can be made from again
             table.to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     facts: dict[str, Any] = {"title": title, "purpose": purpose, "references": references, "score": results.score}
-    facts |= {"published": [p.stem if p.parent == HERE / "published" else str(p) for p in published]}
+    facts["published"] = []
+    for table in published:
+        facts["published"].append(table.stem if table.parent == HERE / "published" else table.name)
+    own = [find_table("references", references, [])] if Path(references).is_file() else []
+    for table in [*published, *own]:  # so that the report can be made again
+        if HERE not in table.parents and table.parent.resolve() != out.resolve():
+            shutil.copy(table, out / table.name)
     facts |= {"notes": scores.notes, "sweeps": scores.sweeps}
     (out / "report.json").write_text(json.dumps(facts | facts_of(args, scores), indent=2) + "\n")
 
@@ -455,17 +471,15 @@ def references_of(results: Results) -> list[dict[str, Any]]:
 
 def markdown(title: str, purpose: str, results: Results, parts: list[Part], references: str) -> str:
     """The tables of a report for a README, the learning curves above them."""
-    lines = [f"# {escape(title)}", purpose, "![learning curves](figures/learning_curves.png)"]
+    lines = [f"# {escape(title)}", escape(purpose), "![learning curves](figures/learning_curves.png)"]
     lines += [f"> {escape(note)}" for note in results.scores.notes]
     if results.references is not None:
         how = "; ".join(f"{r['task']} {r['low']:g} to {r['high']:g}" for r in references_of(results))
-        lines.append(f"Normalised scores are 0 and 1 at the references ({references}): {how}.")
+        lines.append(escape(f"Normalised scores are 0 and 1 at the references ({references}): {how}."))
     for part in parts:
         if part.tables and part.title != "Runs":
-            lines.append(f"## {part.title}")
-            lines.append(part.text)
-            for caption, table in part.tables[:1]:
-                lines += [f"{caption}:", table.markdown()]
+            caption, table = part.tables[0]
+            lines += [f"## {part.title}", escape(part.text), f"{escape(caption)}:", table.markdown()]
     return "\n\n".join(line for line in lines if line) + "\n"
 
 

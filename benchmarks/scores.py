@@ -72,28 +72,35 @@ def load(folders: list[Path], mix: bool = False) -> Scores:
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
     wishes: list[dict[str, Any]] = []
+    left_out: list[str] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
             _stored(folder, frames, values, sources)
             if (folder / "report.json").exists():
-                facts = json.loads((folder / "report.json").read_text())
+                facts = _json(folder / "report.json")
                 sweeps += facts["sweeps"]
-                wishes.append(facts)
+                wishes.append({**facts, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
-                _run(path, frames, values, sources)
+                left_out += _run(path, frames, values, sources)
         for path in sorted(folder.rglob("sweep.json")):
-            facts = json.loads(path.read_text())
+            facts = _json(path)
             sweeps.append({name: facts[name] for name in ("suite", "purpose", "command", "commit", "date")})
-        wishes += [tomllib.loads(path.read_text()) for path in sorted(folder.rglob("suite.toml"))]
+        for path in sorted(folder.rglob("suite.toml")):
+            try:
+                wishes.append({**tomllib.loads(path.read_text()), "folder": path.parent})
+            except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise UserError(f"{path} is damaged ({error})") from None
     if not frames:
-        raise UserError(f"no run with an evaluation in {', '.join(map(str, folders))}")
+        raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     _no_seed_twice(sources)
-    notes = _protocols(sources, mix)
+    notes = _protocols(sources, mix) + left_out
+    empty = pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])
     table = pd.concat(frames, ignore_index=True)
-    found = Scores(table, pd.concat(values, ignore_index=True), sources, sweeps, wishes, notes)
+    found = Scores(table, pd.concat([empty, *values], ignore_index=True), sources, sweeps, wishes, notes)
+    _without_numbers(found)
     _cut(found)
     seeds = found.table.groupby(["task", "algorithm"])["seed"].nunique()
     if (few := seeds.min()) < FEW_SEEDS:
@@ -105,54 +112,61 @@ def load(folders: list[Path], mix: bool = False) -> Scores:
     return found
 
 
-def _run(path: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]) -> None:
+def _json(path: Path) -> Any:
     try:
-        config = json.loads(path.read_text())
-        name = label(config)
-        config["env_id"], config["status"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error})") from None
+
+
+def _run(
+    path: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]
+) -> list[str]:
+    """Adds a run to what was found, or gives a note why it is left out."""
+    try:
+        config = _json(path)
+        name, task = label(config), config["env_id"]
+        config = {"folder": str(path.parent), **config, "status": config["status"]}
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error})") from None
-    if not path.with_name("eval.parquet").exists():
-        return
-    config = {"folder": str(path.parent), **config}
-    frame = read_table(path.with_name("eval.parquet"))
-    if frame.empty:
-        return
+    table = path.with_name("eval.parquet")
+    frame = read_table(table) if table.exists() else pd.DataFrame()
+    if frame.empty or frame["step"].max() == 0:
+        return [f"{name} on {task} has no evaluation after step 0 in {path.parent}, and is left out."]
     config["seeds"] = sorted(map(int, frame["seed"].unique()))
     mean = frame.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
     mean.columns = ["seed", "step", "episodes", "return"]
-    frames.append(mean.assign(task=config["env_id"], algorithm=name))
+    frames.append(mean.assign(task=task, algorithm=name))
     sources.append(config)
     if path.with_name("train.parquet").exists():
         train = read_table(path.with_name("train.parquet"))
         train = train[train["metric"].isin(["value_predicted", "value_observed"])]
         if len(train):
-            wide = train.pivot(index=["seed", "step"], columns="metric", values="value").reset_index()
-            wide = wide.rename(columns={"value_predicted": "predicted", "value_observed": "observed"})
-            values.append(wide.assign(task=config["env_id"], algorithm=name))
-    if not values:
-        values.append(pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"]))
+            wide = train.pivot(index=["seed", "step"], columns="metric", values="value")
+            wide = wide.reindex(columns=["value_predicted", "value_observed"]).dropna().reset_index()
+            wide.columns = ["seed", "step", "predicted", "observed"]
+            values.append(wide.assign(task=task, algorithm=name))
+    return []
 
 
 def _stored(
-    folder: Path,
-    frames: list[pd.DataFrame],
-    values: list[pd.DataFrame],
-    sources: list[dict[str, Any]],
+    folder: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]
 ) -> None:
-    frame = pd.read_csv(folder / "scores.csv", float_precision="round_trip")
-    if "episode" in frame:
-        frame = frame.groupby(["task", "algorithm", "seed", "step"])["return"].agg(["size", "mean"]).reset_index()
-        frame.columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
-    configs = json.loads((folder / "sources.json").read_text())
-    for config in configs:
-        own = frame[(frame["task"] == config["env_id"]) & (frame["algorithm"] == label(config))]
-        config.setdefault("seeds", sorted(map(int, own["seed"].unique())))
-    frames.append(frame)
-    sources += configs
-    empty = pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])
-    path = folder / "values.csv"
-    values.append(pd.read_csv(path, float_precision="round_trip") if path.exists() else empty)
+    """Adds what a report stored."""
+    try:
+        frame = pd.read_csv(folder / "scores.csv", float_precision="round_trip")
+        if "episode" in frame:
+            frame = frame.groupby(["task", "algorithm", "seed", "step"])["return"].agg(["size", "mean"]).reset_index()
+            frame.columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
+        frames.append(frame[["task", "algorithm", "seed", "step", "episodes", "return"]])
+        if (folder / "values.csv").exists():
+            frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
+            values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
+        for config in _json(folder / "sources.json"):
+            own = frame[(frame["task"] == config["env_id"]) & (frame["algorithm"] == label(config))]
+            sources.append({**config, "seeds": sorted(map(int, own["seed"].unique()))})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the stored report in {folder} is damaged ({type(error).__name__}: {error})") from None
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
@@ -211,52 +225,70 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
 _PROTOCOL = ("total_steps", "eval_episodes", "eval_every")
 
 
+def _diverged(found: Scores) -> dict[tuple[str, str, int], int]:
+    """The step at which each diverged seed was noticed, by task, algorithm and seed."""
+    return {
+        (config["env_id"], label(config), int(seed)): step
+        for config in found.sources
+        for seed, step in config.get("diverged", {}).items()
+    }
+
+
+def _without_numbers(found: Scores) -> None:
+    """A seed whose return is not a finite number has diverged there."""
+    table = found.table
+    for row in table[~np.isfinite(table["return"])].sort_values("step", ascending=False).itertuples():
+        for config in found.sources:
+            if (config["env_id"], label(config)) == (row.task, row.algorithm) and row.seed in config["seeds"]:
+                config["diverged"] = config.get("diverged", {}) | {str(row.seed): int(row.step)}
+        own = (table["task"] == row.task) & (table["algorithm"] == row.algorithm) & (table["seed"] == row.seed)
+        table = table[~(own & (table["step"] >= row.step))]
+    found.table = table
+
+
 def _cut(found: Scores) -> None:
     """Cuts every task at the last step that all its runs have reached, and gives diverged seeds the return they had."""
     parts = []
-    diverged: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-    for config in found.sources:
-        for seed, step in config.get("diverged", {}).items():
-            diverged[config["env_id"], label(config)][int(seed)] = step
+    diverged = _diverged(found)
     for task, frame in found.table.groupby("task", sort=True):
-        lost = {(name, s) for (t, name), seeds in diverged.items() if t == task for s in seeds}
         last = frame.groupby(["algorithm", "seed"])["step"].max()
-        alive = last[[key not in lost for key in last.index]]
+        alive = last[[(task, *key) not in diverged for key in last.index]]
         end = int(alive.min()) if len(alive) else int(last.max())
-        wanted = max(
-            (c.get("identity") or c.get("args", {})).get("total_steps", 0) for c in found.sources if c["env_id"] == task
-        )
-        if end < wanted:
-            names = ", ".join(sorted({f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end}))
+        wanted = max(protocol(config)["steps"] or 0 for config in found.sources if config["env_id"] == task)
+        if len(alive) and end < wanted:
+            names = ", ".join(f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end)
             found.notes.append(
                 f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; there stands "
                 f"{names}."
             )
         parts.append(frame[frame["step"] <= end])
-        for name, seed in sorted(lost):
+        steps = np.unique([*frame["step"], end])
+        for (where, name, seed), noticed in sorted(diverged.items()):
+            if where != task:
+                continue
             own = frame[(frame["algorithm"] == name) & (frame["seed"] == seed)].sort_values("step")
-            steps = np.unique(frame.loc[frame["algorithm"] == name, "step"])
-            more = [step for step in steps if own["step"].max() < step <= end]
-            if len(own) and more:
-                parts.append(pd.concat([own.tail(1)] * len(more)).assign(step=more))
-            noticed = diverged[task, name][seed]
-            found.notes.append(
-                f"Seed {seed} of {name} on {task} diverged before step {noticed:,} and counts with the return of its "
-                "last evaluation."
-            )
+            fate = "was never evaluated, and is left out"
+            if len(own):
+                more = [step for step in steps if own["step"].max() < step <= end]
+                parts += [pd.concat([own.tail(1)] * len(more)).assign(step=more)] if more else []
+                fate = "counts with the return of its last evaluation"
+            found.notes.append(f"Seed {seed} of {name} on {task} diverged before step {noticed:,} and {fate}.")
     found.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
-    ends = found.table.groupby("task")["step"].max()
-    found.values = found.values[found.values["step"] <= found.values["task"].map(ends)]
-    found.values = found.values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+    values = found.values[found.values["step"] <= found.values["task"].map(found.table.groupby("task")["step"].max())]
+    lost = [key in diverged for key in zip(values["task"], values["algorithm"], values["seed"], strict=True)]
+    values = values[~np.array(lost, bool)]
+    found.values = values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
 
 
 def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
     """Each seed's score by each definition: task, algorithm, seed, last, mean, max.
 
-    The last 10% are the evaluations after 90% of the steps of the task; of a table that holds one per percent, ten.
+    The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; where an algorithm has none
+    there, its last one.
     """
     end = table.groupby("task")["step"].transform("max")
-    late = table[table["step"] > 0.9 * end]
+    last = table.groupby(["task", "algorithm"])["step"].transform("max")
+    late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     keys = ["task", "algorithm", "seed"]
     scores = late.sort_values("step").groupby(keys)[column].agg(list(SCORES)).reset_index()
     return scores
@@ -277,10 +309,10 @@ def matrices(scores: pd.DataFrame, column: str) -> tuple[dict[str, np.ndarray], 
     notes = []
     counts = scores.groupby(["algorithm", "task"])["seed"].nunique().unstack()
     tasks = list(counts.columns[counts.notna().all()])
+    if not tasks:
+        return {}, [], ["There is no task that all algorithms have in common, and so there are no aggregates."]
     if left := [task for task in counts.columns if task not in tasks]:
         notes.append(f"Aggregates are over the tasks that all algorithms have in common, without {', '.join(left)}.")
-    if not tasks:
-        return {}, [], notes
     found = {}
     for name, frame in scores.groupby("algorithm"):
         wide = {task: rows.sort_values("seed")[column].to_numpy() for task, rows in frame.groupby("task")}

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import pandas as pd
-from typeguard import TypeCheckError, check_type
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
 from algos.errors import UserError
@@ -140,8 +140,13 @@ def read(path: Path) -> Suite:
                 raise UserError(f"{path}: references: {suite.references} has no row for {task}")
     for published in suite.published:
         read_published(published)
+    places: dict[tuple[str, str], str] = {}
     for name, entry in table["algorithms"].items():
-        suite.entries.append(_entry(suite, name, entry, table.get("flags", {})))
+        suite.entries.append(new := _entry(suite, name, entry, table.get("flags", {})))
+        if (other := places.setdefault((new.algorithm, new.variant), name)) != name:
+            raise UserError(
+                f"{path}: algorithms.{name} and algorithms.{other} would share a folder: rename one of them"
+            )
     return suite
 
 
@@ -234,11 +239,16 @@ def load_args(script: Path) -> type[RunArgs]:
     spec = importlib.util.spec_from_file_location(name, script)
     assert spec and spec.loader
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(script.parent))  # as when the script is run
     try:
         spec.loader.exec_module(module)
+        if not issubclass(module.Args, RunArgs):
+            raise TypeError("its Args are not RunArgs")
         return module.Args
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{script} is no script of this kind: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.remove(str(script.parent))
 
 
 def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str, value: Any) -> Any:
@@ -266,7 +276,7 @@ def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str =
 
 def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
     try:
-        check_type(value, kind)
+        check_type(value, kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
         if isinstance(value, bool) and kind is not bool:
             raise TypeCheckError("bool")
     except TypeCheckError:

@@ -5,8 +5,8 @@
     python -m benchmarks.sweep mujoco_1m --engine ray       on a Ray cluster
     python -m benchmarks.sweep mujoco_1m --job 3            one job and nothing else: for job arrays
 
-A job is one process that trains a batch of seeds of one algorithm on one task. Jobs that are finished are skipped, by
-their configuration and not by their name; jobs that were interrupted go on from their checkpoint; jobs that fail are
+A job is one process that trains a batch of seeds of one algorithm on one task. Jobs that are finished, by a hash of
+what determines their results, are skipped; jobs that were interrupted go on from their checkpoint; jobs that fail are
 tried again from there, their logs are kept, and the others go on. Ctrl-C ends every run with a checkpoint, and the same
 command continues. A run whose tables are damaged is set aside and trained anew.
 
@@ -45,7 +45,6 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
-from algos.checkpoint import write_atomically
 from algos.errors import UserError
 from algos.run import choose_device, difference, folder_of, git_commit, identity, read_table, report_errors
 from benchmarks.suite import ROOT, Suite, as_words, find, read
@@ -72,7 +71,7 @@ class Args:
     workers: Natural = 0
     """jobs at a time on this machine; 0: as many as there are cores, or as the GPUs take"""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
+    """cpu, cuda, cuda:1, …; auto takes CUDA where there is one; for Ray say cpu or cuda"""
     per_gpu: Count = 1
     """jobs that share one GPU"""
     threads: Count = 1
@@ -185,16 +184,18 @@ def plan(suite: Suite, out: Path, args: Args, batch: int) -> list[Job]:
                         )
                 return Job(name, facts, run, command, script_args.total_steps, state)
 
-            wanted = dict.fromkeys(suite.seeds)
             facts = identity(replace(entry.args[task], variant=entry.variant), entry.algorithm, [], device)
-            for seeds, folder in there.get(digest(facts | {"seeds": None}), []):
-                if any(seed in wanted for seed in seeds):
-                    jobs.append(job(seeds, folder))
-                    for seed in seeds:
-                        wanted.pop(seed, None)
-            if wanted:
-                for part in np.array_split(list(wanted), math.ceil(len(wanted) / batch)):
-                    jobs.append(job(part.tolist()))
+            parts = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
+            # runs with other batches than these keep theirs; else a job's number does not depend on what is done
+            others = [
+                (seeds, folder)
+                for seeds, folder in there.get(digest(facts | {"seeds": None}), [])
+                if seeds not in parts and set(seeds) & set(suite.seeds)
+            ]
+            taken = {seed for seeds, _ in others for seed in seeds}
+            new = [left for part in parts if (left := [seed for seed in part if seed not in taken])]
+            found = [(seeds, job(seeds, folder)) for seeds, folder in others] + [(seeds, job(seeds)) for seeds in new]
+            jobs += [item for _, item in sorted(found, key=lambda pair: min(pair[0]))]
     return jobs
 
 
@@ -240,9 +241,7 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
         return None
     best = max(similar, key=likeness)
     theirs = best["identity"]
-    done = 0
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        done = json.loads((job.folder / "config.json").read_text())["step"]
+    done = json.loads((job.folder / "config.json").read_text())["step"] if job.state == "started" else 0
     runs = len(job.seeds) / len(theirs["seeds"])
     seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
     kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
@@ -250,10 +249,10 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
 
 
 def earlier_runs(folder: Path) -> list[dict[str, Any]]:
-    """The configurations of all runs below a folder that have done something."""
+    """The configurations of all runs and sweeps in a folder that have done something."""
     found = []
-    for path in sorted(folder.rglob("config.json")):
-        with contextlib.suppress(OSError, ValueError):
+    for path in sorted([*folder.glob("*/*/*/config.json"), *folder.glob("*/seed*/*/*/*/config.json")]):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             config = json.loads(path.read_text())
             if config.get("step") and {"identity", "seconds", "evaluation_seconds", "peak_bytes"} <= set(config):
                 found.append(config)
@@ -316,8 +315,7 @@ def run_job(
         with contextlib.ExitStack() as stack:
             stream = None
             if log:
-                number = 1 + len(list(log.parent.glob(f"{log.name}.*.log")))
-                path = log.with_name(f"{log.name}.{number}.log")
+                path = log.with_name(f"{log.name}.{logs_of(log) + 1}.log")
                 stream = stack.enter_context(open(path, "wb"))
             # a session of its own: a Ctrl-C of the terminal reaches the sweep, which then asks the jobs to end
             process = subprocess.Popen(
@@ -334,13 +332,18 @@ def run_job(
             assert process.stdin
             process.stdin.close()
         code = process.returncode
-        if code in (0, 3):  # 3: all seeds diverged, which is a result
+        if code in (0, 3) and state_of(folder) == "finished":  # 3: all seeds diverged, which is a result
             return Outcome("finished", attempt, code, path)
         if stop.exists():
             return Outcome("interrupted", attempt, code, path)
-        if code == 2:  # refused: it would be again
+        if code in (0, 2):  # it did not store its run where it should, or was refused: and would be again
             break
     return Outcome("failed", attempt, code, path)
+
+
+def logs_of(log: Path) -> int:
+    """The number of attempts that have a log."""
+    return len(list(log.parent.glob(f"{log.name}.*.log")))
 
 
 def wait_for_lock(folder: Path, stop: Path, seconds: float = 120) -> None:
@@ -354,11 +357,19 @@ def wait_for_lock(folder: Path, stop: Path, seconds: float = 120) -> None:
             pass
 
 
-# -- engines: something that takes a job's arguments and gives a future ------------------------------------------------
+# -- engines ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Takes the arguments of `run_job` and gives a future; takes back a future that nothing works on yet."""
+
+    submit: Callable[..., Future]
+    cancel: Callable[[Future], Any]
 
 
 @contextlib.contextmanager
-def local(args: Args, workers: int, gpus: list[str]) -> Iterator[Callable[..., Future]]:
+def local(args: Args, workers: int, gpus: list[str]) -> Iterator[Engine]:
     """Threads of this process, each at one job at a time; a job on a GPU sees no other."""
     slots: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
     for number in range(workers):
@@ -372,11 +383,11 @@ def local(args: Args, workers: int, gpus: list[str]) -> Iterator[Callable[..., F
             slots.put(slot)
 
     with ThreadPoolExecutor(workers) as pool:
-        yield lambda *job: pool.submit(work, *job)
+        yield Engine(lambda *job: pool.submit(work, *job), Future.cancel)
 
 
 @contextlib.contextmanager
-def ray(args: Args, workers: int, gpus: list[str]) -> Iterator[Callable[..., Future]]:
+def ray(args: Args, workers: int, gpus: list[str]) -> Iterator[Engine]:
     """Tasks of a Ray cluster, whose nodes share the sweep's folder; Ray gives a job its GPU."""
     try:
         import ray
@@ -392,10 +403,26 @@ def ray(args: Args, workers: int, gpus: list[str]) -> Iterator[Callable[..., Fut
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"--address {args.address}: cannot reach a Ray cluster: {error}") from None
-    gpu = 1 / args.per_gpu if args.device != "cpu" else 0
+    gpu = 1 / args.per_gpu if args.device == "cuda" else 0
+    if gpu and not ray.cluster_resources().get("GPU"):
+        print("warning: the Ray cluster has no GPU now: jobs wait until it has one", file=sys.stderr)
     task: Any = ray.remote(run_job).options(num_cpus=args.threads, num_gpus=gpu, max_retries=args.retries)
+    sent = {}
+
+    def submit(command: list[str], folder: Path, log: Path, stop: Path, environment: dict[str, str]) -> Future:
+        reference = task.remote(command, folder, log, stop, environment, args.retries)
+        future = reference.future()
+        sent[future] = reference, log, logs_of(log)
+        return future
+
+    def cancel(future: Future) -> bool:
+        reference, log, logs = sent[future]
+        if waiting := logs_of(log) == logs:  # a job that has begun ends by itself, with a checkpoint
+            ray.cancel(reference)
+        return waiting
+
     try:
-        yield lambda *job: task.remote(*job, args.retries).future()
+        yield Engine(submit, cancel)
     finally:
         ray.shutdown()
 
@@ -411,7 +438,8 @@ class Display:
         self.all = sum(job.total_steps * len(job.seeds) for job in jobs)
         self.done = {job.id: job.total_steps * len(job.seeds) for job in jobs if job.state == "finished"}
         self.bars: dict[str, tqdm] = {}
-        self.free = list(range(workers, 0, -1))
+        self.finished = set(self.done)
+        self.free = list(range(max(workers, 1), 0, -1))
         style = {"dynamic_ncols": True, "disable": not self.terminal}
         self.style = style | {
             "leave": False,
@@ -427,7 +455,7 @@ class Display:
         """Shows what the running jobs have written down of their progress."""
         lines = []
         for job in self.jobs:
-            if job.id in self.done and job.id not in self.bars:
+            if job.id in self.finished:
                 continue
             try:
                 progress = json.loads((job.folder / "progress.json").read_text())
@@ -456,10 +484,13 @@ class Display:
         if bar := self.bars.pop(job.id, None):
             self.free.append(bar.place)  # type: ignore[attr-defined]
             bar.close()
+        self.finished.add(job.id)
         if outcome.status == "finished":
             self.done[job.id] = job.total_steps * len(job.seeds)
         again = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
         note = {3: " (all seeds diverged)"}.get(outcome.code or 0, "")
+        if outcome.status == "failed" and outcome.code == 0:
+            note = f" (it ended well, but there is no finished run in {job.folder})"
         where = f": see {outcome.log}" if outcome.status == "failed" else ""
         tqdm.write(f"{outcome.status:<11} {job.name}{note}{again}{where}", file=sys.stdout)
         sys.stdout.flush()
@@ -474,7 +505,7 @@ def stopped_by_signals(stop: Path) -> Iterator[None]:
     """SIGINT and SIGTERM make the file `stop`; a second SIGINT ends this process, after which its jobs end."""
 
     def note(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         stop.touch()
         tqdm.write("stopping: every run writes a checkpoint; the same command continues", file=sys.stderr)
 
@@ -497,23 +528,34 @@ def sweep(args: Args, suite: Suite, jobs: list[Job], out: Path, workers: int, gp
     environment = {"OMP_NUM_THREADS": str(args.threads)}
     engine = {"local": local, "ray": ray}[args.engine]
     outcomes: dict[str, Outcome] = {}
-    with stopped_by_signals(stop), engine(args, workers, gpus) as submit:
+    # signals come second: Ray has handlers of its own
+    with engine(args, workers, gpus) as run, stopped_by_signals(stop):
         display = Display(jobs, workers)
         todo = [job for job in jobs if job.state != "finished"]
-        pending = {submit(job.command, job.folder, logs / job.id, stop, environment): job for job in todo}
+        pending = {run.submit(job.command, job.folder, logs / job.id, stop, environment): job for job in todo}
+
+        def end(future: Future, outcome: Outcome) -> None:
+            job = pending.pop(future)
+            outcomes[job.id] = outcome
+            display.finish(job, outcome)
+
         try:
             while pending:
                 done, _ = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
                 for future in done:
-                    job = pending.pop(future)
-                    error = future.exception()
-                    outcomes[job.id] = Outcome("failed", 0) if error else future.result()
-                    if error:
-                        print(f"error: {job.name}: {type(error).__name__}: {error}", file=sys.stderr)
-                    display.finish(job, outcomes[job.id])
+                    if error := future.exception():
+                        print(f"error: {pending[future].name}: {type(error).__name__}: {error}", file=sys.stderr)
+                    end(future, Outcome("failed", 0) if error else future.result())
+                if stop.exists():
+                    for future in list(pending):
+                        if run.cancel(future):
+                            end(future, Outcome("interrupted", 0))
                 display.update()
         except BaseException:
-            stop.touch()  # the engine, on leaving, waits for its jobs
+            stop.touch()
+            for future in pending:
+                run.cancel(future)
+            wait(pending, timeout=300)
             raise
         finally:
             display.close()
@@ -524,12 +566,18 @@ def main(args: Args) -> None:
     check(args)
     suite = read(find(args.suite))
     out = (args.out or Path("runs") / suite.name).absolute()
-    cuda = args.device.startswith("cuda") if args.engine == "ray" else choose_device(args.device).type == "cuda"
+    if args.engine == "ray" and args.device not in ("cpu", "cuda"):
+        raise UserError(
+            f"--device takes cpu or cuda with --engine ray, got {args.device!r}: nodes may differ from this one"
+        )
+    elsewhere = args.engine == "ray" or (args.dry_run and args.device == "cuda")
+    cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // args.threads))
     args = replace(args, device="cuda" if cuda else "cpu")
-    batch = seeds_per_job(args, suite, cuda, 1 if args.job is not None else workers)
+    here = args.job is None and not args.address  # else the number of workers is not this machine's to say
+    batch = seeds_per_job(args, suite, cuda, workers if here else 1)
 
     if args.dry_run:
         show_plan(suite, plan(suite, out, args, batch), args, out, workers)
@@ -542,7 +590,7 @@ def main(args: Args) -> None:
     if free < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:
-        run_one(args, suite, out, batch)
+        run_one(args, suite, out, batch, gpus)
         return
     try:
         with FileLock(out / ".sweep.lock", timeout=0):  # the system drops it when this process ends, however it ends
@@ -564,7 +612,7 @@ def main(args: Args) -> None:
         raise SystemExit(1)
 
 
-def run_one(args: Args, suite: Suite, out: Path, batch: int) -> None:
+def run_one(args: Args, suite: Suite, out: Path, batch: int, gpus: list[str]) -> None:
     """One job of an array, in the foreground; other jobs of the sweep may run elsewhere at the same time."""
     jobs = plan(suite, out, args, batch)
     if not 0 <= (args.job or 0) < len(jobs):
@@ -579,7 +627,7 @@ def run_one(args: Args, suite: Suite, out: Path, batch: int) -> None:
     mend(job, out)
     stop = out / f"stop.{job.id}"
     with stopped_by_signals(stop):
-        environment = {"OMP_NUM_THREADS": str(args.threads)}
+        environment = {"OMP_NUM_THREADS": str(args.threads)} | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
         outcome = run_job(job.command, job.folder, None, stop, environment, args.retries)
     if outcome.status != "finished":
         raise SystemExit(130 if outcome.status == "interrupted" else 1)
@@ -604,8 +652,13 @@ def describe(suite: Suite, out: Path) -> None:
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
-    write_atomically(out / "suite.toml", suite.path.read_bytes())
-    write_atomically(out / "sweep.json", json.dumps(facts, indent=2).encode())
+    for table in filter(None, [suite.references, *suite.published]):
+        if ROOT / "benchmarks" not in table.parents:
+            shutil.copy(table, out / table.name)  # for the report
+    for name, data in (("suite.toml", suite.path.read_bytes()), ("sweep.json", json.dumps(facts, indent=2).encode())):
+        part = out / f".{name}.{socket.gethostname()}.{os.getpid()}"  # jobs of an array may write at the same time
+        part.write_bytes(data)
+        os.replace(part, out / name)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def between(low: float, high: float, digits: int | None = None) -> Cell:
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\|*_<>`\[\]$~#])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\|*_<>`\[\]$~#&])", r"\\\1", " ".join(text.split()))
 
 
 def table_of(frame: pd.DataFrame) -> Table:

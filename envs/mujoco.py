@@ -553,7 +553,7 @@ class MujocoVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self.task = TASKS[env_id](env, defaults | options)
-        threads = max(1, min(os.cpu_count() or 1, num_envs // 2)) if threads is None else threads
+        threads = max(1, min(threads or os.cpu_count() or 1, num_envs // 2))
         self.physics = Physics(env.model, num_envs, self.task.fields, env.frame_skip, threads)
         self.generators: list[np.random.Generator] = [None] * num_envs  # type: ignore[list-item]
         self.everyone = np.arange(num_envs)

@@ -79,6 +79,41 @@ def test_a_diverged_seed_counts_with_the_score_that_it_had_and_is_listed(tmp_pat
     assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in found.notes)
 
 
+def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
+    whole = table({step: {0: [float(step)], 1: [2.0 * step]} for step in range(0, 101, 10)})
+    store(tmp_path / "in", "a", whole, "Hopper-v5")
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
+    lost = {"status": "diverged", "diverged": {"0": 31, "1": 31}, "identity": identity}
+    store(tmp_path / "in", "b", whole[whole["step"] <= 30], "Hopper-v5", **lost)
+    found = make(tmp_path / "in", tmp_path / "out", references="d4rl").tasks.set_index(["algorithm", "score"])["mean"]
+    assert found["a", "last"] == 150.0 and found["b", "last"] == 45.0 == found["b", "max"]
+
+
+def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
+    frame = table({step: {0: [float(step)], 1: [np.nan if step >= 50 else 7.0]} for step in range(0, 101, 10)})
+    store(tmp_path, "a", frame, "Hopper-v5")
+    found = scores.load([tmp_path])
+    assert scores.final_scores(found.table).set_index("seed")["last"].to_dict() == {0: 100.0, 1: 7.0}
+    assert any("Seed 1 of a on Hopper-v5 diverged before step 50" in note for note in found.notes)
+
+
+def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), "Hopper-v5")
+    store(tmp_path / "in", "b", table({0: {0: [1.0]}}), "Hopper-v5", status="running")
+    (store(tmp_path / "in", "c", table({0: {0: [1.0]}}), "Hopper-v5", status="running") / "eval.parquet").unlink()
+    results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    assert set(results.tasks["algorithm"]) == {"a"}
+    assert sum("no evaluation after step 0" in note for note in results.scores.notes) == 2
+
+
+def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
+    often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
+    store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")
+    store(tmp_path, "b", often, "Hopper-v5", identity={"total_steps": 100, "eval_episodes": 2, "eval_every": 5})
+    found = scores.final_scores(scores.load([tmp_path], mix=True).table).set_index("algorithm")["last"]
+    assert found.to_dict() == {"a": 5.0, "b": 95.0}
+
+
 def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(tmp_path):
     identity = {"total_steps": 30, "eval_episodes": 1, "eval_every": 10}
     whole = table({step: {0: [float(step)]} for step in (0, 10, 20, 30)})
@@ -130,7 +165,7 @@ def test_a_seed_that_occurs_twice_is_refused(tmp_path):
 
 
 def test_damage_and_nothing_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no run with an evaluation"):
+    with pytest.raises(UserError, match="no run that has learned"):
         scores.load([tmp_path])
     with pytest.raises(UserError, match="there is no folder"):
         scores.load([tmp_path / "none"])
@@ -143,6 +178,14 @@ def test_damage_and_nothing_are_refused(tmp_path):
     (place / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config.json is damaged"):
         scores.load([tmp_path])
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "sources.json", "report.json", "values.csv"])
+def test_a_damaged_report_is_refused(made, tmp_path, name):
+    shutil.copytree(made / "out", tmp_path / "out")
+    (tmp_path / "out" / name).write_text("{,")
+    with pytest.raises(UserError, match="damaged"):
+        scores.load([tmp_path / "out"])
 
 
 def test_few_seeds_are_warned_of(tmp_path):
@@ -193,6 +236,30 @@ def test_what_a_suite_says_is_the_default(tmp_path):
     assert results.score == "max" and results.references is not None
     page = (tmp_path / "out" / "report.html").read_text()
     assert "max over last 10%" in page and "arXiv 2310.05858" in page and "not run here" in page
+
+
+def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
+    synthetic.make(tmp_path / "in", ["a"], ["Mine-v0"], 5, 10)
+    (tmp_path / "in" / "suite.toml").write_text('references = "tables/mine.csv"\n')
+    (tmp_path / "in" / "mine.csv").write_text("task,low,high,source\nMine-v0,0,1000,me\n")  # as a sweep copies it
+    first = make(tmp_path / "in", tmp_path / "out")
+    again = make(tmp_path / "out", tmp_path / "again")
+    assert first.references is not None and again.aggregates.equals(first.aggregates)
+
+
+def test_nothing_of_an_earlier_report_stays(tmp_path):
+    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5", "Ant-v5"], 5, 10)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    make(tmp_path / "in", tmp_path / "out", references="raw")
+    assert not (tmp_path / "out" / "aggregates.csv").exists()
+    assert not list((tmp_path / "out" / "figures").glob("aggregate*"))
+
+
+def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path):
+    synthetic.make(tmp_path / "x", ["_a"], ["n/E-v0"], 5, 10)
+    synthetic.make(tmp_path / "y", ["_a"], ["n:E-v0"], 5, 10)
+    report.main(report.Args((tmp_path / "x", tmp_path / "y"), tmp_path / "out", replications=20))
+    assert len(list((tmp_path / "out" / "figures").glob("curve_n_E-v0*.png"))) == 2
 
 
 @pytest.fixture(scope="module")

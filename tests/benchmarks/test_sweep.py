@@ -118,6 +118,18 @@ def test_as_many_seeds_a_process_as_is_fastest(tmp_path, seeds, cuda, workers, a
     assert sweep.seeds_per_job(sweep.Args("x", seeds_per_job=asked), suite, cuda, workers) == batch
 
 
+def test_the_number_of_a_job_does_not_depend_on_what_is_done(tmp_path):
+    suite, out = write(tmp_path, SUITE.replace('"0:2"', '"0:15"')), tmp_path / "out"
+    before = jobs(suite, out)
+    assert [job.seeds[0] for job in before] == [0, 5, 10]
+    for number in (2, 1):
+        before[number].folder.mkdir(parents=True)
+        config = {"identity": before[number].identity, "status": "running", "step": 0}
+        (before[number].folder / "config.json").write_text(json.dumps(config))
+        assert [job.id for job in jobs(suite, out)] == [job.id for job in before]
+    assert [job.state for job in jobs(suite, out)] == ["new", "started", "started"]
+
+
 def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, whole):
     text = SUITE.replace('"0:2"', '"0:4"')
     found = jobs(write(tmp_path, text, 4_000), whole, seeds_per_job=4)
@@ -138,7 +150,7 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, whole, cap
     said = capsys.readouterr().out
     assert "no earlier run to tell" in said and "2 jobs, 0 finished" in said
     assert not (whole.parent / "elsewhere").exists()
-    earlier = sweep.earlier_runs(whole)
+    earlier = sweep.earlier_runs(whole.parent)
     (config,) = earlier
     (job,) = [job for job in jobs(suite, whole.parent / "elsewhere") if job.identity["algorithm"] == "sac"]
     seconds, disk = sweep.estimate(job, earlier)
@@ -174,6 +186,14 @@ def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
     logs = sorted((tmp_path / "out" / "logs").glob("*.log"))
     assert sum("this is broken" in path.read_text() for path in logs) == 2
     assert len(list((tmp_path / "out").rglob("eval.parquet"))) == 1
+
+
+def test_a_script_that_stores_its_run_elsewhere_has_failed(tmp_path):
+    script = (sweep.ROOT / "single_file" / "sac.py").read_text()
+    (tmp_path / "mine.py").write_text(script)  # calls itself sac
+    suite = write(tmp_path, SUITE.replace("[algorithms.sac]", '[algorithms.mine]\nscript = "mine.py"'), 400)
+    done = do(suite, tmp_path / "out")
+    assert done.returncode == 1 and "there is no finished run in" in done.stdout
 
 
 def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
@@ -283,10 +303,25 @@ def test_ray_does_the_same(tmp_path, whole):
     same_tables(tmp_path / "out", whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ray_stops_cleanly(tmp_path, number):
+    pytest.importorskip("ray")
+    suite = write(tmp_path, SUITE + SECOND, 100_000)
+    running = start(suite, tmp_path / "out", "--engine", "ray", "--workers", "1", "--checkpoint-every", "500")
+    run = wait_for_steps(tmp_path / "out", 500)
+    running.send_signal(number)
+    said, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and "2 interrupted, of 2 jobs" in said, errors  # one of them had not begun
+    assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
+    assert not scripts_of(tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--device", "tpu"), "--device takes"), (("--per-gpu", "0"), "--per-gpu must be at least 1"),
+        (("--device", "tpu"), "--device takes"),
+        (("--engine", "ray", "--device", "auto"), "--device takes cpu or cuda"),
+        (("--per-gpu", "0"), "--per-gpu must be at least 1"),
         (("--workers", "-1"), "--workers must be at least 0"), (("--out", "/dev/null/x"), "--out: cannot use"),
     ],
 )  # fmt: skip
