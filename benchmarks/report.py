@@ -356,8 +356,19 @@ def heading(args: Args, scores: Scores) -> tuple[str, str]:
     return title, " ".join(dict.fromkeys(sweep["purpose"] for sweep in scores.sweeps))
 
 
-def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, Score, list[Path]]:
-    """References with their name, headline score and published tables: the arguments', else the suites'."""
+@dataclass
+class Chosen:
+    """What the arguments or the suites ask for."""
+
+    references: pd.DataFrame | None
+    name: str  # of the references, or raw
+    score: Score
+    published: list[Path]
+    tables: list[Path]  # files of references and published scores
+
+
+def from_suites(args: Args, scores: Scores) -> Chosen:
+    """What the arguments ask for, else what the suites do."""
     names = {wish.get("references", "raw") for wish in scores.wishes} or {"raw"}
     wanted = {wish.get("score", "last") for wish in scores.wishes} or {"last"}
     if len(names) > 1 and not args.references:
@@ -366,11 +377,12 @@ def from_suites(args: Args, scores: Scores) -> tuple[pd.DataFrame | None, str, S
         raise UserError(f"the suites have different headline scores ({', '.join(sorted(wanted))}): choose with --score")
     folders = [wish["folder"] for wish in scores.wishes]
     name = args.references or names.pop()
-    references = None if name == "raw" else read_references(find_table("references", name, folders))
+    tables = [] if name == "raw" else [find_table("references", name, folders)]
+    references = read_references(tables[0]) if tables else None
     wished = [published for wish in scores.wishes for published in wish.get("published", [])]
     published = [find_table("published", table, folders) for table in [*wished, *map(str, args.published)]]
     score = wanted.pop() if args.score == "suite" else args.score
-    return references, name, score, list(dict.fromkeys(published))
+    return Chosen(references, name, score, list(dict.fromkeys(published)), [*tables, *published])
 
 
 def find_table(kind: str, name: str, folders: list[Path]) -> Path:
@@ -395,7 +407,7 @@ def facts_of(args: Args, scores: Scores) -> dict[str, Any]:
     }
 
 
-def write(args: Args, results: Results, references: str, published: list[Path]) -> None:
+def write(args: Args, results: Results, chosen: Chosen) -> None:
     """Writes the whole report."""
     scores, out, replications = results.scores, args.out, args.replications
     looks = figures.look(scores.algorithms)
@@ -415,8 +427,8 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
         parts.append(task_part(results, looks, panels))
         if len(scores.values):
             parts.append(value_part(results, looks, replications))
-        if published:
-            parts.append(published_part(results, published))
+        if chosen.published:
+            parts.append(published_part(results, chosen.published))
         parts.append(source_part(results))
         pages = []
         for part in parts:
@@ -435,11 +447,11 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
     )
     page = environment.get_template("report.html").render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, facts=facts_of(args, scores),
-        references=references, reference_rows=references_of(results), score=LABELS[results.score],
+        references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
         replications=replications,
     )  # fmt: skip
     (out / "report.html").write_text(page)
-    (out / "report.md").write_text(markdown(title, purpose, results, parts, references))
+    (out / "report.md").write_text(markdown(title, purpose, results, parts, chosen.name))
     columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
     more = ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
@@ -449,12 +461,9 @@ def write(args: Args, results: Results, references: str, published: list[Path]) 
             exact = name in ("scores", "values")  # what a report can be made from again
             table.to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
-    facts: dict[str, Any] = {"title": title, "purpose": purpose, "references": references, "score": results.score}
-    facts["published"] = []
-    for table in published:
-        facts["published"].append(table.stem if table.parent == HERE / "published" else table.name)
-    own = [find_table("references", references, [])] if Path(references).is_file() else []
-    for table in [*published, *own]:  # so that the report can be made again
+    facts: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
+    facts["published"] = [t.stem if HERE in t.parents else t.name for t in chosen.published]
+    for table in chosen.tables:  # so that the report can be made again
         if HERE not in table.parents and table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
     facts |= {"notes": scores.notes, "sweeps": scores.sweeps}
@@ -489,25 +498,25 @@ def main(args: Args) -> None:
     if not args.folders:
         raise UserError("name at least one folder of runs")
     scores = load(list(args.folders), args.mix)
-    references, name, score, published = from_suites(args, scores)
+    chosen = from_suites(args, scores)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out: cannot use {args.out}: {error}") from None
-    results = compute(scores, references, score, args.replications)
-    write(args, results, name, published)
+    results = compute(scores, chosen.references, chosen.score, args.replications)
+    write(args, results, chosen)
 
     for note in scores.notes:
         print(f"note: {note}")
-    print(f"\n{LABELS[score]}, mean over seeds [95% interval]:\n")
+    print(f"\n{LABELS[results.score]}, mean over seeds [95% interval]:\n")
     print(
-        results.tasks[results.tasks["score"] == score]
+        results.tasks[results.tasks["score"] == results.score]
         .drop(columns="score")
         .to_string(index=False, float_format="{:,.1f}".format)
     )
-    iqm = results.aggregates[(results.aggregates["statistic"] == "IQM") & (results.aggregates["score"] == score)]
+    iqm = results.aggregates[(results.aggregates["statistic"] == "IQM") & (results.aggregates["score"] == results.score)]
     if len(iqm):
-        unit = "returns" if references is None else f"scores normalised by {name}"
+        unit = "returns" if chosen.references is None else f"scores normalised by {chosen.name}"
         print(f"\nIQM of {unit} over {', '.join(results.common)}:\n")
         print(iqm[["algorithm", "value", "low", "high", "seeds"]].to_string(index=False, float_format="{:,.3f}".format))
     print(f"\n{(args.out / 'report.html').resolve()}  ({time.monotonic() - started:.0f} s)")

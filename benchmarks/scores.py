@@ -97,9 +97,10 @@ def load(folders: list[Path], mix: bool = False) -> Scores:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     _no_seed_twice(sources)
     notes = _protocols(sources, mix) + left_out
-    empty = pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])
     table = pd.concat(frames, ignore_index=True)
-    found = Scores(table, pd.concat([empty, *values], ignore_index=True), sources, sweeps, wishes, notes)
+    none = [pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])]
+    compared = pd.concat([frame for frame in values if len(frame)] or none, ignore_index=True)
+    found = Scores(table, compared, sources, sweeps, wishes, notes)
     _without_numbers(found)
     _cut(found)
     seeds = found.table.groupby(["task", "algorithm"])["seed"].nunique()

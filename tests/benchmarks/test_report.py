@@ -40,8 +40,8 @@ def make(folder, out, **flags) -> report.Results:
     args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
     report.main(args)
     found = scores.load([folder], args.mix)
-    references, _, score, _ = report.from_suites(args, found)
-    return report.compute(found, references, score, 50)
+    chosen = report.from_suites(args, found)
+    return report.compute(found, chosen.references, chosen.score, 50)
 
 
 def ten(*values: float) -> dict[int, dict[int, list[float]]]:
