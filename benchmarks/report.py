@@ -514,7 +514,8 @@ def main(args: Args) -> None:
         .drop(columns="score")
         .to_string(index=False, float_format="{:,.1f}".format)
     )
-    iqm = results.aggregates[(results.aggregates["statistic"] == "IQM") & (results.aggregates["score"] == results.score)]
+    aggregates = results.aggregates[results.aggregates["score"] == results.score]
+    iqm = aggregates[aggregates["statistic"] == "IQM"]
     if len(iqm):
         unit = "returns" if chosen.references is None else f"scores normalised by {chosen.name}"
         print(f"\nIQM of {unit} over {', '.join(results.common)}:\n")
