@@ -61,7 +61,7 @@ def section(folder: Path) -> str:
     """One report: what was run, the figure, the tables."""
     facts = json.loads((folder / "report.json").read_text())
     score = facts["score"]
-    made = "; ".join([", ".join(facts["commits"]), ", ".join(facts["devices"]), ", ".join(facts["dates"])])
+    made = "; ".join(", ".join(facts[fact]) for fact in ("commits", "devices", "dates") if facts[fact])
     lines = [f"## {escape(facts['title'])}", escape(facts["purpose"])]
     lines.append(f"[The whole report]({folder.name}/report.md), [as a page]({folder.name}/report.html)")
     lines += [f"Command: `{command}`" for command in facts["commands"]]

@@ -1,11 +1,16 @@
-"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project's protocol, stored in its tables.
+r"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project's protocol, stored in its tables.
 
-    python -m benchmarks.sb3_sac --env-id Hopper-v5 --seeds 0 1 2 --total-steps 50000
+    for task in HalfCheetah-v5 Hopper-v5; do
+      python -m benchmarks.sb3_sac --env-id $task
+      python single_file/sac.py --env-id $task --seeds 0:3 --total-steps 50000 --critic-lr 3e-4 --temperature-lr 3e-4 \
+        --actor-delay 1 --eval-every 5000 --threads 1 --variant sb3_settings --out runs/proof
+    done
+    python -m benchmarks.report runs/peers runs/proof --references d4rl --out results/sac_vs_sb3
 
 One process trains the seeds one after the other, as the library does. Hyperparameters are the library's defaults
 (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) but for the
-random start, 5,000 steps as in `single_file/sac.py`. The same settings there:
-`--critic-lr 3e-4 --temperature-lr 3e-4 --actor-delay 1`.
+random start, 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same; what is left is the
+form: CleanRL's squashed log standard deviation and the temperature's own draw there, a clamp and the actor's draw here.
 """
 
 import json
