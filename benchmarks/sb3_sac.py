@@ -9,8 +9,9 @@ r"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project'
 
 One process trains the seeds one after the other, as the library does. Hyperparameters are the library's defaults
 (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) but for the
-random start, 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same; what is left is the
-form: CleanRL's squashed log standard deviation and the temperature's own draw there, a clamp and the actor's draw here.
+random start, 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same; what is left is
+the form: CleanRL's squashed log standard deviation and the temperature's own draw there, a clamp and the actor's draw
+here.
 """
 
 import json
