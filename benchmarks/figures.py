@@ -108,7 +108,9 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
     names = [name for name in looks if any(name in curves for curves in panels.values())]
     legend_rows = -(-len(names) // 4)
     figure = Figure(figsize=(3.7 * columns + 0.3, 2.8 * rows + 0.35 + 0.22 * legend_rows))
-    figure.get_layout_engine().set(rect=(0, 0.12 / figure.get_figheight(), 1, 1))  # type: ignore[union-attr, call-arg]
+    note_height = 0.12 / figure.get_figheight()
+    layout = figure.get_layout_engine()
+    layout.set(rect=(0, note_height, 1, 1 - note_height))  # type: ignore[union-attr, call-arg]
     all_axes = figure.subplots(rows, columns, squeeze=False)
     for axes, (task, curves) in zip(all_axes.flat, panels.items(), strict=False):
         draw_lines(axes, curves, looks)

@@ -128,6 +128,7 @@ def _run(
         config = _json(path)
         name, task = label(config), config["env_id"]
         config = {"folder": str(path.parent), **config, "status": config["status"]}
+        config.get("args", {}).pop("out", None)  # a place on somebody's machine
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error})") from None
     table = path.with_name("eval.parquet")
