@@ -35,7 +35,7 @@ from algos.errors import UserError
 from algos.evaluate import Evaluator, Foresee
 from algos.nn import initialise
 from algos.random import Stream, generators
-from envs import SeededEnvs
+from envs import SeededEnvs, register
 
 Module = TypeVar("Module", bound=nn.Module)
 # Arguments that change nothing in a run but rounding: a run may be resumed with others.
@@ -555,7 +555,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def check_env_id(env_id: str) -> None:
-    """Raises UserError, with the closest names, if Gymnasium does not know the id."""
+    """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
+    try:
+        register(env_id)
+    except ModuleNotFoundError as error:
+        raise UserError(f"--env-id: {error}") from None
     try:
         gym.spec(env_id)
     except (gym.error.Error, ModuleNotFoundError, ValueError):

@@ -1,6 +1,6 @@
 """Environments: batched MuJoCo, Gymnasium's own behind the same call, and R x N of them from R seeds."""
 
-from envs.make import make_vec
-from envs.seeded import SeededEnvs, Transition
+from envs.make import make_vec, register
+from envs.seeded import SeededEnvs, Task, Transition
 
-__all__ = ["SeededEnvs", "Transition", "make_vec"]
+__all__ = ["SeededEnvs", "Task", "Transition", "make_vec", "register"]

@@ -1,6 +1,7 @@
 """R x N environments from R seeds, as tensors with the run axis first, on the training device."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,11 +16,24 @@ from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 
 
+@dataclass(frozen=True)
+class Task:
+    """What an algorithm has to know of a task before it sees an observation."""
+
+    env_id: str
+    obs_shape: tuple[int, ...]
+    act_size: int  # action dimensions, or the number of actions if they are discrete
+    discrete: bool
+    low: tuple[float, ...]  # bounds of each action dimension; empty if discrete
+    high: tuple[float, ...]
+    limit: int  # steps after which an episode is cut; 0: never
+
+
 class Transition(NamedTuple):
     """One step of all environments. `next_obs` is the true last observation of an ended episode, never a reset one."""
 
     obs: Tensor  # [R, N, O]
-    action: Tensor  # [R, N, A]
+    action: Tensor  # [R, N, A], or as it was sent if discrete
     reward: Tensor  # [R, N]
     next_obs: Tensor  # [R, N, O]
     terminated: Tensor  # [R, N] 1.0 where the task ended the episode
@@ -28,7 +42,7 @@ class Transition(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """An ended episode."""
+    """An ended episode; of an Atari game, a whole game and not a life."""
 
     run: int
     total: float  # undiscounted return
@@ -45,7 +59,12 @@ class SeededEnvs:
     Both of Gymnasium's automatic resets are handled: with same-step resets, next_obs is the final observation; with
     next-step resets, the step that only resets is marked as not valid.
 
-    Raises ValueError where the spaces are not flat boxes or the actions are not bounded.
+    `task` has the sizes and bounds. `restarted` tells whether the episodes in hand were begun by `reset` and not by a
+    step: True until the next `receive`, False after `load_state_dict`.
+
+    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all that is handed out, torch's default
+    if None. Raises ValueError where observations are not a box, actions are of the other kind or not bounded, or a
+    reset gives an observation that is not finite.
     """
 
     def __init__(
@@ -54,6 +73,9 @@ class SeededEnvs:
         seeds: Sequence[int],
         envs_per_run: int = 1,
         device: torch.device | str = "cpu",
+        *,
+        actions: str = "continuous",
+        dtype: torch.dtype | None = None,
         **kwargs: Any,
     ):
         self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
@@ -63,16 +85,31 @@ class SeededEnvs:
         obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers")
-        if not isinstance(act_space, gym.spaces.Box):
-            raise ValueError(f"{env_id} has {type(act_space).__name__} actions; this needs continuous ones (a Box)")
-        if not act_space.is_bounded():
-            raise ValueError(f"{env_id} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper")
-        self.obs_size, self.act_size = int(np.prod(obs_space.shape)), int(np.prod(act_space.shape))
-        self.dtype = torch.get_default_dtype()
-        low, high = (
-            torch.tensor(b.ravel(), dtype=self.dtype, device=self.device) for b in (act_space.low, act_space.high)
-        )
-        self.action_low, self.action_high = low, high  # [A]
+        self.discrete = isinstance(act_space, gym.spaces.Discrete)
+        kind = type(act_space).__name__
+        if actions == "continuous" and not isinstance(act_space, gym.spaces.Box):
+            raise ValueError(f"{env_id} has {kind} actions; this needs continuous ones (a Box)")
+        if actions == "discrete" and not self.discrete:
+            raise ValueError(f"{env_id} has {kind} actions; this needs a finite number of them (Discrete)")
+        self.dtype = dtype or torch.get_default_dtype()
+        self.obs_size = int(np.prod(obs_space.shape))
+        low: tuple[float, ...] = ()
+        high: tuple[float, ...] = ()
+        if isinstance(act_space, gym.spaces.Discrete):
+            self.act_size, self.first_action = int(act_space.n), int(act_space.start)
+        elif isinstance(act_space, gym.spaces.Box):
+            if not act_space.is_bounded():
+                raise ValueError(
+                    f"{env_id} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper"
+                )
+            low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (act_space.low, act_space.high))
+            self.act_size = len(low)
+        else:
+            raise ValueError(f"{env_id} has {kind} actions; this needs continuous or discrete ones (Box or Discrete)")
+        # [A]; empty if discrete
+        self.action_low, self.action_high = (torch.tensor(b, dtype=self.dtype, device=self.device) for b in (low, high))
+        limit = limit_of(env_id, kwargs.get("max_episode_steps"))
+        self.task = Task(env_id, tuple(obs_space.shape), self.act_size, self.discrete, low, high, limit)
         # one host buffer for a whole step, so that it is one copy to the device
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 3, dtype=self.dtype)
         if self.device.type == "cuda":
@@ -87,19 +124,29 @@ class SeededEnvs:
         """Starts new episodes, whose seeds depend on the run's seed, the environment's number and `purpose` only."""
         seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
         obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
+        if not np.isfinite(obs).all():
+            raise ValueError(
+                f"{self.task.env_id} starts with observations that are not finite, so it cannot be learned"
+            )
+        self.restarted = True
         self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
         obs = torch.as_tensor(obs.reshape(len(seeds), -1), dtype=self.dtype)
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
 
     def send(self, action: Tensor) -> None:
-        """Takes the actions [R, N, A] to the host. A run that has diverged may ask for NaN: it gets 0."""
+        """Takes the actions to the host: [R, N, A], or int64 [R, N] or [R, N, 1] counted from 0 if they are discrete.
+
+        A run that has diverged may ask for NaN: it gets 0.
+        """
         self.action = action
         space = self.venv.action_space
-        self.host_action = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
+        host = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
+        self.host_action = host + self.first_action if self.discrete else host
 
     def receive(self) -> Transition:
         """Steps the environments with the actions that were sent."""
         obs, reward, terminated, truncated, infos = self.venv.step(self.host_action)
+        self.restarted = False
         n, size = self.venv.num_envs, self.obs_size
         done = terminated | truncated
         host = self.host.numpy()
@@ -110,7 +157,7 @@ class SeededEnvs:
                 host[i, :size] = infos["final_obs"][i].ravel()
         host[:, -3], host[:, -2], host[:, -1] = reward, terminated, truncated
         valid = ~self.done if self.next_step_reset else None
-        self._count(reward, done, valid)
+        self._count(reward, done, valid, infos.get("final_info", {}).get("game_return"))
         self.done = done
 
         if self.device.type == "cuda":
@@ -134,9 +181,16 @@ class SeededEnvs:
         self.send(action)
         return self.receive()
 
-    def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None) -> None:
+    def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None, games: NDArray | None) -> None:
+        """`games` [R N], from `envs.atari`: where an episode ended, the whole game's return, NaN if it was but a life.
+
+        The step in which a life is lost is counted like any other, so that a game's length is that of all its lives.
+        """
         self.totals += reward
         self.lengths += 1 if valid is None else valid
+        if games is not None:
+            done = done & ~np.isnan(games)
+            self.totals[done] = games[done]
         ids = np.flatnonzero(done)
         self.ended = [Episode(int(i) // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
         self.totals[ids], self.lengths[ids] = 0, 0
@@ -159,6 +213,16 @@ class SeededEnvs:
         self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
         self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
         self.obs = state["obs"].to(self.device)
+        self.restarted = False
 
     def close(self) -> None:
         self.venv.close()
+
+
+def limit_of(env_id: str, max_episode_steps: int | None = None) -> int:
+    """Steps after which a task cuts its episodes, 0 if it never does; `max_episode_steps` as it was asked for."""
+    limit = gym.spec(env_id).max_episode_steps if max_episode_steps is None else max_episode_steps
+    limit = max(limit or 0, 0)
+    if env_id.startswith("dm_control"):  # which has limits of its own that Gymnasium does not see
+        return min(limit or 1000, 1000)
+    return limit
