@@ -93,7 +93,7 @@ class MLP(nn.Module):
 
 def initialise(module: nn.Module, runs: int, generators: Sequence[torch.Generator]) -> None:
     """Draws the weights of every network in `module`, each run from its own generator, network by network."""
-    layers = [m for m in module.modules() if isinstance(m, (Linear, LayerNorm))]
+    layers = [m for m in module.modules() if hasattr(m, "reset_row")]
     members = next(module.parameters()).shape[0] // runs
     for run, generator in enumerate(generators):
         for member in range(members):

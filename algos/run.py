@@ -64,8 +64,8 @@ class RunArgs:
     """CPU threads of torch and of physics; 0 takes all cores"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
-    eval_episodes: Count = 10
-    """deterministic episodes of each seed at an evaluation"""
+    eval_episodes: Natural = 10
+    """deterministic episodes of each seed at an evaluation; 0: its training episodes since the last one are the score"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
@@ -103,9 +103,20 @@ class Run:
 
     Checks every argument before anything is done, and raises UserError for what is wrong. Offers `seeds`, `runs` (R),
     `device`, `envs` (the environments to train in) and the folder, and drives the loop: see `steps`.
+
+    `env_options` go to the environments; `make_envs` makes others than those of --env-id. With 0 evaluation episodes the
+    score is that of the training episodes that ended since the last evaluation; a seed of which none did keeps the one
+    it had.
     """
 
-    def __init__(self, args: RunArgs, algorithm: str, envs_per_run: int = 1):
+    def __init__(
+        self,
+        args: RunArgs,
+        algorithm: str,
+        envs_per_run: int = 1,
+        make_envs: Callable[[list[int], torch.device], Any] | None = None,
+        **env_options: Any,
+    ):
         self.args, self.algorithm, self.envs_per_run = args, algorithm, envs_per_run
         check(args)
         self.seeds = parse_seeds(args.seeds)
@@ -115,14 +126,20 @@ class Run:
             torch.set_num_threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
-        check_env_id(args.env_id)
+        env_options |= {"threads": args.threads or None}
         try:
-            self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device, threads=args.threads or None)
+            if make_envs:
+                self.envs = make_envs(self.seeds, self.device)
+            else:
+                check_env_id(args.env_id)
+                self.envs = SeededEnvs(args.env_id, self.seeds, envs_per_run, self.device, **env_options)
         except ValueError as error:
             raise UserError(f"--env-id: {error}") from None
         except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise UserError(f"--env-id {args.env_id} needs a package that is not installed: {error}") from None
-        self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device, args.threads or None)
+        self.evaluator = None
+        if args.eval_episodes:
+            self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device, args.threads or None)
 
         self.step = 0  # environment steps done, of each run
         self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
@@ -136,7 +153,9 @@ class Run:
         self.train_rows: list[tuple] = []
         self.sums: dict[str, Tensor] = {}  # metric -> sum since the last log [R]
         self.counts: dict[str, int] = {}
-        self.episodes: list[tuple[int, float, int]] = []
+        self.episodes: list[tuple[int, float, int]] = []  # that ended since the last log
+        self.scored: list[tuple[int, float, int]] = []  # that ended since the last evaluation, where they are the score
+        self.exports: dict[str, Callable[[], bytes]] = {}
         self.foresee: Foresee | None = None  # see compare_values
         self.signal = 0
         self.finished = False  # by an earlier process
@@ -180,7 +199,11 @@ class Run:
         self.foresee, self.discount = foresee, discount
         self.value_evaluator = Evaluator(self.args.env_id, self.seeds, 1, self.device, self.args.threads or None)
 
-    def steps(self, policy: Callable[[Tensor], Tensor], **parts: Any) -> Iterator[int]:
+    def export(self, name: str, content: Callable[[], bytes]) -> None:
+        """With every checkpoint, also writes this file of the run's folder."""
+        self.exports[name] = content
+
+    def steps(self, policy: Callable[[Tensor], Tensor] | None = None, **parts: Any) -> Iterator[int]:
         """Yields the number of environment steps done by each run after the iteration that it begins.
 
         Around the iterations: evaluation of `policy` (obs [R, B, O] -> action [R, B, A]), logging, checkpoints of all
@@ -197,7 +220,7 @@ class Run:
             self.parts["envs"] = self.envs
         self._restore()
         with self._signals(), self._progress() as progress:
-            if self.step == 0:
+            if self.step == 0 and self.evaluator:
                 self._evaluate(policy)
             while self.step < self.args.total_steps and len(self.diverged) < self.runs:
                 before, started = self.step, time.perf_counter()
@@ -206,6 +229,8 @@ class Run:
                     tensor.copy_(value)
                 self.step += self.envs_per_run
                 self.episodes += self.envs.ended
+                if not self.evaluator:
+                    self.scored += self.envs.ended
                 if self._due(self.args.log_every, before) or self.step >= self.args.total_steps:
                     self._flush()
                 self.seconds += time.perf_counter() - started
@@ -298,7 +323,7 @@ class Run:
             self.diverged = {int(seed): step for seed, step in facts["diverged"].items()}
             for seed in self.diverged:
                 self._freeze(self.seeds.index(seed))
-            self.episodes = [tuple(e) for e in facts["episodes"]]
+            self.episodes, self.scored = ([tuple(e) for e in facts[name]] for name in ("episodes", "scored"))
             self.eval_rows = self._read("eval.parquet", EVAL_COLUMNS)
             self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
             if not self.envs.resumable and not facts["final"]:
@@ -330,11 +355,13 @@ class Run:
         parts, keep = self.parts | {"run": self}, 2
         if final:
             parts, keep = self._learned(), 1
-        names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes")
+        names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored")
         facts = {name: getattr(self, name) for name in names} | {"final": final}
         with self._writing():
             self._write_tables()
             self.checkpoints.save(self.step, parts, facts, keep)
+            for name, content in self.exports.items():
+                write_atomically(self.folder / name, content())
             self.peak_bytes = max(self.peak_bytes, sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()))
             self._write_config(status)
 
@@ -404,18 +431,27 @@ class Run:
                 part.write_text(json.dumps({"step": self.step, "total": self.args.total_steps, "score": self.score}))
                 os.replace(part, self.folder / "progress.json")
 
-    def _evaluate(self, policy: Callable[[Tensor], Tensor]) -> None:
+    def _evaluate(self, policy: Callable[[Tensor], Tensor] | None) -> None:
         started = time.perf_counter()
         self._find_diverged(self.sums)
-        returns, lengths = self.evaluator(policy, self.step)
+        found: dict[int, list[tuple[float, int]]] = {}  # (return, length) of each run's episodes
+        if self.evaluator and policy:
+            returns, lengths = self.evaluator(policy, self.step)
+            found = {r: list(zip(returns[r].tolist(), lengths[r].tolist(), strict=True)) for r in range(self.runs)}
+        else:
+            for r, total, length in self.scored:
+                found.setdefault(r, []).append((total, length))
+            self.scored.clear()
+        means = []
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
                 continue
-            rows = zip(returns[run].tolist(), lengths[run].tolist(), strict=True)
-            self.eval_rows += [
-                (seed, self.step, episode, total, length) for episode, (total, length) in enumerate(rows)
-            ]
-            self._writer(run).add_scalar("eval/return", returns[run].mean(), self.step)
+            rows = found.get(run) or self._rows_before(seed)
+            if not rows:
+                continue
+            self.eval_rows += [(seed, self.step, episode, *row) for episode, row in enumerate(rows)]
+            means.append(float(np.mean([total for total, _ in rows])))
+            self._writer(run).add_scalar("eval/return", means[-1], self.step)
         if self.foresee:
             predicted, observed = self.value_evaluator.values(self.foresee, self.discount, self.step)
             for name, means in (("value_predicted", predicted), ("value_observed", observed)):
@@ -425,14 +461,17 @@ class Run:
                         self._writer(run).add_scalar(f"eval/{name}", means[run], self.step)
         with self._writing():
             self._write_tables()
-        alive = [run for run, seed in enumerate(self.seeds) if seed not in self.diverged]
-        if alive:
-            means = returns[alive].mean(1)
-            self.score = float(means.mean())
+        if means:
+            self.score = float(np.mean(means))
             self.progress.set_postfix_str(f"return {self.score:.1f}")
-            spread = f" ({means.min():.1f} to {means.max():.1f} over {len(alive)} seeds)" if len(alive) > 1 else ""
+            spread = f" ({min(means):.1f} to {max(means):.1f} over {len(means)} seeds)" if len(means) > 1 else ""
             self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {self.score:9.1f}{spread}")
         self.evaluation_seconds += time.perf_counter() - started
+
+    def _rows_before(self, seed: int) -> list[tuple[float, int]]:
+        """What a seed was last scored by."""
+        own = [row for row in self.eval_rows if row[0] == seed]
+        return [(total, length) for _, step, _, total, length in own if step == own[-1][1]]
 
     def _finish(self) -> None:
         """Final checkpoint, curve, and one line per seed."""
@@ -441,7 +480,8 @@ class Run:
         for writer in self.writers:
             writer.close()
         self.envs.close()
-        self.evaluator.close()
+        if self.evaluator:
+            self.evaluator.close()
         if self.foresee:
             self.value_evaluator.close()
         frame = pd.DataFrame(self.eval_rows, columns=EVAL_COLUMNS)

@@ -1,0 +1,196 @@
+"""Stream AC(lambda): an actor-critic that learns from each transition once and forgets it, many seeds at once.
+
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
+in the form of its official code, whose hyperparameters are the same for all tasks: one gradient step a transition by
+ObGD with eligibility traces, sparse initialisation, layer normalisation, and running statistics of observations and
+rewards. With continuous actions the policy is a Gaussian whose samples are clipped to the task's bounds; with discrete
+ones a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
+episode is a feature, where the task has a limit. Without images, discrete tasks have hidden layers of 32 units and an
+episode's limit of 10,000 steps, as in the official scripts.
+
+    python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
+
+Results lie in runs/<env>/stream_ac/<variant>/. The score is the return of the training episodes, as in the paper: in
+eval.parquet, those that ended since the last multiple of --eval-every. `Learner.load` takes the run's learner.safetensors
+anywhere, without the task.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor
+
+from algos.arguments import Count, Fraction, Natural, Range, Rate, Widths
+from algos.nn import initialise
+from algos.random import generators
+from algos.run import Run, RunArgs, cli
+from algos.stream import Features, Network, ObGD, RewardScaler, column, packed, time_limit
+from envs import Task
+
+
+@dataclass
+class Args(RunArgs):
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id of a task with continuous or discrete actions"""
+    total_steps: Count = 2_000_000
+    """environment steps of each run"""
+    compile: bool = True
+    """compile the update on a CPU too: a minute at the start, and a C++ compiler; on CUDA it always is"""
+    eval_every: Count = 50_000
+    """environment steps over which the returns of training episodes make one score"""
+    eval_episodes: tyro.conf.Suppress[Annotated[int, Range(0, 0)]] = 0
+    log_every: Count = 10_000
+    """environment steps over which training metrics are averaged"""
+    checkpoint_every: Count = 100_000
+    """environment steps between checkpoints; a kill loses no more than these"""
+    lr: Rate = 1.0
+    """alpha, the step size, which ObGD bounds"""
+    discount: Fraction = 0.99
+    """gamma"""
+    trace: Fraction = 0.8
+    """lambda: traces decay by discount times lambda"""
+    kappa_critic: Rate = 2.0
+    """kappa of ObGD, the bound of the critic's steps"""
+    kappa_actor: Rate = 3.0
+    """kappa of ObGD, the bound of the actor's steps"""
+    entropy: Fraction = 0.01
+    """tau, the weight of the policy's entropy"""
+    adaptive: bool = False
+    """AdaptiveObGD: traces divided by the root of their second moment"""
+    hidden: Widths = ()
+    """widths of hidden layers; by default 128 128, for discrete actions 32 32, for images 128 behind a convolution"""
+    max_episode_steps: Natural = 0
+    """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
+
+
+class StreamAC:
+    """Actor and critic of R runs, with all that a streaming learner remembers of its stream."""
+
+    Args = Args
+
+    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
+        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
+        images = len(task.obs_shape) == 3
+        convolutions = ((16, 3, 1),) if images else ()
+        hidden = args.hidden or ((128,) if images else (32, 32) if task.discrete else (128, 128))
+        outputs = task.act_size if task.discrete else 2 * task.act_size
+
+        self.features = Features(runs, task.obs_shape, 0 if images else task.limit).to(device)
+        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
+        self.actor = Network(runs, self.features.out_shape, hidden, outputs, convolutions)
+        self.critic = Network(runs, self.features.out_shape, hidden, 1, convolutions)
+        for name, network in (("actor", self.actor), ("critic", self.critic)):
+            initialise(network, runs, generators(seeds, name))
+            network.to(device)
+        decay = args.discount * args.trace
+        self.actor_obgd = ObGD(self.actor, args.kappa_actor, decay, args.lr, args.adaptive)
+        self.critic_obgd = ObGD(self.critic, args.kappa_critic, decay, args.lr, args.adaptive)
+
+        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
+        shape, dtype = ((runs,), torch.int64) if task.discrete else ((runs, task.act_size), self.state.dtype)
+        self.action = torch.zeros(shape, dtype=dtype, device=device)  # as drawn, before it is clipped
+        self.low, self.high = (
+            torch.tensor([bound] * runs, dtype=dtype, device=device) for bound in (task.low, task.high)
+        )
+
+    def gaussian(self, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, each [R, A]."""
+        mean, raw = out.chunk(2, -1)
+        return mean, F.softplus(raw)
+
+    def log_prob_and_entropy(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the actor's outputs [R, 2A] or [R, A], summed over action dimensions: [R], [R]."""
+        if self.task.discrete:
+            log_p = out.log_softmax(-1)
+            return log_p.gather(1, action[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
+        mean, std = self.gaussian(out)
+        log_prob = -0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return log_prob.sum(-1), (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    @torch.no_grad()
+    def act(self, noise: Tensor) -> Tensor:
+        """Draws the next action for the task, [R, A] clipped or [R], by noise [R, A]: normal, or uniform if discrete."""
+        out = self.actor(self.state)
+        if self.task.discrete:
+            action = (out - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
+            self.action.copy_(action)
+            return action
+        mean, std = self.gaussian(out)
+        action = mean + std * noise
+        self.action.copy_(action)
+        return torch.minimum(torch.maximum(action, self.low), self.high)
+
+    def start(self, obs: Tensor, here: Tensor) -> None:
+        """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
+        first = self.features.start(obs, here)
+        self.state.copy_(torch.where(column(here, first) > 0, first, self.state))
+
+    def learn(self, reward: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
+        """One step from the state and action in hand: losses are never formed, only gradients of outputs and delta."""
+        reward = self.reward_scaler(reward, done)
+        next_state, done = self.features(next_obs), done.to(reward.dtype)
+        value = self.critic(self.state).squeeze(-1)
+        log_prob, entropy = self.log_prob_and_entropy(self.actor(self.state), self.action)
+        with torch.no_grad():
+            next_value = self.critic(next_state).squeeze(-1)
+            delta = reward + self.args.discount * (1 - done) * next_value - value
+        # ObGD multiplies by delta: with its sign, the entropy of this step always grows
+        objective = log_prob + self.args.entropy * delta.sign() * entropy
+
+        actor_bound = self.actor_obgd.step(delta, self.actor_obgd.gradients(objective), done)
+        critic_bound = self.critic_obgd.step(delta, self.critic_obgd.gradients(value), done)
+        self.state.copy_(next_state)
+        return {
+            "value": value.detach(), "td_error": delta.abs(), "entropy": entropy.detach(),
+            "actor_bound": actor_bound, "critic_bound": critic_bound,
+        }  # fmt: skip
+
+    def step(
+        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, first_obs: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learns from what the last action led to, begins the next episodes with first_obs [R, O], and acts.
+
+        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act` -> action, metrics [R].
+        """
+        metrics = self.learn(reward, next_obs, done)
+        if first_obs is not None:
+            self.start(first_obs, done)
+        return self.act(noise), metrics
+
+    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Begins an episode in all runs, without what came before, and acts."""
+        self.actor_obgd.clear()
+        self.critic_obgd.clear()
+        self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
+        return self.act(noise)
+
+    @staticmethod
+    def draw(task: Task, generator: torch.Generator) -> Tensor:
+        """The noise of one action of a single run."""
+        draw = torch.rand if task.discrete else torch.randn
+        return draw(1, task.act_size, generator=generator)
+
+
+def main(args: Args) -> None:
+    run = Run(args, "stream_ac", actions="any", dtype=torch.float64, **time_limit(args.env_id, args.max_episode_steps))
+    envs, task = run.envs, run.envs.task
+    agent = StreamAC(args, task, run.seeds, run.device)
+    step = run.fast(agent.step)
+    noise = run.stream("action", task.act_size, kind="uniform" if task.discrete else "normal")
+
+    run.export("learner.safetensors", lambda: packed(agent))
+    for _ in run.steps(agent=agent):
+        action = agent.restart(envs.obs[:, 0], noise()) if envs.restarted else action
+        envs.send(action[:, None])
+        t = envs.receive()
+        done = torch.maximum(t.terminated, t.truncated)[:, 0]
+        action, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        run.log(metrics)
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,196 @@
+"""Stream Q(lambda) and stream SARSA(lambda): action values learned from each transition once, many seeds at once.
+
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
+in the form of its official code: ObGD with eligibility traces, sparse initialisation, layer normalisation, running
+statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. Q(lambda) clears its traces
+after the update by an exploratory action that is not the greedy one. A time limit ends an episode like any other end,
+without bootstrapping; in return, the time in the episode is a feature, where a task without images has a limit.
+
+One thing differs from the official SARSA: it begins an episode with the action that it drew at the last observation of
+the episode before; here that action is drawn anew.
+
+    python single_file/stream_q.py --env-id MinAtar/Breakout-v1 --seeds 0:5 --total-steps 5000000 --exploration 0.2
+    python single_file/stream_q.py --env-id CartPole-v1 --target sarsa --variant sarsa
+
+Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the training episodes, as in
+the paper: in eval.parquet, those that ended since the last multiple of --eval-every.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from torch import Tensor
+
+from algos.arguments import Count, Fraction, Natural, Range, Rate, Widths
+from algos.nn import initialise
+from algos.random import generators
+from algos.run import Run, RunArgs, cli
+from algos.stream import Features, Network, ObGD, RewardScaler, column, packed, time_limit
+from envs import Task
+
+
+@dataclass
+class Args(RunArgs):
+    env_id: str = "CartPole-v1"
+    """Gymnasium id of a task with discrete actions"""
+    total_steps: Count = 500_000
+    """environment steps of each run"""
+    compile: bool = True
+    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    eval_every: Count = 10_000
+    """environment steps over which the returns of training episodes make one score"""
+    eval_episodes: tyro.conf.Suppress[Annotated[int, Range(0, 0)]] = 0
+    log_every: Count = 10_000
+    """environment steps over which training metrics are averaged"""
+    checkpoint_every: Count = 100_000
+    """environment steps between checkpoints; a kill loses no more than these"""
+    target: Literal["q", "sarsa"] = "q"
+    """the value of the next state: of its greedy action (Q), or of the action that will be taken (SARSA)"""
+    lr: Rate = 1.0
+    """alpha, the step size, which ObGD bounds"""
+    discount: Fraction = 0.99
+    """gamma"""
+    trace: Fraction = 0.8
+    """lambda: traces decay by discount times lambda"""
+    kappa: Rate = 2.0
+    """kappa of ObGD, the bound of the steps"""
+    epsilon_start: Fraction = 1.0
+    """probability of a uniformly random action at the first step"""
+    epsilon_end: Fraction = 0.01
+    """that probability from the end of exploration on"""
+    exploration: Fraction = 0.05
+    """share of all steps after which exploration has ended; the paper's for MinAtar is 0.2"""
+    adaptive: bool = False
+    """AdaptiveObGD: traces divided by the root of their second moment"""
+    hidden: Widths = ()
+    """widths of hidden layers; by default 32 32, for images 128 behind a convolution"""
+    max_episode_steps: Natural = 0
+    """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
+
+
+class StreamQ:
+    """Action values of R runs, with all that a streaming learner remembers of its stream."""
+
+    Args = Args
+
+    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
+        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
+        images = len(task.obs_shape) == 3
+        hidden = args.hidden or ((128,) if images else (32, 32))
+        self.features = Features(runs, task.obs_shape, 0 if images else task.limit).to(device)
+        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
+        self.critic = Network(
+            runs, self.features.out_shape, hidden, task.act_size, convolutions=((16, 3, 1),) if images else ()
+        )
+        initialise(self.critic, runs, generators(seeds, "critic"))
+        self.critic.to(device)
+        self.obgd = ObGD(self.critic, args.kappa, args.discount * args.trace, args.lr, args.adaptive)
+
+        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
+        self.action = torch.zeros(runs, dtype=torch.int64, device=device)
+        self.greedy = torch.ones(runs, dtype=torch.bool, device=device)  # whether the action is a greedy one
+        self.actions = torch.zeros(runs, dtype=torch.float64, device=device)  # that were drawn
+
+    def epsilon(self) -> Tensor:
+        """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
+        a = self.args
+        share = self.actions / max(a.exploration * a.total_steps, 1)
+        return (a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share).clamp(min=a.epsilon_end)
+
+    @torch.no_grad()
+    def choose(self, state: Tensor, noise: Tensor, here: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
+        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counted where `here` is 1."""
+        self.actions.add_(here)
+        best = self.critic(state).argmax(-1)
+        anyone = (noise[:, 1] * self.task.act_size).long()
+        action = torch.where(noise[:, 0] < self.epsilon(), anyone, best)
+        return action, action == best
+
+    def take(self, action: Tensor, greedy: Tensor) -> Tensor:
+        """Makes these actions [R] the next ones."""
+        self.action.copy_(action)
+        self.greedy.copy_(greedy)
+        return action
+
+    def act(self, noise: Tensor) -> Tensor:
+        """Draws the next action [R] by uniform noise [R, 2]."""
+        return self.take(*self.choose(self.state, noise))
+
+    def start(self, obs: Tensor, here: Tensor) -> None:
+        """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
+        first = self.features.start(obs, here)
+        self.state.copy_(torch.where(column(here, first) > 0, first, self.state))
+
+    def learn(
+        self, reward: Tensor, next_state: Tensor, done: Tensor, next_action: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """One step from the state and action in hand; the greedy next action, or `next_action` [R], is valued."""
+        reward, done = self.reward_scaler(reward, done), done.to(next_state.dtype)
+        value = self.critic(self.state).gather(1, self.action[:, None]).squeeze(1)
+        with torch.no_grad():
+            next_values = self.critic(next_state)
+            best = next_values.amax(-1)
+            next_value = best if next_action is None else next_values.gather(1, next_action[:, None]).squeeze(1)
+            delta = reward + self.args.discount * (1 - done) * next_value - value
+        # the traces of Q end with an exploratory action, after the update that it has a part in
+        reset = torch.maximum(done, (~self.greedy).to(done.dtype)) if next_action is None else done
+        bound = self.obgd.step(delta, self.obgd.gradients(value), reset)
+        self.state.copy_(next_state)
+        return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
+
+    def step(
+        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, first_obs: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learns from what the last action led to, begins the next episodes with first_obs [R, O], and acts.
+
+        reward [R], next_obs [R, O], done [R] (terminated or truncated), uniform noise [R, 2] -> action [R], metrics.
+        """
+        next_state = self.features(next_obs)
+        if self.args.target == "q":
+            metrics = self.learn(reward, next_state, done)
+            if first_obs is not None:
+                self.start(first_obs, done)
+            return self.act(noise), metrics
+
+        following = self.choose(next_state, noise)  # by the values before the update
+        metrics = self.learn(reward, next_state, done, following[0])
+        if first_obs is not None:
+            self.start(first_obs, done)
+            first = self.choose(self.state, noise, done)
+            following = tuple(torch.where(done > 0, a, b) for a, b in zip(first, following, strict=True))
+        return self.take(*following), metrics
+
+    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Begins an episode in all runs, without what came before, and acts."""
+        self.obgd.clear()
+        self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
+        return self.act(noise)
+
+    @staticmethod
+    def draw(task: Task, generator: torch.Generator) -> Tensor:
+        """The noise of one action of a single run."""
+        return torch.rand(1, 2, generator=generator)
+
+
+def main(args: Args) -> None:
+    limit = time_limit(args.env_id, args.max_episode_steps)
+    run = Run(args, "stream_q", actions="discrete", dtype=torch.float64, **limit)
+    envs = run.envs
+    agent = StreamQ(args, envs.task, run.seeds, run.device)
+    step = run.fast(agent.step)
+    noise = run.stream("action", 2, kind="uniform")
+
+    run.export("learner.safetensors", lambda: packed(agent))
+    for _ in run.steps(agent=agent):
+        action = agent.restart(envs.obs[:, 0], noise()) if envs.restarted else action
+        envs.send(action[:, None])
+        t = envs.receive()
+        done = torch.maximum(t.terminated, t.truncated)[:, 0]
+        action, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        run.log(metrics)
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,300 @@
+"""Stream AC against the sheet's values and against a learner of one run written with torch's own layers."""
+
+import gc
+import math
+
+import pandas as pd
+import pytest
+import stream_ac
+import torch
+import torch.nn.functional as F
+from stream_ac import StreamAC
+from torch import nn
+from torch.distributions import Categorical, Normal
+
+from algos.errors import UserError
+from algos.stream import Learner, packed
+from envs import Task
+
+CPU = torch.device("cpu")
+CONTINUOUS = Task("Made-v0", (7,), 3, False, (-1.0,) * 3, (1.0,) * 3, 50)
+DISCRETE = Task("Made-v0", (7,), 3, True, (), (), 50)
+
+
+def agent_of(task, seeds=(0,), **overrides) -> StreamAC:
+    args = stream_ac.Args(**{"hidden": (16, 16), **overrides})
+    return StreamAC(args, task, list(seeds), CPU)
+
+
+def stream_of(runs: int, ticks: int, task=CONTINUOUS, seed: int = 0):
+    """Transitions [ticks] of reward, next_obs, done, noise, first_obs, each [runs, ...]; episodes end at other ticks."""
+    g = torch.Generator().manual_seed(seed)
+    size = task.obs_shape[0]
+    for _ in range(ticks):
+        noise = torch.rand(runs, 3, generator=g) if task.discrete else torch.randn(runs, 3, generator=g)
+        yield (
+            torch.randn(runs, generator=g), 3 * torch.randn(runs, size, generator=g) + 1,
+            (torch.rand(runs, generator=g) < 0.06).double(), noise, torch.randn(runs, size, generator=g),
+        )  # fmt: skip
+
+
+class Lone:
+    """Stream AC of one run, straight from the equations: torch's layers, distributions, and loops over parameters."""
+
+    def __init__(self, agent: StreamAC, run: int, kind):
+        self.kind, self.args = kind, agent.args
+        self.actor, self.critic = (self.copy(net, run) for net in (agent.actor, agent.critic))
+        self.traces = {net: [torch.zeros_like(p) for p in net.parameters()] for net in (self.actor, self.critic)}
+        self.obs, self.total = [], 0.0
+        self.totals: list[float] = []
+
+    @staticmethod
+    def copy(network, run: int) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for source in [*network.hidden, network.out]:
+            layer = nn.Linear(*source.weight.shape[:0:-1])
+            layer.weight.data, layer.bias.data = source.weight[run].detach().clone(), source.bias[run].detach().clone()
+            norm = nn.LayerNorm(layer.out_features, elementwise_affine=False)
+            layers += [layer, norm, nn.LeakyReLU()]
+        return nn.Sequential(*layers[:-2])
+
+    def see(self, obs, time) -> torch.Tensor:
+        """Statistics of all observations so far, computed anew."""
+        self.obs.append(obs)
+        all_obs = torch.stack(self.obs)
+        variance = all_obs.var(0) if len(self.obs) > 1 else torch.ones_like(obs)
+        return torch.cat([(obs - all_obs.mean(0)) / (variance + 1e-8).sqrt(), torch.tensor([time])])
+
+    def start(self, obs, noise):
+        self.time = 0
+        self.state = self.see(obs, -0.5)
+        return self.act(noise)
+
+    def policy(self, state):
+        out = self.actor(state)
+        if self.kind is Categorical:
+            return Categorical(logits=out)
+        mean, raw = out.chunk(2)
+        return Normal(mean, F.softplus(raw))
+
+    def act(self, noise):
+        policy = self.policy(self.state)
+        if self.kind is Categorical:
+            self.action = (policy.logits - torch.log(-torch.log(noise))).argmax()
+        else:
+            self.action = policy.mean + policy.stddev * noise
+        self.action = self.action.detach()
+
+    def learn(self, reward, next_obs, done):
+        self.total = 0.99 * self.total * (1 - done) + reward
+        self.totals.append(float(self.total))
+        variance = torch.tensor(self.totals).var() if len(self.totals) > 1 else torch.tensor(1.0)
+        reward = reward / (variance + 1e-8).sqrt()
+        next_state = self.see(next_obs, -0.5 + self.time / 50)
+        self.time += 1
+        value = self.critic(self.state)[0]
+        delta = (reward + 0.99 * (1 - done) * self.critic(next_state)[0] - value).detach()
+        policy = self.policy(self.state)
+        objective = policy.log_prob(self.action).sum() + 0.01 * torch.sign(delta) * policy.entropy().sum()
+        for net, output, kappa in ((self.actor, objective, 3.0), (self.critic, value, 2.0)):
+            gradients = torch.autograd.grad(output, list(net.parameters()))
+            traces = self.traces[net] = [
+                0.99 * 0.8 * z + g for z, g in zip(self.traces[net], gradients, strict=True)
+            ]  # fmt: skip
+            bound = kappa * max(abs(delta), 1) * sum(z.abs().sum() for z in traces)
+            with torch.no_grad():
+                for p, z in zip(net.parameters(), traces, strict=True):
+                    p += min(1 / bound, 1) * delta * z
+            if done:
+                self.traces[net] = [torch.zeros_like(z) for z in traces]
+        self.state = next_state
+
+
+@pytest.mark.parametrize(("task", "kind"), [(CONTINUOUS, Normal), (DISCRETE, Categorical)])
+def test_many_runs_are_what_each_would_be_alone(task, kind, float64):
+    runs, ticks = 3, 400
+    agent = agent_of(task, range(runs))
+    lone = [Lone(agent, run, kind) for run in range(runs)]
+    (_, _, _, noise, first), *rest = stream_of(runs, ticks + 1, task)
+    agent.restart(first, noise)
+    for run in range(runs):
+        lone[run].start(first[run], noise[run])
+    ends = 0
+    for reward, next_obs, done, noise, first in rest:
+        agent.step(reward, next_obs, done, noise, first)
+        ends += int(done.sum())
+        for run in range(runs):
+            one = lone[run]
+            one.learn(reward[run], next_obs[run], done[run])
+            if done[run]:
+                one.start(first[run], noise[run])
+            else:
+                one.act(noise[run])
+            torch.testing.assert_close(agent.state[run], one.state, atol=1e-9, rtol=0)
+            torch.testing.assert_close(agent.action[run], one.action, atol=1e-9, rtol=0)
+    assert ends > 40
+    for run, one in enumerate(lone):
+        for ours, theirs in ((agent.actor, one.actor), (agent.critic, one.critic)):
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=False):
+                assert a[run].shape == b.shape
+            flat = torch.cat(
+                [p[run].flatten() for layer in [*ours.hidden, ours.out] for p in (layer.weight, layer.bias)]
+            )
+            torch.testing.assert_close(flat, nn.utils.parameters_to_vector(theirs.parameters()), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
+def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task):
+    def run_all(change=None, order=(0, 1, 2, 3)):
+        agent = agent_of(task, order)
+        order = list(order)
+        (_, _, _, noise, first), *rest = stream_of(4, 201, task)
+        agent.restart(first[order], noise[order])
+        for tick, parts in enumerate(rest):
+            reward, next_obs, done, noise, first = (part[order].clone() for part in parts)
+            if change is not None and tick == 100:
+                reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
+            agent.step(reward, next_obs, done, noise, first)
+        return {**dict(agent.actor.named_parameters()), **dict(agent.critic.named_buffers()), "state": agent.state,
+                "action": agent.action, "value": agent.critic.out.weight}  # fmt: skip
+
+    clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
+    for name, tensor in clean.items():
+        assert torch.equal(tensor[[2, 0, 3, 1]], permuted[name]), name
+    for change in (math.nan, 1e9):
+        for name, tensor in run_all(change).items():
+            assert torch.equal(tensor[[0, 2, 3]], clean[name][[0, 2, 3]]), name
+            assert name == "action" or not torch.equal(tensor[1], clean[name][1]), name
+
+
+def objective_of(agent, out, action, sign):
+    out = torch.tensor([out], requires_grad=True)
+    log_prob, entropy = agent.log_prob_and_entropy(out, torch.tensor([action]))
+    objective = log_prob + 0.01 * sign * entropy
+    return log_prob.item(), entropy.item(), objective.item(), torch.autograd.grad(objective.sum(), out)[0][0].tolist()
+
+
+def test_policy_gradient_of_continuous_actions(float64):
+    log_prob, entropy, objective, gradient = objective_of(agent_of(CONTINUOUS), (0.1, -0.3, 0.0, 0.5), (0.4, -1.0), -1)
+    assert (log_prob, entropy, -objective) == pytest.approx((-1.796974653, 2.445099207, 1.821425645))
+    assert gradient == pytest.approx([0.624411, -0.737754, -0.593436, -0.315405], abs=1e-6)
+
+
+def test_policy_gradient_of_discrete_actions(float64):
+    _, entropy, objective, gradient = objective_of(agent_of(DISCRETE), (0.2, -0.1, 0.5), 1, 1)
+    assert (entropy, objective) == pytest.approx((1.069272969, -1.417697440))
+    assert gradient == pytest.approx([-0.323362, 0.761166, -0.437804], abs=1e-6)
+
+
+def test_discrete_actions_are_drawn_by_their_probabilities():
+    agent = agent_of(DISCRETE, range(4000))
+    agent.restart(torch.zeros(4000, 7), torch.rand(4000, 3))
+    with torch.no_grad():
+        agent.actor.out.weight.zero_()
+        agent.actor.out.bias.copy_(torch.tensor([0.1, 0.2, 0.7]).log())
+    actions = agent.act(torch.rand(4000, 3, generator=torch.Generator().manual_seed(0)))
+    shares = torch.bincount(actions, minlength=3) / 4000
+    torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.7]), atol=0.03, rtol=0)
+
+
+def test_an_action_is_clipped_for_the_task_and_learned_from_as_it_was_drawn():
+    agent = agent_of(CONTINUOUS)
+    action = agent.restart(torch.zeros(1, 7), torch.tensor([[9.0, -9.0, 0.0]]))
+    assert action[0, :2].tolist() == [1, -1]
+    assert agent.action[0, 0] > 1 and agent.action[0, 1] < -1
+
+
+def test_an_ended_episode_is_not_bootstrapped_and_its_traces_are_cleared():
+    agent = agent_of(CONTINUOUS, (0, 1))
+    (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
+    agent.restart(first, noise)
+    agent.step(reward, next_obs, torch.tensor([1.0, 0.0], dtype=torch.float64), more, again)
+    traces = torch.cat([t.flatten(1) for t in agent.critic_obgd.buffers()], 1)
+    assert (traces[0] == 0).all() and (traces[1] != 0).any()
+    assert agent.features.clock.time.tolist() == pytest.approx([-0.5, -0.48])
+
+
+SHORT = {"env_id": "InvertedPendulum-v5", "compile": False, "threads": 1, "eval_every": 1300, "log_every": 1300}
+
+
+def test_inverted_pendulum_is_solved(train):
+    result = train("stream_ac", seeds=("0:4",), total_steps=9_100, **SHORT)
+    means = pd.read_parquet(result.folder / "eval.parquet").groupby(["seed", "step"])["return"].mean().unstack()
+    assert (means[1300] < 200).all()
+    assert (means.max(1) > 900).sum() >= 3  # of 20 seeds, 19 reach 1,000 by step 7,800 and all by step 9,100
+
+
+def test_memory_does_not_grow_and_there_is_no_buffer():
+    agent = agent_of(CONTINUOUS, range(4))
+    (_, _, _, noise, first), *rest = stream_of(4, 60)
+    agent.restart(first, noise)
+
+    def size() -> int:
+        gc.collect()
+        return sum(o.numel() for o in gc.get_objects() if type(o) in (torch.Tensor, nn.Parameter))
+
+    sizes = []
+    for tick, parts in enumerate(rest):
+        agent.step(*parts)
+        if tick in (9, 49):
+            sizes.append(size())
+    assert sizes[0] == sizes[1]
+    kept = sum(t.numel() for t in [*agent.actor.parameters(), *agent.critic.parameters()])
+    everything = len(packed(agent)) / 4
+    assert everything < 2 * kept + 4_000  # parameters and traces, and a few numbers
+
+
+def test_a_learner_goes_on_by_itself_where_its_run_was(train, tmp_path):
+    together = agent_of(CONTINUOUS, (5, 6))
+    (_, _, _, noise, first), *rest = stream_of(2, 60)
+    together.restart(first, noise)
+    for parts in rest[:30]:
+        together.step(*parts)
+    (tmp_path / "learner.safetensors").write_bytes(packed(together))
+    learner = Learner.load(tmp_path / "learner.safetensors", StreamAC, seed=6)
+    assert learner.agent.args.hidden == (16, 16)
+    drawn = []
+    learner.agent.draw = lambda task, generator: drawn.pop()
+    for tick, (reward, next_obs, done, noise, first) in enumerate(rest[30:]):
+        expected, _ = together.step(reward, next_obs, done, noise, first)
+        drawn[:] = [noise[1:], noise[1:]]
+        action = learner.step(next_obs[1].numpy(), float(reward[1]), bool(done[1]))
+        if done[1]:
+            assert action is None
+            action = learner.start(first[1].numpy())
+        torch.testing.assert_close(torch.from_numpy(action), expected[1], atol=1e-5, rtol=0)
+        if tick == 15:
+            learner.save(tmp_path / "robot.safetensors")
+            learner = Learner.load(tmp_path / "robot.safetensors", StreamAC)
+            learner.agent.draw = lambda task, generator: drawn.pop()
+    assert any(parts[2][1] for parts in rest[30:])
+
+
+def test_a_run_leaves_a_learner(train):
+    result = train("stream_ac", seeds=("0", "1"), total_steps=300, **{**SHORT, "eval_every": 100})
+    learner = Learner.load(result.folder / "learner.safetensors", StreamAC, seed=1)
+    assert learner.start([0.0, 0.1, 0.0, 0.0]).shape == (1,)
+    ours = {f"agent/{n}": t for n, t in learner.agent.critic.named_parameters("critic")}
+    for name, tensor in ours.items():
+        assert torch.equal(tensor[0].detach(), result.parameters[name][1])
+
+
+def test_what_a_learner_cannot_take_is_said_in_a_sentence(tmp_path):
+    agent = agent_of(CONTINUOUS, (1, 2))
+    path = tmp_path / "learner.safetensors"
+    path.write_bytes(packed(agent))
+    with pytest.raises(UserError, match="seeds 1, 2: say which"):
+        Learner.load(path, StreamAC)
+    with pytest.raises(UserError, match="no seed 7"):
+        Learner.load(path, StreamAC, seed=7)
+    (tmp_path / "broken").write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="no streaming learner's file"):
+        Learner.load(tmp_path / "broken", StreamAC)
+    learner = Learner.load(path, StreamAC, seed=1)
+    with pytest.raises(ValueError, match="7 numbers, got 3"):
+        learner.start([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="finite"):
+        learner.start([math.nan] * 7)
+    learner.start([0.0] * 7)
+    with pytest.raises(ValueError, match="reward must be a finite number"):
+        learner.step([0.0] * 7, math.inf, False)
