@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from envs import SeededEnvs
+from envs import SeededEnvs, Task
 from envs.mujoco import quiet_mujoco
 
 
@@ -115,6 +115,116 @@ def test_restored_environments_go_on_exactly(env_id):
         assert envs.ended == other.ended
 
 
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (Task("Pendulum-v1", (3,), 1, False, (-2.0,), (2.0,), 200), {}),
+        (Task("Pendulum-v1", (3,), 1, False, (-2.0,), (2.0,), 0), {"max_episode_steps": -1}),
+        (Task("CartPole-v1", (4,), 2, True, (), (), 500), {}),
+        (Task("CartPole-v1", (4,), 2, True, (), (), 10_000), {"max_episode_steps": 10_000}),
+        (Task("HalfCheetah-v5", (17,), 6, False, (-1.0,) * 6, (1.0,) * 6, 1000), {}),
+        (Task("HalfCheetah-v5", (17,), 6, False, (-1.0,) * 6, (1.0,) * 6, 7), {"max_episode_steps": 7}),
+    ],
+)
+def test_what_is_known_of_a_task(task, options):
+    envs = SeededEnvs(task.env_id, [0], actions="any", **options)
+    assert envs.task == task
+    assert envs.obs.shape == (1, 1, task.obs_shape[0]) and envs.act_size == task.act_size
+    assert envs.action_low.tolist() == list(task.low) and envs.action_high.tolist() == list(task.high)
+
+
+class Echo(gym.Env):
+    """Shows the last action, which is one of 5, 6 and 7."""
+
+    observation_space = gym.spaces.Box(0, 10, (1,), np.float64)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([0.0]), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return np.array([float(action)]), 0.0, False, False, {}
+
+
+def test_discrete_actions_reach_the_task():
+    gym.register("Echo-v0", entry_point=Echo)
+    try:
+        envs = SeededEnvs("Echo-v0", [0, 1], 2, actions="discrete")
+        action = torch.tensor([[0, 1], [2, 0]])
+        assert envs.task.act_size == 3
+        for sent in (action, action[..., None]):
+            step = envs.step(sent)
+            assert step.next_obs[..., 0].tolist() == [[5, 6], [7, 5]]
+            assert torch.equal(step.action, sent)
+    finally:
+        del gym.registry["Echo-v0"]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "actions", "message"),
+    [
+        ("CartPole-v1", "continuous", r"^CartPole-v1 has Discrete actions; this needs continuous ones \(a Box\)$"),
+        ("Pendulum-v1", "discrete", r"^Pendulum-v1 has Box actions; this needs a finite number of them \(Discrete\)$"),
+    ],
+)
+def test_actions_of_the_other_kind_are_refused(env_id, actions, message):
+    with pytest.raises(ValueError, match=message):
+        SeededEnvs(env_id, [0], actions=actions)
+
+
+def test_a_precision_of_its_own():
+    envs, default = SeededEnvs("Pendulum-v1", [0], dtype=torch.float64), SeededEnvs("Pendulum-v1", [0])
+    a, b = envs.step(torch.ones(1, 1, 1)), default.step(torch.ones(1, 1, 1))
+    for precise, rounded in zip(a[:-1], b[:-1], strict=True):
+        assert torch.equal(precise.float(), rounded)
+    assert {x.dtype for x in (envs.obs, envs.action_low, a.obs, a.reward, a.next_obs, a.terminated, a.truncated)} == {
+        torch.float64
+    }
+    assert not torch.equal(a.reward, b.reward.double())
+
+
+def test_restarted_marks_episodes_begun_without_a_step():
+    envs, other = SeededEnvs("Hopper-v5", [0], 1, max_episode_steps=2), SeededEnvs("Hopper-v5", [0], 1)
+    assert envs.restarted
+    envs.send(torch.zeros(1, 1, 3))
+    assert envs.restarted
+    envs.receive()
+    assert not envs.restarted
+    envs.step(torch.zeros(1, 1, 3))  # ends the episode: its successor was begun by a step
+    assert envs.ended and not envs.restarted
+    other.load_state_dict(envs.state_dict())
+    assert not other.restarted
+    envs.reset("resume", 2)
+    assert envs.restarted
+
+
+class Broken(Counter):
+    """Starts with NaN where `at_reset`, and has infinite observations from the second step on."""
+
+    def __init__(self, at_reset: bool):
+        self.at_reset = at_reset
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        return obs + np.nan if self.at_reset else obs, info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return np.array([np.inf]) if self.count > 1 else obs, *rest
+
+
+def test_observations_that_are_not_finite_are_refused_at_a_reset_only():
+    gym.register("Broken-v0", entry_point=Broken)
+    try:
+        with pytest.raises(ValueError, match=r"^Broken-v0 starts with observations that are not finite"):
+            SeededEnvs("Broken-v0", [0], at_reset=True)
+        steps = list(play(SeededEnvs("Broken-v0", [0], at_reset=False), 6))
+        assert steps[2].next_obs.isinf().all()
+    finally:
+        del gym.registry["Broken-v0"]
+
+
 class Spaces(gym.Env):
     observation_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
     action_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
@@ -131,6 +241,7 @@ class Spaces(gym.Env):
     [
         ({"act": gym.spaces.Discrete(3)}, "Discrete actions"),
         ({"obs": gym.spaces.Dict({"a": gym.spaces.Box(0, 1)})}, "Dict observations"),
+        ({"act": gym.spaces.MultiBinary(3)}, "MultiBinary actions"),
         ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
     ],
 )
@@ -139,6 +250,9 @@ def test_spaces_that_do_not_fit_are_refused(spaces, message):
     try:
         with pytest.raises(ValueError, match=message):
             SeededEnvs("Spaces-v0", [0], **spaces)
+        if "act" in spaces and not isinstance(spaces["act"], gym.spaces.Discrete):
+            with pytest.raises(ValueError, match=r"\(Box or Discrete\)|unbounded"):
+                SeededEnvs("Spaces-v0", [0], actions="any", **spaces)
     finally:
         del gym.registry["Spaces-v0"]
 
