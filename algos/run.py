@@ -65,7 +65,7 @@ class RunArgs:
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10
-    """deterministic episodes of each seed at an evaluation; 0: its training episodes since the last one are the score"""
+    """deterministic episodes of each seed at an evaluation; 0: the score is of the training episodes since the last"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
@@ -104,9 +104,9 @@ class Run:
     Checks every argument before anything is done, and raises UserError for what is wrong. Offers `seeds`, `runs` (R),
     `device`, `envs` (the environments to train in) and the folder, and drives the loop: see `steps`.
 
-    `env_options` go to the environments; `make_envs` makes others than those of --env-id. With 0 evaluation episodes the
-    score is that of the training episodes that ended since the last evaluation; a seed of which none did keeps the one
-    it had.
+    `env_options` go to the environments; `make_envs` makes others than those of --env-id. With 0 evaluation episodes
+    the score is that of the training episodes that ended since the last evaluation; a seed of which none did keeps the
+    one it had.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Run:
         args: RunArgs,
         algorithm: str,
         envs_per_run: int = 1,
+        *,
         make_envs: Callable[[list[int], torch.device], Any] | None = None,
         **env_options: Any,
     ):
@@ -137,7 +138,7 @@ class Run:
             raise UserError(f"--env-id: {error}") from None
         except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise UserError(f"--env-id {args.env_id} needs a package that is not installed: {error}") from None
-        self.evaluator = None
+        self.evaluator: Evaluator | None = None
         if args.eval_episodes:
             self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device, args.threads or None)
 
@@ -442,7 +443,7 @@ class Run:
             for r, total, length in self.scored:
                 found.setdefault(r, []).append((total, length))
             self.scored.clear()
-        means = []
+        scores = []
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
                 continue
@@ -450,8 +451,8 @@ class Run:
             if not rows:
                 continue
             self.eval_rows += [(seed, self.step, episode, *row) for episode, row in enumerate(rows)]
-            means.append(float(np.mean([total for total, _ in rows])))
-            self._writer(run).add_scalar("eval/return", means[-1], self.step)
+            scores.append(float(np.mean([total for total, _ in rows])))
+            self._writer(run).add_scalar("eval/return", scores[-1], self.step)
         if self.foresee:
             predicted, observed = self.value_evaluator.values(self.foresee, self.discount, self.step)
             for name, means in (("value_predicted", predicted), ("value_observed", observed)):
@@ -461,10 +462,10 @@ class Run:
                         self._writer(run).add_scalar(f"eval/{name}", means[run], self.step)
         with self._writing():
             self._write_tables()
-        if means:
-            self.score = float(np.mean(means))
+        if scores:
+            self.score = float(np.mean(scores))
             self.progress.set_postfix_str(f"return {self.score:.1f}")
-            spread = f" ({min(means):.1f} to {max(means):.1f} over {len(means)} seeds)" if len(means) > 1 else ""
+            spread = f" ({min(scores):.1f} to {max(scores):.1f} over {len(scores)} seeds)" if len(scores) > 1 else ""
             self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {self.score:9.1f}{spread}")
         self.evaluation_seconds += time.perf_counter() - started
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -169,7 +169,7 @@ class ObGD(nn.Module):
         for trace, gradient in zip(traces, gradients, strict=True):
             trace.mul_(self.decay).add_(gradient)
         directions = self._adapted(delta, traces) if self.adaptive else traces
-        norm = sum(direction.abs().flatten(1).sum(1) for direction in directions)
+        norm = torch.stack([direction.abs().flatten(1).sum(1) for direction in directions]).sum(0)
         bound = self.lr * self.kappa * delta.abs().clamp(min=1) * norm
         length = self.lr / bound.clamp(min=1) * delta
         for weight, trace, direction in zip(self.weights, traces, directions, strict=True):
@@ -315,7 +315,7 @@ class Learner:
 
     @staticmethod
     def load(path: str | Path, kind: type, seed: int | None = None) -> "Learner":
-        """The learner of one seed in a file that a run or `save` wrote; `kind` is the class of its agent.
+        """The learner of one seed in a file that a run or `save` wrote; `kind` is its class, such as StreamAC.
 
         Raises UserError if the file is damaged, is another algorithm's, or has not just one seed and none is named.
         """
@@ -334,7 +334,8 @@ class Learner:
         seed = seeds[0] if seed is None else seed
         if seed not in seeds:
             raise UserError(f"{path} has no seed {seed}, it holds {', '.join(map(str, seeds))}")
-        args = kind.Args(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["args"].items()})
+        args_type = get_type_hints(kind.__init__)["args"]
+        args = args_type(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["args"].items()})
         agent = kind(args, task, [seed], torch.device("cpu"))
         row = seeds.index(seed)
         load_tensors(agent, {name: tensor[row : row + 1].clone() for name, tensor in state.items()})
@@ -385,7 +386,7 @@ def packed(agent: Any) -> bytes:
 CLASSIC = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 
 
-def time_limit(env_id: str, wanted: int) -> dict[str, int]:
+def time_limit(env_id: str, wanted: int) -> dict[str, Any]:
     """The option of the environments that sets their time limit, where it is not the task's own."""
     limit = wanted or (10_000 if env_id in CLASSIC else 0)
     return {"max_episode_steps": limit} if limit else {}

@@ -11,8 +11,8 @@ episode's limit of 10,000 steps, as in the official scripts.
     python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
 
 Results lie in runs/<env>/stream_ac/<variant>/. The score is the return of the training episodes, as in the paper: in
-eval.parquet, those that ended since the last multiple of --eval-every. `Learner.load` takes the run's learner.safetensors
-anywhere, without the task.
+eval.parquet, those that ended since the last multiple of --eval-every. With `Learner.load`, the learner.safetensors of
+a run goes on learning anywhere, without the task.
 """
 
 import math
@@ -70,8 +70,6 @@ class Args(RunArgs):
 class StreamAC:
     """Actor and critic of R runs, with all that a streaming learner remembers of its stream."""
 
-    Args = Args
-
     def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
         self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
         images = len(task.obs_shape) == 3
@@ -93,9 +91,8 @@ class StreamAC:
         self.state = torch.zeros(runs, *self.features.out_shape, device=device)
         shape, dtype = ((runs,), torch.int64) if task.discrete else ((runs, task.act_size), self.state.dtype)
         self.action = torch.zeros(shape, dtype=dtype, device=device)  # as drawn, before it is clipped
-        self.low, self.high = (
-            torch.tensor([bound] * runs, dtype=dtype, device=device) for bound in (task.low, task.high)
-        )
+        self.command = self.action.clone()  # as the task takes it
+        self.low, self.high = (torch.tensor([b] * runs, dtype=dtype, device=device) for b in (task.low, task.high))
 
     def gaussian(self, out: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, each [R, A]."""
@@ -113,16 +110,18 @@ class StreamAC:
 
     @torch.no_grad()
     def act(self, noise: Tensor) -> Tensor:
-        """Draws the next action for the task, [R, A] clipped or [R], by noise [R, A]: normal, or uniform if discrete."""
+        """Draws the next action, [R, A] or [R], by noise [R, A], normal, or uniform if discrete; gives the command."""
         out = self.actor(self.state)
         if self.task.discrete:
             action = (out - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
-            self.action.copy_(action)
-            return action
-        mean, std = self.gaussian(out)
-        action = mean + std * noise
+            command = action
+        else:
+            mean, std = self.gaussian(out)
+            action = mean + std * noise
+            command = torch.minimum(torch.maximum(action, self.low), self.high)
         self.action.copy_(action)
-        return torch.minimum(torch.maximum(action, self.low), self.high)
+        self.command.copy_(command)
+        return command
 
     def start(self, obs: Tensor, here: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
@@ -154,7 +153,7 @@ class StreamAC:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Learns from what the last action led to, begins the next episodes with first_obs [R, O], and acts.
 
-        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act` -> action, metrics [R].
+        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act` -> command, metrics [R].
         """
         metrics = self.learn(reward, next_obs, done)
         if first_obs is not None:
@@ -162,7 +161,7 @@ class StreamAC:
         return self.act(noise), metrics
 
     def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins an episode in all runs, without what came before, and acts."""
+        """Begins an episode in all runs, without what came before, and acts: obs [R, O], noise -> command."""
         self.actor_obgd.clear()
         self.critic_obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
@@ -184,11 +183,12 @@ def main(args: Args) -> None:
 
     run.export("learner.safetensors", lambda: packed(agent))
     for _ in run.steps(agent=agent):
-        action = agent.restart(envs.obs[:, 0], noise()) if envs.restarted else action
-        envs.send(action[:, None])
+        if envs.restarted:
+            agent.restart(envs.obs[:, 0], noise())
+        envs.send(agent.command[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        action, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
         run.log(metrics)
 
 

@@ -73,8 +73,6 @@ class Args(RunArgs):
 class StreamQ:
     """Action values of R runs, with all that a streaming learner remembers of its stream."""
 
-    Args = Args
-
     def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
         self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
         images = len(task.obs_shape) == 3
@@ -101,7 +99,7 @@ class StreamQ:
 
     @torch.no_grad()
     def choose(self, state: Tensor, noise: Tensor, here: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counted where `here` is 1."""
+        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counts those `here`."""
         self.actions.add_(here)
         best = self.critic(state).argmax(-1)
         anyone = (noise[:, 1] * self.task.act_size).long()
@@ -184,11 +182,12 @@ def main(args: Args) -> None:
 
     run.export("learner.safetensors", lambda: packed(agent))
     for _ in run.steps(agent=agent):
-        action = agent.restart(envs.obs[:, 0], noise()) if envs.restarted else action
-        envs.send(action[:, None])
+        if envs.restarted:
+            agent.restart(envs.obs[:, 0], noise())
+        envs.send(agent.action[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        action, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
         run.log(metrics)
 
 
