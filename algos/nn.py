@@ -7,6 +7,7 @@ run is what that layer would draw from a generator with the run's seed, whoever 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +94,7 @@ class MLP(nn.Module):
 
 def initialise(module: nn.Module, runs: int, generators: Sequence[torch.Generator]) -> None:
     """Draws the weights of every network in `module`, each run from its own generator, network by network."""
-    layers = [m for m in module.modules() if hasattr(m, "reset_row")]
+    layers: list[Any] = [m for m in module.modules() if hasattr(m, "reset_row")]
     members = next(module.parameters()).shape[0] // runs
     for run, generator in enumerate(generators):
         for member in range(members):

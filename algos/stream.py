@@ -123,8 +123,10 @@ class ObGD(nn.Module):
     w <- w + lr / max(M, 1) delta z. With M > 1 the step is min(|delta|, 1) / kappa long in the 1-norm, however large
     the network is.
 
-    With `adaptive` z is first divided by the root of its running second moment times delta, as in Adam (beta 0.999).
+    With `adaptive` z is divided by the root of the running second moment of delta z, as in Adam (beta 0.999).
     """
+
+    steps: Tensor
 
     def __init__(
         self,
@@ -191,6 +193,10 @@ class ObGD(nn.Module):
 class Statistics(nn.Module):
     """Running mean and variance of samples [R, n] in float64, by Welford's recursion; they never decay."""
 
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
     def __init__(self, runs: int, size: int):
         super().__init__()
         self.register_buffer("count", torch.zeros(runs, 1, dtype=torch.float64))
@@ -224,6 +230,8 @@ class RewardScaler(nn.Module):
     leaks into the next episode's sum.
     """
 
+    total: Tensor
+
     def __init__(self, runs: int, discount: float):
         super().__init__()
         self.discount = discount
@@ -243,6 +251,8 @@ class RewardScaler(nn.Module):
 
 class Clock(nn.Module):
     """Time in an episode as a feature: -0.5 at its reset and its first step, then 1/limit more at each step."""
+
+    time: Tensor
 
     def __init__(self, runs: int, limit: int):
         super().__init__()
@@ -324,7 +334,7 @@ class Learner:
                 facts = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
             found, seeds = facts["algorithm"], facts["seeds"]
-            task = Task(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["task"].items()})
+            task = Task(**tuples(facts["task"]))
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise UserError(f"{path} is no streaming learner's file ({error})") from None
         if found != kind.__name__:
@@ -334,8 +344,7 @@ class Learner:
         seed = seeds[0] if seed is None else seed
         if seed not in seeds:
             raise UserError(f"{path} has no seed {seed}, it holds {', '.join(map(str, seeds))}")
-        args_type = get_type_hints(kind.__init__)["args"]
-        args = args_type(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts["args"].items()})
+        args = get_type_hints(kind.__init__)["args"](**tuples(facts["args"]))  # type: ignore[misc]
         agent = kind(args, task, [seed], torch.device("cpu"))
         row = seeds.index(seed)
         load_tensors(agent, {name: tensor[row : row + 1].clone() for name, tensor in state.items()})
@@ -368,6 +377,11 @@ class Learner:
 
     def _noise(self) -> Tensor:
         return self.agent.draw(self.agent.task, self.generator)
+
+
+def tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
 def packed(agent: Any) -> bytes:

@@ -157,7 +157,7 @@ class StreamQ:
         if first_obs is not None:
             self.start(first_obs, done)
             first = self.choose(self.state, noise, done)
-            following = tuple(torch.where(done > 0, a, b) for a, b in zip(first, following, strict=True))
+            following = torch.where(done > 0, first[0], following[0]), torch.where(done > 0, first[1], following[1])
         return self.take(*following), metrics
 
     def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
