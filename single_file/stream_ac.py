@@ -21,7 +21,6 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor
 
 from algos.arguments import Count, Fraction, Natural, Range, Rate, Widths
@@ -42,7 +41,8 @@ class Args(RunArgs):
     """compile the update on a CPU too: a minute at the start, and a C++ compiler; on CUDA it always is"""
     eval_every: Count = 50_000
     """environment steps over which the returns of training episodes make one score"""
-    eval_episodes: tyro.conf.Suppress[Annotated[int, Range(0, 0)]] = 0
+    eval_episodes: Annotated[int, Range(0, 0)] = 0
+    """always 0: the score is of the training episodes"""
     log_every: Count = 10_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 100_000
