@@ -33,7 +33,7 @@ def thousands(number: float, _: object = None) -> str:
     return f"{number / 1e6:g}M" if abs(number) >= 1e6 else f"{number / 1e3:g}k" if abs(number) >= 1e3 else f"{number:g}"
 
 
-def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str = "return of the deterministic policy"):
+def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
     """Writes a PNG with one curve a name; each frame is an eval table (seed, step, episode, return, …)."""
     import matplotlib
 

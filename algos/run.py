@@ -486,9 +486,12 @@ class Run:
         if self.foresee:
             self.value_evaluator.close()
         frame = pd.DataFrame(self.eval_rows, columns=EVAL_COLUMNS)
-        from algos.plot import carry_forward, curves
+        if len(frame):
+            from algos.plot import carry_forward, curves
 
-        curves({self.algorithm: carry_forward(frame, self.diverged)}, self.folder / "curve.png", self.args.env_id)
+            label = "return of the deterministic policy" if self.evaluator else "return of training episodes"
+            scores = {self.algorithm: carry_forward(frame, self.diverged)}
+            curves(scores, self.folder / "curve.png", self.args.env_id, label)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
         self._say(f"\n{self.algorithm}\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
         for seed, rows in final.groupby("seed"):

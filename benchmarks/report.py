@@ -265,8 +265,12 @@ def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[s
             own = results.final[(results.final["task"] == task) & (results.final["algorithm"] == algorithm)]
             cells.append(number(own[f"{results.score}_normalised"].mean(), 3))
         table.rows.append(cells)
+    training = {protocol(config)["evaluation episodes"] == 0 for config in results.scores.sources}
+    whose = " or of ".join(
+        ["the deterministic policy"] * (False in training) + ["training episodes"] * (True in training)
+    )
     text = (
-        "Returns of the deterministic policy: mean over seeds of each seed's score with a bootstrap interval, and the "
+        f"Returns of {whose}: mean over seeds of each seed's score with a bootstrap interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards. Curves show the mean "
         f"over seeds, with a 95% interval where there are at most {figures.MOST_BANDS} of them."
     )

@@ -2,11 +2,13 @@
 
     python -m benchmarks.throughput          scripts: sac.py against SAC of Stable-Baselines3 and SBX; dsac_t.py
     python -m benchmarks.throughput envs     batched MuJoCo against gymnasium.make_vec(..., "sync")
+    python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
 
 Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
 installed is left out and said so. `seconds to step 2,000` shows what compilation costs at the start. On a CPU, scripts
-are measured for one seed and for four, on CUDA for one and for sixteen.
+are measured for one seed and for four, on CUDA for one and for sixteen. Of streams, `cost` is the time of a run-step
+over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the steps over the first's.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -40,24 +42,27 @@ from envs import make_vec
 from envs.mujoco import quiet_mujoco
 
 SCRIPTS = Path(__file__).parents[1] / "single_file"
+WARM_UP = 2_000  # environment steps before the clock starts
 
 
 @dataclass
 class Args:
-    what: Annotated[Literal["scripts", "envs", "tables"], tyro.conf.Positional] = "scripts"
+    what: Annotated[Literal["scripts", "envs", "streams", "tables"], tyro.conf.Positional] = "scripts"
     """what to measure, or tables: write what is stored as Markdown"""
     rounds: int = 3
     """times that every figure is measured, in turns"""
+    stream_seeds: tuple[int, ...] = (1, 8, 16, 32, 64)
+    """numbers of seeds (streams)"""
     num_envs: int = 16
     """environments of a batch (envs)"""
     env_ids: tuple[str, ...] = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
     """tasks (envs)"""
     env_id: str = "HalfCheetah-v5"
-    """task (scripts)"""
+    """task (scripts, streams)"""
     threads: int = 2
-    """CPU threads of torch (scripts)"""
+    """CPU threads of torch (scripts, streams)"""
     steps: int = 3_000
-    """environment steps that are timed (scripts)"""
+    """environment steps that are timed (scripts, streams)"""
     device: str = "auto"
     """where scripts train: cpu, cuda or auto"""
     peers: bool = True
@@ -120,24 +125,51 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
-    """Steps per second of each seed, by the seconds in the script's own log, and the seconds before the clock starts.
-
-    Evaluation is not counted; before the clock starts, the script does 1,000 steps and 1,000 steps with updates.
-    """
-    warm_up = 2_000
+def script_log(script: str, args: Args, seeds: int, *flags: str) -> pd.Series:
+    """Seconds in the script's own log by environment steps of each seed. Evaluation is not counted."""
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
-            "--learning-starts", "1000", "--total-steps", str(warm_up + args.steps), "--log-every", "500",
-            "--eval-every", "1000000", "--eval-episodes", "1", "--device", args.device, "--threads", str(args.threads),
-            "--out", out, "--quiet", *flags,
+            "--total-steps", str(WARM_UP + args.steps), "--log-every", "500", "--eval-every", "1000000",
+            "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
         subprocess.run(command, check=True, env=os.environ | cold | {"OMP_NUM_THREADS": str(args.threads)})
         log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
-    seconds = log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
-    return args.steps / (seconds[warm_up + args.steps] - seconds[warm_up]), seconds[warm_up]
+    return log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
+
+
+def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
+    """Steps per second of each seed, and the seconds before the clock starts: 1,000 steps and 1,000 with updates."""
+    seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
+    return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
+
+
+def measure_streams(args: Args) -> list[dict[str, Any]]:
+    """Streaming learners: many at once on the same threads, how long they take to start, and whether they slow down."""
+    kinds = [(f"stream_ac, {n} seed{'s' * (n > 1)}", n, ()) for n in args.stream_seeds]
+    kinds.append(("stream_ac --no-compile, 1 seed", 1, ("--no-compile",)))
+    logs: dict[str, list[pd.Series]] = {name: [] for name, *_ in kinds}
+    third = args.steps // 3 // 500 * 500
+    for _ in range(args.rounds):
+        for name, seeds, flags in kinds:
+            logs[name].append(script_log("stream_ac", args, seeds, *flags))
+            rate = args.steps / (logs[name][-1][WARM_UP + args.steps] - logs[name][-1][WARM_UP])
+            print(f"{name}: {rate * seeds:,.0f} run-steps/s", flush=True)
+    rows = []
+    for name, seeds, _ in kinds:
+        seconds = [log[WARM_UP + args.steps] - log[WARM_UP] for log in logs[name]]
+        early = [log[WARM_UP + third] - log[WARM_UP] for log in logs[name]]
+        late = [log[WARM_UP + args.steps] - log[WARM_UP + args.steps - third] for log in logs[name]]
+        row: dict[str, Any] = {"name": name, "rate": args.steps / statistics.median(seconds)}
+        row["run-steps/s"] = row["rate"] * seeds
+        row["late / early"] = statistics.median(e / x for e, x in zip(early, late, strict=True))
+        row["seconds to step 2,000"] = statistics.median(log[WARM_UP] for log in logs[name])
+        rows.append(row)
+    best = max(row["run-steps/s"] for row, (_, seeds, _) in zip(rows, kinds, strict=True) if seeds >= 8)
+    for row, (_, seeds, _) in zip(rows, kinds, strict=True):
+        row["cost"] = best / row["run-steps/s"] if seeds >= 8 else math.nan
+    return rows
 
 
 def peer_rate(library: str, args: Args) -> float:
@@ -210,9 +242,9 @@ def main(args: Args) -> None:
     if args.what == "tables":
         write_tables(args.out)
         return
-    rows = measure_envs(args) if args.what == "envs" else measure_scripts(args)
+    rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams}[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
-    fine = ("ratio", "physics")
+    fine = ("ratio", "physics", "late", "cost")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from algos.run import folder_of
+
 torch.set_num_threads(1)
 
 
@@ -35,7 +37,7 @@ def train(tmp_path):
             module.main(args)
         except SystemExit as stop:
             code = stop.code
-        return Result(args.out / args.env_id / script / args.variant, code)
+        return Result(folder_of(args, script), code)
 
     return run
 

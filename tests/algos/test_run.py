@@ -27,18 +27,20 @@ TINY = {
     "hidden": (16,), "eval_every": 20, "eval_episodes": 2, "log_every": 10, "checkpoint_every": 20,
 }  # fmt: skip
 FLAGS = [
-    "--env-id", "InvertedPendulum-v5", "--seeds", "0:2", "--learning-starts", "50", "--batch-size", "8",
-    "--hidden", "16", "--eval-every", "70", "--eval-episodes", "2", "--log-every", "50", "--checkpoint-every", "100",
-    "--device", "cpu", "--threads", "1",
+    "--env-id", "InvertedPendulum-v5", "--seeds", "0:2", "--hidden", "16", "--eval-every", "70", "--log-every", "50",
+    "--checkpoint-every", "100", "--device", "cpu", "--threads", "1",
 ]  # fmt: skip
+OWN_FLAGS = {"stream_ac": ["--no-compile"]}
+OFF_POLICY = ["--learning-starts", "50", "--batch-size", "8", "--eval-episodes", "2"]
 
 
 def command(out: Path, *flags: str, script: str = "sac") -> list[str]:
-    return [sys.executable, str(ROOT / "single_file" / f"{script}.py"), "--out", str(out), *FLAGS, *flags]
+    path, own = ROOT / "single_file" / f"{script}.py", OWN_FLAGS.get(script, OFF_POLICY)
+    return [sys.executable, str(path), "--out", str(out), *FLAGS, *own, *flags]
 
 
 def parameters(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(max(out.rglob("*.safetensors")))
+    return load_file(max(out.rglob("checkpoint/*.safetensors")))
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
     return process.wait()
 
 
-@pytest.mark.parametrize("script", ["sac", "dsac_t"])
+@pytest.mark.parametrize("script", ["sac", "dsac_t", "stream_ac"])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     steps = ("--total-steps", "1500")
     finish(tmp_path / "whole", *steps, script=script)
