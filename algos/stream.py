@@ -26,6 +26,12 @@ from envs.seeded import Task
 from envs.seeding import sub_seed
 
 EPS = 1e-8  # of the running statistics, inside the root
+# By the size of images, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
+Convolutions = tuple[tuple[int, int, int], ...]
+IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
+    (10, 10): (((16, 3, 1),), (128,), 1),
+    (84, 84): (((32, 8, 5), (64, 4, 3), (64, 3, 2)), (256,), 4),
+}
 
 
 def column(x: Tensor, like: Tensor) -> Tensor:
@@ -84,21 +90,16 @@ def activate(x: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """R networks: obs [R, *shape] -> [R, out].
+    """R networks: features [R, *shape] -> [R, out].
 
-    `shape` is (O,) for vectors or (C, H, W) for images; images go through `convolutions`, (channels, kernel, stride)
-    each, before the hidden layers.
+    `shape` is (O,) for vectors or (C, H, W) for images, which go through the convolutions of IMAGES first; their hidden
+    layers are those of IMAGES where `hidden` is empty.
     """
 
-    def __init__(
-        self,
-        runs: int,
-        shape: Sequence[int],
-        hidden: Sequence[int],
-        out: int,
-        convolutions: Sequence[tuple[int, int, int]] = (),
-    ):
+    def __init__(self, runs: int, shape: Sequence[int], hidden: Sequence[int], out: int):
         super().__init__()
+        convolutions, usual, _ = IMAGES[tuple(shape[1:])] if len(shape) == 3 else ((), (), 1)
+        hidden = hidden or usual
         self.convolutions = nn.ModuleList()
         for channels, kernel, stride in convolutions:
             self.convolutions.append(Conv(runs, shape[0], channels, kernel, stride))
@@ -273,35 +274,57 @@ class Clock(nn.Module):
 class Features(nn.Module):
     """What networks see of raw observations [R, O]: normalised by running statistics, then the time, [R, O + 1].
 
-    `shape` is the observation's; images keep theirs and have no clock. `limit` 0 leaves out the clock.
+    Images [C, H, W] have no time; where IMAGES says so, the last frames are stacked, each as it was normalised when it
+    came, and the first one of an episode fills the stack. Without a time limit there is no time either.
     """
 
-    def __init__(self, runs: int, shape: Sequence[int], limit: int):
+    frames: Tensor
+
+    def __init__(self, runs: int, task: Task):
         super().__init__()
-        self.shape = tuple(shape)
-        self.statistics = Statistics(runs, math.prod(shape))
-        self.clock = Clock(runs, limit) if limit else None
-        self.out_shape = (self.shape[0] + 1,) if self.clock else self.shape
+        self.shape, self.stack, images = task.obs_shape, 1, len(task.obs_shape) == 3
+        if images and self.shape[1:] not in IMAGES:
+            sizes = " or ".join(f"{height}x{width}" for height, width in IMAGES)
+            size = "x".join(map(str, self.shape[1:]))
+            raise UserError(f"--env-id: {task.env_id} has images of {size}; this needs {sizes}, or vectors")
+        self.statistics = Statistics(runs, math.prod(self.shape))
+        self.clock = Clock(runs, task.limit) if task.limit and not images else None
+        self.out_shape: tuple[int, ...] = self.shape
+        if images and (stack := IMAGES[self.shape[1:]][2]) > 1:
+            self.stack, self.out_shape = stack, (stack * self.shape[0], *self.shape[1:])
+            self.register_buffer("frames", torch.zeros(runs, *self.out_shape))
+        elif self.clock:
+            self.out_shape = (math.prod(self.shape) + 1,)
 
     @torch.no_grad()
     def start(self, obs: Tensor, here: Tensor) -> Tensor:
         """Features of the first observations of episodes, where `here` [R] is 1; elsewhere nothing changes."""
         self.statistics.update(obs, here)
+        x = self.statistics.normalise(obs)
         if self.clock:
             self.clock.start(here)
-        return self._with_time(obs, self.clock.time if self.clock else None)
+            return self._with_time(x, self.clock.time)
+        x = x.view(len(x), *self.shape)
+        if self.stack > 1:
+            x = x.repeat(1, self.stack, 1, 1)
+            self.frames.copy_(torch.where(column(here, x) > 0, x, self.frames))
+        return x
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> Tensor:
         """Features of the observations after a step."""
         self.statistics.update(obs)
-        return self._with_time(obs, self.clock.tick() if self.clock else None)
-
-    def _with_time(self, obs: Tensor, time: Tensor | None) -> Tensor:
         x = self.statistics.normalise(obs)
-        if time is not None:
-            return torch.cat([x, time.to(x.dtype)[:, None]], 1)
-        return x.view(len(x), *self.shape)
+        if self.clock:
+            return self._with_time(x, self.clock.tick())
+        x = x.view(len(x), *self.shape)
+        if self.stack > 1:
+            x = torch.cat([self.frames[:, self.shape[0] :], x], 1)
+            self.frames.copy_(x)
+        return x
+
+    def _with_time(self, x: Tensor, time: Tensor) -> Tensor:
+        return torch.cat([x, time.to(x.dtype)[:, None]], 1)
 
 
 class Learner:

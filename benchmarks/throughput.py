@@ -147,6 +147,7 @@ def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float
 
 def measure_streams(args: Args) -> list[dict[str, Any]]:
     """Streaming learners: many at once on the same threads, how long they take to start, and whether they slow down."""
+    kinds: list[tuple[str, int, tuple[str, ...]]]
     kinds = [(f"stream_ac, {n} seed{'s' * (n > 1)}", n, ()) for n in args.stream_seeds]
     kinds.append(("stream_ac --no-compile, 1 seed", 1, ("--no-compile",)))
     logs: dict[str, list[pd.Series]] = {name: [] for name, *_ in kinds}

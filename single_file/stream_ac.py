@@ -62,7 +62,7 @@ class Args(RunArgs):
     adaptive: bool = False
     """AdaptiveObGD: traces divided by the root of their second moment"""
     hidden: Widths = ()
-    """widths of hidden layers; by default 128 128, for discrete actions 32 32, for images 128 behind a convolution"""
+    """widths of hidden layers; by default 128 128, with discrete actions 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
 
@@ -73,14 +73,13 @@ class StreamAC:
     def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
         self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
         images = len(task.obs_shape) == 3
-        convolutions = ((16, 3, 1),) if images else ()
-        hidden = args.hidden or ((128,) if images else (32, 32) if task.discrete else (128, 128))
+        hidden = args.hidden or (() if images else (32, 32) if task.discrete else (128, 128))
         outputs = task.act_size if task.discrete else 2 * task.act_size
 
-        self.features = Features(runs, task.obs_shape, 0 if images else task.limit).to(device)
+        self.features = Features(runs, task).to(device)
         self.reward_scaler = RewardScaler(runs, args.discount).to(device)
-        self.actor = Network(runs, self.features.out_shape, hidden, outputs, convolutions)
-        self.critic = Network(runs, self.features.out_shape, hidden, 1, convolutions)
+        self.actor = Network(runs, self.features.out_shape, hidden, outputs)
+        self.critic = Network(runs, self.features.out_shape, hidden, 1)
         for name, network in (("actor", self.actor), ("critic", self.critic)):
             initialise(network, runs, generators(seeds, name))
             network.to(device)

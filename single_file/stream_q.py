@@ -65,7 +65,7 @@ class Args(RunArgs):
     adaptive: bool = False
     """AdaptiveObGD: traces divided by the root of their second moment"""
     hidden: Widths = ()
-    """widths of hidden layers; by default 32 32, for images 128 behind a convolution"""
+    """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
 
@@ -75,13 +75,10 @@ class StreamQ:
 
     def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
         self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
-        images = len(task.obs_shape) == 3
-        hidden = args.hidden or ((128,) if images else (32, 32))
-        self.features = Features(runs, task.obs_shape, 0 if images else task.limit).to(device)
+        self.features = Features(runs, task).to(device)
         self.reward_scaler = RewardScaler(runs, args.discount).to(device)
-        self.critic = Network(
-            runs, self.features.out_shape, hidden, task.act_size, convolutions=((16, 3, 1),) if images else ()
-        )
+        hidden = args.hidden or (() if len(task.obs_shape) == 3 else (32, 32))
+        self.critic = Network(runs, self.features.out_shape, hidden, task.act_size)
         initialise(self.critic, runs, generators(seeds, "critic"))
         self.critic.to(device)
         self.obgd = ObGD(self.critic, args.kappa, args.discount * args.trace, args.lr, args.adaptive)

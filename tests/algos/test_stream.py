@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from algos.errors import UserError
 from algos.nn import initialise
 from algos.random import generators
 from algos.stream import Clock, Conv, Features, Network, ObGD, RewardScaler, SparseLinear, Statistics, activate
+from envs import Task
 
 D = torch.float64
 
@@ -141,7 +143,7 @@ def test_time_begins_with_the_first_step():
 
 
 def test_features_of_the_first_observation_are_zero_and_the_time():
-    features = Features(2, (3,), 10)
+    features = Features(2, Task("Made-v0", (3,), 1, False, (-1.0,), (1.0,), 10))
     first = features.start(torch.randn(2, 3, dtype=D), torch.ones(2))
     assert first.tolist() == [[0, 0, 0, -0.5]] * 2
 
@@ -191,3 +193,28 @@ def test_a_convolution_is_torchs():
         weight = conv.linear.weight[run].view(5, 3, 3, 3)
         expected = torch.nn.functional.conv2d(x[run], weight, conv.linear.bias[run], stride=2)
         torch.testing.assert_close(conv(x)[run], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_frames_are_stacked_as_they_were_normalised_and_the_first_fills_the_stack():
+    features = Features(2, Task("Made-v0", (1, 84, 84), 3, True, (), (), 0))
+    assert features.out_shape == (4, 84, 84)
+    obs = torch.randn(4, 2, 84 * 84, dtype=D)
+    assert (features.start(obs[0], torch.ones(2)) == 0).all()
+    one, two = features(obs[1]).clone(), features(obs[2]).clone()
+    assert torch.equal(two[:, 2], one[:, 3]) and (two[:, :2] == 0).all() and (two[:, 3] != 0).any()
+    again = features.start(obs[3], torch.tensor([0.0, 1.0]))
+    assert torch.equal(features.frames[0], two[0]) and torch.equal(features.frames[1], again[1])
+    assert torch.equal(again[1, 0], again[1, 3])
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "expected"), [((4, 10, 10), 3, 132_179), ((4, 84, 84), 4, 144_804), ((5,), 2, 1_314)]
+)
+def test_networks_have_the_sizes_of_the_official_ones(shape, out, expected):
+    network = Network(1, shape, () if len(shape) == 3 else (32, 32), out)
+    assert sum(p.numel() for p in network.parameters()) == expected
+
+
+def test_images_of_another_size_are_refused():
+    with pytest.raises(UserError, match="images of 64x64; this needs 10x10 or 84x84"):
+        Features(1, Task("Made-v0", (3, 64, 64), 3, True, (), (), 0))
