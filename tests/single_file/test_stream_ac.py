@@ -2,6 +2,7 @@
 
 import gc
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -294,3 +295,35 @@ def test_what_a_learner_cannot_take_is_said_in_a_sentence(tmp_path):
     learner.start([0.0] * 7)
     with pytest.raises(ValueError, match="reward must be a finite number"):
         learner.step([0.0] * 7, math.inf, False)
+
+
+def test_the_readmes_loop_works(train, tmp_path, monkeypatch):
+    text = (Path(stream_ac.__file__).parents[1] / "README.md").read_text()
+    code = next(part for part in text.split("```python\n")[1:] if "Learner.load" in part).split("```")[0]
+    flags = {**SHORT, "env_id": "HalfCheetah-v5", "eval_every": 100}
+    result = train("stream_ac", seeds=("3", "4"), total_steps=20, **flags)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(result.folder.parents[2])
+    taken = []
+
+    class Robot:
+        def reset(self):
+            return [0.0] * 17
+
+        def step(self, action):
+            taken.append(action)
+            return [float(len(taken))] * 17, 1.0, len(taken) % 7 == 0
+
+    exec(code.replace("100_000", "20"), {"robot": Robot()})
+    assert len(taken) == 20 and all(action.shape == (6,) for action in taken)
+    saved = Learner.load("robot.safetensors", StreamAC)
+    assert saved.agent.features.statistics.count.item() == 20 + 1 + 20 + 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("script", "env_id", "message"),
+    [("stream_q", "HalfCheetah-v5", "Box actions"), ("stream_ac", "Blackjack-v1", "observations")],
+)
+def test_unfit_tasks_are_refused_in_a_sentence(script, env_id, message, train):
+    with pytest.raises(UserError, match=message):
+        train(script, env_id=env_id, total_steps=10, compile=False)
