@@ -147,7 +147,7 @@ class ObGD(nn.Module):
             if adaptive:
                 self.register_buffer(f"square{i}", torch.zeros_like(weight, requires_grad=False))
         if adaptive:
-            self.register_buffer("steps", torch.zeros(runs, dtype=torch.float64))
+            self.register_buffer("steps", torch.zeros(runs, dtype=torch.float64, device=self.weights[0].device))
 
     @property
     def weights(self) -> list[nn.Parameter]:

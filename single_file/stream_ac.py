@@ -132,7 +132,8 @@ class StreamAC:
         reward = self.reward_scaler(reward, done)
         next_state, done = self.features(next_obs), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)
-        log_prob, entropy = self.log_prob_and_entropy(self.actor(self.state), self.action)
+        out = self.actor(self.state)
+        log_prob, entropy = self.log_prob_and_entropy(out, self.action)
         with torch.no_grad():
             next_value = self.critic(next_state).squeeze(-1)
             delta = reward + self.args.discount * (1 - done) * next_value - value
@@ -142,10 +143,11 @@ class StreamAC:
         actor_bound = self.actor_obgd.step(delta, self.actor_obgd.gradients(objective), done)
         critic_bound = self.critic_obgd.step(delta, self.critic_obgd.gradients(value), done)
         self.state.copy_(next_state)
-        return {
-            "value": value.detach(), "td_error": delta.abs(), "entropy": entropy.detach(),
-            "actor_bound": actor_bound, "critic_bound": critic_bound,
-        }  # fmt: skip
+        metrics = {"value": value, "td_error": delta.abs(), "entropy": entropy}
+        metrics |= {"actor_bound": actor_bound, "critic_bound": critic_bound}
+        if not self.task.discrete:
+            metrics["least_std"] = self.gaussian(out)[1].amin(-1)  # nothing keeps it from 0
+        return {name: metric.detach() for name, metric in metrics.items()}
 
     def step(
         self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, first_obs: Tensor | None = None
