@@ -79,25 +79,27 @@ def seen(discount: float) -> int:
 
 SEASONS_ROWS = 69_680
 SEASONS_HOURS = 0.25  # between rows
-# base [MW], daily and weekly amplitude [MW], hour of the daily peak, standard deviation of the noise [MW]
+# base [MW], daily and weekly amplitude [MW], hour of the daily and day of the four-weekly peak, std of the noise [MW]
 SEASONS_LOADS = (
-    (24.0, 6.0, 2.0, 11.0, 1.0),
-    (18.0, 5.0, 1.5, 19.0, 0.8),
-    (14.0, 3.0, 2.5, 13.0, 0.8),
-    (10.0, 4.0, 0.5, 20.0, 0.6),
-    (8.0, 1.0, 1.0, 9.0, 0.5),
-    (6.0, 2.0, 0.5, 7.0, 0.4),
+    (24.0, 6.0, 2.0, 11.0, 6.0, 1.0),
+    (18.0, 5.0, 1.5, 19.0, 9.0, 0.8),
+    (14.0, 3.0, 2.5, 13.0, 3.0, 0.8),
+    (10.0, 4.0, 0.5, 20.0, 12.0, 0.6),
+    (8.0, 1.0, 1.0, 9.0, 20.0, 0.5),
+    (6.0, 2.0, 0.5, 7.0, 26.0, 0.4),
 )
 
 
 def seasons() -> Series:
     """A made series like the electricity transformers' (ETTm2): 69,680 rows at 15 minutes, from noon of 1 July on.
 
-    Six loads in MW: a base that wanders (15% of itself, correlated over 60 days), a daily cycle with a second harmonic
-    whose amplitude wanders (30%, over 30 days), a weekly cycle, and noise correlated over 3 hours. The seventh column
-    is the target, the oil's temperature in degrees Celsius: it follows with a lag of 8 hours the surroundings (15, a
-    yearly cycle of 10 and a daily one of 4, weather of 3 correlated over 30 days) plus 0.4 per MW of all loads, and is
-    read with an error of 0.2. Noise is Gaussian, of first-order autoregressions, from a generator with a fixed seed.
+    Six loads in MW: a base that wanders (8% of itself, correlated over 60 days) and has a cycle of four weeks (25%, the
+    rota of those who draw it), a daily cycle with a second harmonic whose amplitude wanders (30%, over 30 days), a
+    weekly cycle, and noise correlated over 3 hours. The seventh column is the target, the oil's temperature in degrees
+    Celsius: it follows with a lag of 12 hours the surroundings (15, a yearly cycle of 8 and a daily one of 4, weather
+    of 1.5 correlated over 30 days) plus 0.4 per MW of all loads, and is read with an error of 0.2. Noise is Gaussian,
+    of first-order autoregressions, from a generator with a fixed seed. What is slow in it can be foreseen from averages
+    over days, such as stream TD sees, by the cycles' phases.
     """
     random = np.random.RandomState(2016)  # whose sequence is frozen for all releases of NumPy
     hours = np.arange(SEASONS_ROWS) * SEASONS_HOURS
@@ -109,14 +111,14 @@ def seasons() -> Series:
         return np.cos(2 * np.pi * (hours + 12 - peak) / period)
 
     loads = []
-    for base, daily, weekly, peak, noise in SEASONS_LOADS:
-        level = base * (1 + 0.15 * wander(60 * 24))
+    for base, daily, weekly, hour, day, noise in SEASONS_LOADS:
+        level = base * (1 + 0.08 * wander(60 * 24) + 0.25 * cycle(28 * 24, day * 24))
         amplitude = daily * (1 + 0.3 * wander(30 * 24))
-        shape = cycle(24, peak) + 0.4 * cycle(12, peak - 3)
+        shape = cycle(24, hour) + 0.4 * cycle(12, hour - 3)
         loads.append(level + amplitude * shape + weekly * cycle(7 * 24, 60) + noise * wander(3))
-    surroundings = 15 + 10 * cycle(365.25 * 24, 21 * 24) + 4 * cycle(24, 15) + 3 * wander(30 * 24)
+    surroundings = 15 + 8 * cycle(365.25 * 24, 21 * 24) + 4 * cycle(24, 15) + 1.5 * wander(30 * 24)
     heat = surroundings + 0.4 * np.sum(loads, 0)
-    oil = lagged(heat, 8 / SEASONS_HOURS) + 0.2 * random.standard_normal(SEASONS_ROWS)
+    oil = lagged(heat, 12 / SEASONS_HOURS) + 0.2 * random.standard_normal(SEASONS_ROWS)
     names = (*(f"load_{i + 1}" for i in range(len(loads))), "oil_temperature")
     return Series("seasons", names, np.stack([*loads, oil], 1), names[-1])
 

@@ -244,7 +244,7 @@ def main(args: Args) -> None:
         if step % args.eval_every == 0 or step == args.total_steps:
             begin = (step - 1) // args.eval_every * args.eval_every + 1
             truth = envs.returns[begin : min(step + 1, envs.known)]
-            envs.ended = score.take(truth, min(args.eval_every, args.total_steps) // 2)
+            envs.ended = score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2)
 
     if not run.finished:
         truth = np.where(np.arange(len(envs.returns)) < envs.known, envs.returns, np.nan)[: args.total_steps + 1]
