@@ -100,7 +100,8 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], path: Path, ti
     row[0][0].set(ylabel="discounted sum of cumulants to come")
     row[0][-1].legend(frameon=False, loc="best")
     figure.suptitle(title)
-    figure.text(0.99, 0.012, "mean of seeds with one standard deviation", ha="right", fontsize=7, color="#666")
+    note = "predictions: mean of seeds with one standard deviation; true sums end where the series' end cuts them"
+    figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
     part = path.with_name(path.name + ".part")
     figure.savefig(part, format="png")
     plt.close(figure)

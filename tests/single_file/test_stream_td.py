@@ -204,6 +204,7 @@ def test_it_learns_seasons(train):
     result = train("stream_td", seeds=("0", "1"), total_steps=3_000, eval_every=1_000, **EAGER)
     table = pd.read_parquet(result.folder / "eval.parquet").pivot(index="seed", columns="step", values="return")
     assert (table[3_000] > table[1_000] + 5).all()
+    assert (table[3_000] > -10).all()  # about -1; without learning -100 and less
 
 
 def test_it_foresees_a_sum_of_waves(tmp_path):
