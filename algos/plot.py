@@ -68,3 +68,41 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
     figure.savefig(part, format="png")
     plt.close(figure)
     part.replace(path)
+
+
+def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], path: Path, title: str) -> None:
+    """Writes a PNG of predicted against true returns, side by side over stretches of a stream.
+
+    Each panel is the number of its first step, the true returns [n], NaN where they are not known, and predictions
+    [seeds, n]. Seeds with predictions that are not finite are left out.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
+    figure, row = plt.subplots(1, len(panels), figsize=(11, 4), dpi=150, layout=layout, sharey=True, squeeze=False)
+    for axes, (start, truth, predicted) in zip(row[0], panels, strict=True):
+        steps = start + np.arange(len(truth))
+        predicted = predicted[np.isfinite(predicted).all(1)]
+        axes.plot(steps, truth, color="#222", linewidth=1.4, label="true")
+        if len(predicted):
+            mean, std = predicted.mean(0), predicted.std(0)
+            seeds = f"{len(predicted)} seed{'s' if len(predicted) > 1 else ''}"
+            axes.fill_between(steps, mean - std, mean + std, color=PALETTE[0], alpha=0.25, linewidth=0)
+            axes.plot(steps, mean, color=PALETTE[0], linewidth=1.2, label=f"predicted, {seeds}")
+        axes.set(xlabel="steps")
+        axes.xaxis.set_major_formatter(thousands)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    row[0][0].set(ylabel="discounted sum of cumulants to come")
+    row[0][-1].legend(frameon=False, loc="best")
+    figure.suptitle(title)
+    note = "predictions: mean of seeds with one standard deviation; true sums end where the series' end cuts them"
+    figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
+    part = path.with_name(path.name + ".part")
+    figure.savefig(part, format="png")
+    plt.close(figure)
+    part.replace(path)

@@ -106,7 +106,7 @@ class Run:
 
     `env_options` go to the environments; `make_envs` makes others than those of --env-id. With 0 evaluation episodes
     the score is that of the training episodes that ended since the last evaluation; a seed of which none did keeps the
-    one it had.
+    one it had. `score` names it where it is no return, for the terminal and the curve.
     """
 
     def __init__(
@@ -116,9 +116,11 @@ class Run:
         envs_per_run: int = 1,
         *,
         make_envs: Callable[[list[int], torch.device], Any] | None = None,
+        score: str = "return",
         **env_options: Any,
     ):
         self.args, self.algorithm, self.envs_per_run = args, algorithm, envs_per_run
+        self.score_name, self.digits = score, 1 if score == "return" else 3
         check(args)
         self.seeds = parse_seeds(args.seeds)
         self.runs = len(self.seeds)
@@ -324,7 +326,7 @@ class Run:
             self.diverged = {int(seed): step for seed, step in facts["diverged"].items()}
             for seed in self.diverged:
                 self._freeze(self.seeds.index(seed))
-            self.episodes, self.scored = ([tuple(e) for e in facts[name]] for name in ("episodes", "scored"))
+            self.episodes, self.scored = ([tuple(e) for e in facts.get(name, [])] for name in ("episodes", "scored"))
             self.eval_rows = self._read("eval.parquet", EVAL_COLUMNS)
             self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
             if not self.envs.resumable and not facts["final"]:
@@ -464,9 +466,11 @@ class Run:
             self._write_tables()
         if scores:
             self.score = float(np.mean(scores))
-            self.progress.set_postfix_str(f"return {self.score:.1f}")
-            spread = f" ({min(scores):.1f} to {max(scores):.1f} over {len(scores)} seeds)" if len(scores) > 1 else ""
-            self._say(f"{self.algorithm:<7} step {self.step:>9,}  return {self.score:9.1f}{spread}")
+            name, digits = self.score_name, self.digits
+            self.progress.set_postfix_str(f"{name} {self.score:.{digits}f}")
+            spread = f" ({min(scores):.{digits}f} to {max(scores):.{digits}f} over {len(scores)} seeds)"
+            spread = spread if len(scores) > 1 else ""
+            self._say(f"{self.algorithm:<7} step {self.step:>9,}  {name} {self.score:9.{digits}f}{spread}")
         self.evaluation_seconds += time.perf_counter() - started
 
     def _rows_before(self, seed: int) -> list[tuple[float, int]]:
@@ -490,15 +494,18 @@ class Run:
             from algos.plot import carry_forward, curves
 
             label = "return of the deterministic policy" if self.evaluator else "return of training episodes"
+            label = label if self.score_name == "return" else self.score_name
             scores = {self.algorithm: carry_forward(frame, self.diverged)}
             curves(scores, self.folder / "curve.png", self.args.env_id, label)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
-        self._say(f"\n{self.algorithm}\n{'seed':>6}  {'final return':>12}  {'std':>8}  {'steps':>10}")
+        heading, digits = f"final {self.score_name}", self.digits
+        self._say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
         for seed, rows in final.groupby("seed"):
             note = f"  diverged before step {self.diverged[seed]:,}" if seed in self.diverged else ""
             scores = rows["return"]
             self._say(
-                f"{seed:>6}  {scores.mean():>12.1f}  {scores.std(ddof=0):>8.1f}  {rows['step'].iloc[0]:>10,}{note}"
+                f"{seed:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  "
+                f"{rows['step'].iloc[0]:>10,}{note}"
             )
         rate = self.step / max(self.seconds, 1e-9)
         self._say(f"{rate:,.0f} steps/s for each of {self.runs} seeds; tables, curve and checkpoint in {self.folder}")

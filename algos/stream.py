@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from algos.arguments import Range
 from algos.checkpoint import load_tensors, tensors_of, write_atomically
 from algos.errors import UserError
 from envs.seeded import Task
 from envs.seeding import sub_seed
 
 EPS = 1e-8  # of the running statistics, inside the root
+Hidden = Annotated[tuple[int, ...], Range(10)]  # widths; SparseInit leaves a layer with fewer inputs without any weight
 # By the size of images, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
 Convolutions = tuple[tuple[int, int, int], ...]
 IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
@@ -57,7 +59,7 @@ class SparseLinear(nn.Module):
         bound = 1 / math.sqrt(fan_in)
         weight = torch.empty(fan_out, fan_in).uniform_(-bound, bound, generator=generator)
         order = torch.rand(fan_out, fan_in, generator=generator).argsort(1)
-        zeros = math.ceil(0.9 * fan_in - 1e-9)
+        zeros = math.ceil(0.9 * fan_in)
         with torch.no_grad():
             self.weight[row].copy_(weight.scatter(1, order[:, :zeros], 0.0))
             self.bias[row].zero_()
@@ -218,10 +220,8 @@ class Statistics(nn.Module):
         return torch.where(self.count > 1, self.squares / (self.count - 1).clamp(min=1), 1.0)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """x [R, ..., n] with the statistics of this moment, in the precision of networks."""
-        lead = (len(x), *[1] * (x.dim() - 2), -1)
-        x = (x - self.mean.view(lead)) / (self.variance() + EPS).sqrt().view(lead)
-        return x.to(torch.get_default_dtype())
+        """x [R, n] with the statistics of this moment, in the precision of networks."""
+        return ((x - self.mean) / (self.variance() + EPS).sqrt()).to(torch.get_default_dtype())
 
 
 class RewardScaler(nn.Module):
@@ -342,45 +342,49 @@ class Learner:
     It goes on learning with its normalisers where the run left off. `agent` is that of one run.
     """
 
-    def __init__(self, agent: Any, seed: int = 0):
-        self.agent = agent
-        self.generator = torch.Generator().manual_seed(sub_seed(seed, "learner"))
+    def __init__(self, agent: Any, generator: torch.Generator):
+        self.agent, self.generator = agent, generator
 
     @staticmethod
     def load(path: str | Path, kind: type, seed: int | None = None) -> "Learner":
         """The learner of one seed in a file that a run or `save` wrote; `kind` is its class, such as StreamAC.
 
-        Raises UserError if the file is damaged, is another algorithm's, or has not just one seed and none is named.
+        Raises UserError if the file is damaged, is another algorithm's, has not just one seed and none is named, or if
+        that seed has diverged.
         """
         try:
             with safe_open(path, "pt") as file:
                 facts = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
             found, seeds = facts["algorithm"], facts["seeds"]
-            task = Task(**tuples(facts["task"]))
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            if found != kind.__name__:
+                raise UserError(f"{path} holds a learner of {found}, not of {kind.__name__}")
+            if seed is None and len(seeds) > 1:
+                raise UserError(f"{path} holds the seeds {', '.join(map(str, seeds))}: say which")
+            seed = seeds[0] if seed is None else seed
+            if seed not in seeds:
+                raise UserError(f"{path} has no seed {seed}, it holds {', '.join(map(str, seeds))}")
+            args = get_type_hints(kind.__init__)["args"](**tuples(facts["args"]))  # type: ignore[misc]
+            agent = kind(args, Task(**tuples(facts["task"])), [seed], torch.device("cpu"))
+            generator = torch.Generator().manual_seed(sub_seed(seed, "learner"))
+            if (drawn := state.pop("generator", None)) is not None:
+                generator.set_state(drawn)
+            row = seeds.index(seed)
+            own = {name: tensor[row : row + 1].clone() for name, tensor in state.items()}
+            load_tensors(agent, own)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise UserError(f"{path} is no streaming learner's file ({error})") from None
-        if found != kind.__name__:
-            raise UserError(f"{path} holds a learner of {found}, not of {kind.__name__}")
-        if seed is None and len(seeds) > 1:
-            raise UserError(f"{path} holds the seeds {', '.join(map(str, seeds))}: say which")
-        seed = seeds[0] if seed is None else seed
-        if seed not in seeds:
-            raise UserError(f"{path} has no seed {seed}, it holds {', '.join(map(str, seeds))}")
-        args = get_type_hints(kind.__init__)["args"](**tuples(facts["args"]))  # type: ignore[misc]
-        agent = kind(args, task, [seed], torch.device("cpu"))
-        row = seeds.index(seed)
-        load_tensors(agent, {name: tensor[row : row + 1].clone() for name, tensor in state.items()})
-        return Learner(agent, seed)
+        if not all(tensor.isfinite().all() for tensor in own.values()):
+            raise UserError(f"seed {seed} in {path} has diverged")
+        return Learner(agent, generator)
 
     def save(self, path: str | Path) -> None:
-        """Writes the learner with its normalisers, traces and clock to one file."""
-        write_atomically(Path(path), packed(self.agent))
+        """Writes the learner with its normalisers, traces, clock and random numbers to one file."""
+        write_atomically(Path(path), packed(self.agent, generator=self.generator.get_state()))
 
     def start(self, obs: Any) -> NDArray:
-        """The first observation of an episode; gives the action [A], or the number of a discrete one."""
-        self.agent.start(self._obs(obs), torch.ones(1, dtype=torch.float64))
-        return self.agent.act(self._noise())[0].numpy()
+        """The first observation of an episode; gives the action [A], or the number of a discrete one, from 0."""
+        return self.agent.restart(self._obs(obs), self._noise())[0].numpy()
 
     def step(self, obs: Any, reward: float, done: bool) -> NDArray | None:
         """Learns from what the last action led to, and gives the next one; None after an episode's last step."""
@@ -407,7 +411,7 @@ def tuples(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
-def packed(agent: Any) -> bytes:
+def packed(agent: Any, **more: Tensor) -> bytes:
     """A streaming agent as a safetensors file, from which `Learner.load` makes it again."""
     facts = {
         "algorithm": type(agent).__name__,
@@ -415,7 +419,7 @@ def packed(agent: Any) -> bytes:
         "task": asdict(agent.task),
         "args": {k: v for k, v in asdict(agent.args).items() if not isinstance(v, Path)},
     }
-    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(agent).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in (tensors_of(agent) | more).items()}
     return save(tensors, {name: json.dumps(fact) for name, fact in facts.items()})
 
 

@@ -38,6 +38,7 @@ class Transition(NamedTuple):
     next_obs: Tensor  # [R, N, O]
     terminated: Tensor  # [R, N] 1.0 where the task ended the episode
     truncated: Tensor  # [R, N] 1.0 where a time limit did
+    begun: Tensor  # [R, N] 1.0 where the next observation to act on is the first of an episode
     valid: NDArray[np.bool_] | None  # [R, N], False where the step was a reset only; None: all are valid
 
 
@@ -111,7 +112,7 @@ class SeededEnvs:
         limit = limit_of(env_id, kwargs.get("max_episode_steps"))
         self.task = Task(env_id, tuple(obs_space.shape), self.act_size, self.discrete, low, high, limit)
         # one host buffer for a whole step, so that it is one copy to the device
-        self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 3, dtype=self.dtype)
+        self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 4, dtype=self.dtype)
         if self.device.type == "cuda":
             self.host = self.host.pin_memory()
         self.totals = np.zeros(self.venv.num_envs)
@@ -155,9 +156,11 @@ class SeededEnvs:
         if not self.next_step_reset:
             for i in np.flatnonzero(done):
                 host[i, :size] = infos["final_obs"][i].ravel()
-        host[:, -3], host[:, -2], host[:, -1] = reward, terminated, truncated
+        games = infos.get("final_info", {}).get("game_return")
+        begun = done if games is None else done & ~np.isnan(games)  # after a lost life, a game goes on
+        host[:, -4], host[:, -3], host[:, -2], host[:, -1] = reward, terminated, truncated, begun
         valid = ~self.done if self.next_step_reset else None
-        self._count(reward, done, valid, infos.get("final_info", {}).get("game_return"))
+        self._count(reward, begun, valid, games)
         self.done = done
 
         if self.device.type == "cuda":
@@ -169,8 +172,9 @@ class SeededEnvs:
         return Transition(
             before,
             self.action,
-            packed[..., -3],
+            packed[..., -4],
             packed[..., :size],
+            packed[..., -3],
             packed[..., -2],
             packed[..., -1],
             None if valid is None or valid.all() else valid.reshape(self.runs, self.envs_per_run),
@@ -182,14 +186,13 @@ class SeededEnvs:
         return self.receive()
 
     def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None, games: NDArray | None) -> None:
-        """`games` [R N], from `envs.atari`: where an episode ended, the whole game's return, NaN if it was but a life.
+        """`games` [R N], from `envs.atari`: where a game ended, its whole return.
 
         The step in which a life is lost is counted like any other, so that a game's length is that of all its lives.
         """
         self.totals += reward
         self.lengths += 1 if valid is None else valid
         if games is not None:
-            done = done & ~np.isnan(games)
             self.totals[done] = games[done]
         ids = np.flatnonzero(done)
         self.ended = [Episode(int(i) // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]

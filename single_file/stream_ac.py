@@ -5,8 +5,9 @@ in the form of its official code, whose hyperparameters are the same for all tas
 ObGD with eligibility traces, sparse initialisation, layer normalisation, and running statistics of observations and
 rewards. With continuous actions the policy is a Gaussian whose samples are clipped to the task's bounds; with discrete
 ones a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
-episode is a feature, where the task has a limit. Without images, discrete tasks have hidden layers of 32 units and an
-episode's limit of 10,000 steps, as in the official scripts.
+episode is a feature where the task has a limit and no images. As in the official scripts, CartPole, MountainCar and
+Acrobot run up to 10,000 steps: returns there do not compare with those under the usual limits. Unlike there, statistics
+are float64 on all tasks, and the time limit of an Atari game ends it like any other.
 
     python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -23,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Range, Rate, Widths
+from algos.arguments import Count, Fraction, Natural, Range, Rate
 from algos.nn import initialise
 from algos.random import generators
 from algos.run import Run, RunArgs, cli
-from algos.stream import Features, Network, ObGD, RewardScaler, column, packed, time_limit
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, column, packed, time_limit
 from envs import Task
 
 
@@ -36,7 +37,7 @@ class Args(RunArgs):
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions"""
     total_steps: Count = 2_000_000
-    """environment steps of each run"""
+    """environment steps of each run; officially 2M with continuous actions, else 500k, with images 10M"""
     compile: bool = True
     """compile the update on a CPU too: a minute at the start, and a C++ compiler; on CUDA it always is"""
     eval_every: Count = 50_000
@@ -61,7 +62,7 @@ class Args(RunArgs):
     """tau, the weight of the policy's entropy"""
     adaptive: bool = False
     """AdaptiveObGD: traces divided by the root of their second moment"""
-    hidden: Widths = ()
+    hidden: Hidden = ()
     """widths of hidden layers; by default 128 128, with discrete actions 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
@@ -150,19 +151,20 @@ class StreamAC:
         return {name: metric.detach() for name, metric in metrics.items()}
 
     def step(
-        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, first_obs: Tensor | None = None
+        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, *begun: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learns from what the last action led to, begins the next episodes with first_obs [R, O], and acts.
+        """Learns from what the last action led to, begins the next episodes, and acts.
 
-        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act` -> command, metrics [R].
+        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act`; `begun` are the first
+        observations [R, O] of episodes and where [R] they begin -> command, metrics [R].
         """
         metrics = self.learn(reward, next_obs, done)
-        if first_obs is not None:
-            self.start(first_obs, done)
+        if begun:
+            self.start(*begun)
         return self.act(noise), metrics
 
     def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins an episode in all runs, without what came before, and acts: obs [R, O], noise -> command."""
+        """Begins an episode in all runs, with clear traces, and acts: obs [R, O], noise -> command."""
         self.actor_obgd.clear()
         self.critic_obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
@@ -189,7 +191,7 @@ def main(args: Args) -> None:
         envs.send(agent.command[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0], t.begun[:, 0])
         run.log(metrics)
 
 

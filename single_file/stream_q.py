@@ -4,10 +4,13 @@ Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works
 in the form of its official code: ObGD with eligibility traces, sparse initialisation, layer normalisation, running
 statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. Q(lambda) clears its traces
 after the update by an exploratory action that is not the greedy one. A time limit ends an episode like any other end,
-without bootstrapping; in return, the time in the episode is a feature, where a task without images has a limit.
+without bootstrapping; in return, the time in the episode is a feature where a task has a limit and no images. As in
+the official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
+under the usual limits.
 
-One thing differs from the official SARSA: it begins an episode with the action that it drew at the last observation of
-the episode before; here that action is drawn anew.
+What differs: the official SARSA begins an episode with the action that it drew at the last observation of the episode
+before, here that action is drawn anew; its MinAtar script ends exploration after 50,000 steps whatever is asked for;
+statistics are float64 on all tasks; the time limit of an Atari game ends it like any other.
 
     python single_file/stream_q.py --env-id MinAtar/Breakout-v1 --seeds 0:5 --total-steps 5000000 --exploration 0.2
     python single_file/stream_q.py --env-id CartPole-v1 --target sarsa --variant sarsa
@@ -22,11 +25,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Range, Rate, Widths
+from algos.arguments import Count, Fraction, Natural, Range, Rate
 from algos.nn import initialise
 from algos.random import generators
 from algos.run import Run, RunArgs, cli
-from algos.stream import Features, Network, ObGD, RewardScaler, column, packed, time_limit
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, column, packed, time_limit
 from envs import Task
 
 
@@ -35,7 +38,7 @@ class Args(RunArgs):
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions"""
     total_steps: Count = 500_000
-    """environment steps of each run"""
+    """environment steps of each run; officially 5M on MinAtar and 10M on Atari"""
     compile: bool = True
     """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
     eval_every: Count = 10_000
@@ -64,7 +67,7 @@ class Args(RunArgs):
     """share of all steps after which exploration has ended; the paper's for MinAtar is 0.2"""
     adaptive: bool = False
     """AdaptiveObGD: traces divided by the root of their second moment"""
-    hidden: Widths = ()
+    hidden: Hidden = ()
     """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
@@ -86,21 +89,21 @@ class StreamQ:
         self.state = torch.zeros(runs, *self.features.out_shape, device=device)
         self.action = torch.zeros(runs, dtype=torch.int64, device=device)
         self.greedy = torch.ones(runs, dtype=torch.bool, device=device)  # whether the action is a greedy one
-        self.actions = torch.zeros(runs, dtype=torch.float64, device=device)  # that were drawn
+        self.drawn = torch.zeros(runs, dtype=torch.float64, device=device)  # number of actions
 
     def epsilon(self) -> Tensor:
         """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
         a = self.args
-        share = self.actions / max(a.exploration * a.total_steps, 1)
+        share = self.drawn / max(a.exploration * a.total_steps, 1)
         return (a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share).clamp(min=a.epsilon_end)
 
     @torch.no_grad()
     def choose(self, state: Tensor, noise: Tensor, here: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
         """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counts those `here`."""
-        self.actions.add_(here)
+        self.drawn.add_(here)
         best = self.critic(state).argmax(-1)
-        anyone = (noise[:, 1] * self.task.act_size).long()
-        action = torch.where(noise[:, 0] < self.epsilon(), anyone, best)
+        random_action = (noise[:, 1] * self.task.act_size).long()
+        action = torch.where(noise[:, 0] < self.epsilon(), random_action, best)
         return action, action == best
 
     def take(self, action: Tensor, greedy: Tensor) -> Tensor:
@@ -109,9 +112,9 @@ class StreamQ:
         self.greedy.copy_(greedy)
         return action
 
-    def act(self, noise: Tensor) -> Tensor:
-        """Draws the next action [R] by uniform noise [R, 2]."""
-        return self.take(*self.choose(self.state, noise))
+    def act(self, noise: Tensor, here: Tensor | float = 1.0) -> Tensor:
+        """Draws the next action [R] by uniform noise [R, 2], counted where `here` is 1."""
+        return self.take(*self.choose(self.state, noise, here))
 
     def start(self, obs: Tensor, here: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
@@ -136,29 +139,30 @@ class StreamQ:
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
     def step(
-        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, first_obs: Tensor | None = None
+        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, *begun: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learns from what the last action led to, begins the next episodes with first_obs [R, O], and acts.
+        """Learns from what the last action led to, begins the next episodes, and acts.
 
-        reward [R], next_obs [R, O], done [R] (terminated or truncated), uniform noise [R, 2] -> action [R], metrics.
+        reward [R], next_obs [R, O], done [R] (terminated or truncated), uniform noise [R, 2]; `begun` are the first
+        observations [R, O] of episodes and where [R] they begin -> action [R], metrics [R].
         """
         next_state = self.features(next_obs)
         if self.args.target == "q":
             metrics = self.learn(reward, next_state, done)
-            if first_obs is not None:
-                self.start(first_obs, done)
-            return self.act(noise), metrics
+            if begun:
+                self.start(*begun)
+            return self.act(noise, 1.0 if begun else 1 - done), metrics
 
-        following = self.choose(next_state, noise)  # by the values before the update
+        following = self.choose(next_state, noise, 1.0 if begun else 1 - done)  # by the values before the update
         metrics = self.learn(reward, next_state, done, following[0])
-        if first_obs is not None:
-            self.start(first_obs, done)
-            first = self.choose(self.state, noise, done)
-            following = torch.where(done > 0, first[0], following[0]), torch.where(done > 0, first[1], following[1])
+        if begun:
+            self.start(*begun)
+            first, here = self.choose(self.state, noise, begun[1]), begun[1] > 0
+            following = torch.where(here, first[0], following[0]), torch.where(here, first[1], following[1])
         return self.take(*following), metrics
 
     def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins an episode in all runs, without what came before, and acts."""
+        """Begins an episode in all runs, with clear traces, and acts: obs [R, O], noise [R, 2] -> action [R]."""
         self.obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
         return self.act(noise)
@@ -184,7 +188,7 @@ def main(args: Args) -> None:
         envs.send(agent.action[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0])
+        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0], t.begun[:, 0])
         run.log(metrics)
 
 

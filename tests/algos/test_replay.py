@@ -15,7 +15,7 @@ def step(k: int, runs: int = 2, envs: int = 1, valid=None) -> Transition:
     flags = torch.zeros(runs, envs)
     return Transition(
         base[..., None].expand(-1, -1, 3), base[..., None].expand(-1, -1, 2) + 0.25, base + 0.5,
-        base[..., None].expand(-1, -1, 3) + 0.75, flags + (k % 2), flags + 1, valid,
+        base[..., None].expand(-1, -1, 3) + 0.75, flags + (k % 2), flags + 1, flags + 1, valid,
     )  # fmt: skip
 
 

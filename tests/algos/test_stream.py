@@ -9,7 +9,18 @@ from torch import nn
 from algos.errors import UserError
 from algos.nn import initialise
 from algos.random import generators
-from algos.stream import Clock, Conv, Features, Network, ObGD, RewardScaler, SparseLinear, Statistics, activate
+from algos.stream import (
+    Clock,
+    Conv,
+    Features,
+    Network,
+    ObGD,
+    RewardScaler,
+    SparseLinear,
+    Statistics,
+    activate,
+    time_limit,
+)
 from envs import Task
 
 D = torch.float64
@@ -218,3 +229,18 @@ def test_networks_have_the_sizes_of_the_official_ones(shape, out, expected):
 def test_images_of_another_size_are_refused():
     with pytest.raises(UserError, match="images of 64x64; this needs 10x10 or 84x84"):
         Features(1, Task("Made-v0", (3, 64, 64), 3, True, (), (), 0))
+
+
+def test_all_of_adaptive_obgd_lives_where_its_network_does():
+    network = Network(2, (12,), (16,), 1).to("meta")
+    assert all(buffer.device.type == "meta" for buffer in ObGD(network, 2.0, 0.8, adaptive=True).buffers())
+
+
+@pytest.mark.parametrize(("env_id", "wanted", "limit"), [("CartPole-v1", 0, 10_000), ("Hopper-v5", 0, None),
+                                                          ("CartPole-v1", 500, 500), ("Hopper-v5", 7, 7)])  # fmt: skip
+def test_classic_control_runs_longer(env_id, wanted, limit):
+    assert time_limit(env_id, wanted).get("max_episode_steps") == limit
+
+
+def test_images_have_no_clock():
+    assert Features(1, Task("Made-v0", (4, 10, 10), 3, True, (), (), 500)).out_shape == (4, 10, 10)

@@ -1,7 +1,9 @@
 """Stream AC against the sheet's values and against a learner of one run written with torch's own layers."""
 
 import gc
+import importlib
 import math
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +15,10 @@ from stream_ac import StreamAC
 from torch import nn
 from torch.distributions import Categorical, Normal
 
+from algos.checkpoint import tensors_of
+from algos.compile import fast
 from algos.errors import UserError
+from algos.run import Run
 from algos.stream import Learner, packed
 from envs import Task
 
@@ -122,7 +127,7 @@ def test_many_runs_are_what_each_would_be_alone(task, kind, float64):
         lone[run].start(first[run], noise[run])
     ends = 0
     for reward, next_obs, done, noise, first in rest:
-        agent.step(reward, next_obs, done, noise, first)
+        agent.step(reward, next_obs, done, noise, first, done)
         ends += int(done.sum())
         for run in range(runs):
             one = lone[run]
@@ -140,10 +145,10 @@ def test_many_runs_are_what_each_would_be_alone(task, kind, float64):
             torch.testing.assert_close(flat, nn.utils.parameters_to_vector(theirs.parameters()), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
-def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task):
+@pytest.mark.parametrize(("task", "adaptive"), [(CONTINUOUS, False), (CONTINUOUS, True), (DISCRETE, False)])
+def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task, adaptive):
     def run_all(change=None, order=(0, 1, 2, 3)):
-        agent = agent_of(task, order)
+        agent = agent_of(task, order, adaptive=adaptive)
         order = list(order)
         (_, _, _, noise, first), *rest = stream_of(4, 201, task)
         agent.restart(first[order], noise[order])
@@ -151,17 +156,17 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task):
             reward, next_obs, done, noise, first = (part[order].clone() for part in parts)
             if change is not None and tick == 100:
                 reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
-            agent.step(reward, next_obs, done, noise, first)
-        return {**dict(agent.actor.named_parameters()), **dict(agent.critic.named_buffers()), "state": agent.state,
-                "action": agent.action, "value": agent.critic.out.weight}  # fmt: skip
+            agent.step(reward, next_obs, done, noise, first, done)
+        return tensors_of(agent)
 
     clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
     for name, tensor in clean.items():
         assert torch.equal(tensor[[2, 0, 3, 1]], permuted[name]), name
     for change in (math.nan, 1e9):
-        for name, tensor in run_all(change).items():
+        changed = run_all(change)
+        assert not torch.equal(changed["critic.out.weight"][1], clean["critic.out.weight"][1])
+        for name, tensor in changed.items():
             assert torch.equal(tensor[[0, 2, 3]], clean[name][[0, 2, 3]]), name
-            assert name == "action" or not torch.equal(tensor[1], clean[name][1]), name
 
 
 def objective_of(agent, out, action, sign):
@@ -201,14 +206,46 @@ def test_an_action_is_clipped_for_the_task_and_learned_from_as_it_was_drawn():
     assert agent.action[0, 0] > 1 and agent.action[0, 1] < -1
 
 
-def test_an_ended_episode_is_not_bootstrapped_and_its_traces_are_cleared():
+def after_a_step(done, next_obs=None):
+    agent = agent_of(CONTINUOUS, (0, 1))
+    torch.manual_seed(0)
+    nn.init.normal_(agent.critic.hidden[0].weight)  # with so few inputs it starts from 0, and values are all the same
+    (_, _, _, noise, first), (reward, following, _, more, again) = stream_of(2, 2)
+    agent.restart(first, noise)
+    done = torch.tensor(done, dtype=torch.float64)
+    _, metrics = agent.step(reward, following if next_obs is None else next_obs, done, more, again, done)
+    return agent, metrics
+
+
+def test_an_ended_episode_is_not_bootstrapped():
+    elsewhere = torch.full((2, 7), 5.0)
+    errors = [after_a_step([1.0, 0.0], obs)[1]["td_error"] for obs in (None, elsewhere)]
+    assert errors[0][0] == errors[1][0] and errors[0][1] != errors[1][1]
+
+
+def test_an_end_clears_the_traces_and_the_clock():
+    agent, _ = after_a_step([1.0, 0.0])
+    for obgd in (agent.actor_obgd, agent.critic_obgd):
+        traces = torch.cat([t.flatten(1) for t in obgd.buffers()], 1)
+        assert (traces[0] == 0).all() and (traces[1] != 0).any()
+    assert agent.features.clock.time.tolist() == pytest.approx([-0.5, -0.48])
+
+
+def test_a_restart_clears_the_traces():
+    agent, _ = after_a_step([0.0, 0.0])
+    agent.restart(torch.zeros(2, 7), torch.zeros(2, 3))
+    for obgd in (agent.actor_obgd, agent.critic_obgd):
+        assert all((trace == 0).all() for trace in obgd.buffers())
+
+
+def test_a_lost_life_ends_the_traces_but_begins_nothing():
     agent = agent_of(CONTINUOUS, (0, 1))
     (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
     agent.restart(first, noise)
-    agent.step(reward, next_obs, torch.tensor([1.0, 0.0], dtype=torch.float64), more, again)
-    traces = torch.cat([t.flatten(1) for t in agent.critic_obgd.buffers()], 1)
-    assert (traces[0] == 0).all() and (traces[1] != 0).any()
-    assert agent.features.clock.time.tolist() == pytest.approx([-0.5, -0.48])
+    lost, begun = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0])
+    agent.step(reward, next_obs, lost, more, again, begun)
+    assert agent.features.statistics.count.flatten().tolist() == [2, 3]
+    assert all((trace == 0).all() for trace in agent.critic_obgd.buffers())
 
 
 SHORT = {"env_id": "InvertedPendulum-v5", "compile": False, "threads": 1, "eval_every": 1300, "log_every": 1300}
@@ -232,7 +269,7 @@ def test_memory_does_not_grow_and_there_is_no_buffer():
 
     sizes = []
     for tick, parts in enumerate(rest):
-        agent.step(*parts)
+        agent.step(*parts, parts[2])
         if tick in (9, 49):
             sizes.append(size())
     assert sizes[0] == sizes[1]
@@ -246,14 +283,14 @@ def test_a_learner_goes_on_by_itself_where_its_run_was(train, tmp_path):
     (_, _, _, noise, first), *rest = stream_of(2, 60)
     together.restart(first, noise)
     for parts in rest[:30]:
-        together.step(*parts)
+        together.step(*parts, parts[2])
     (tmp_path / "learner.safetensors").write_bytes(packed(together))
     learner = Learner.load(tmp_path / "learner.safetensors", StreamAC, seed=6)
     assert learner.agent.args.hidden == (16, 16)
     drawn = []
     learner.agent.draw = lambda task, generator: drawn.pop()
     for tick, (reward, next_obs, done, noise, first) in enumerate(rest[30:]):
-        expected, _ = together.step(reward, next_obs, done, noise, first)
+        expected, _ = together.step(reward, next_obs, done, noise, first, done)
         drawn[:] = [noise[1:], noise[1:]]
         action = learner.step(next_obs[1].numpy(), float(reward[1]), bool(done[1]))
         if done[1]:
@@ -327,3 +364,67 @@ def test_the_readmes_loop_works(train, tmp_path, monkeypatch):
 def test_unfit_tasks_are_refused_in_a_sentence(script, env_id, message, train):
     with pytest.raises(UserError, match=message):
         train(script, env_id=env_id, total_steps=10, compile=False)
+
+
+def test_a_saved_learner_draws_what_it_would_have_drawn(tmp_path):
+    learner = Learner(agent_of(CONTINUOUS), torch.Generator().manual_seed(0))
+    learner.start([0.0] * 7)
+    learner.step([1.0] * 7, 1.0, False)
+    learner.save(tmp_path / "saved")
+    loaded = [Learner.load(tmp_path / "saved", StreamAC) for _ in range(2)]
+    for reward in (1.0, -1.0):
+        action = learner.step([0.5] * 7, reward, False)
+        assert all((one.step([0.5] * 7, reward, False) == action).all() for one in loaded)
+
+
+def test_a_start_without_an_end_forgets_the_traces_of_before(tmp_path):
+    learner = Learner(agent_of(CONTINUOUS), torch.Generator())
+    learner.start([0.0] * 7)
+    learner.step([1.0] * 7, 1.0, False)
+    learner.start([0.0] * 7)
+    assert all((trace == 0).all() for trace in learner.agent.critic_obgd.buffers())
+
+
+def test_a_seed_that_has_diverged_is_not_loaded(tmp_path):
+    agent = agent_of(CONTINUOUS, (1, 2))
+    with torch.no_grad():
+        agent.actor.out.bias[0] = math.nan
+    (tmp_path / "learner").write_bytes(packed(agent))
+    Learner.load(tmp_path / "learner", StreamAC, seed=2)
+    with pytest.raises(UserError, match="has diverged"):
+        Learner.load(tmp_path / "learner", StreamAC, seed=1)
+
+
+@pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
+def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, monkeypatch):
+    module = importlib.import_module(script)
+    kind = {"stream_ac": StreamAC}.get(script) or module.StreamQ
+    seen, restart = [], kind.restart
+    monkeypatch.setattr(kind, "restart", lambda agent, obs, noise: seen.append(obs) or restart(agent, obs, noise))
+    flags = {"env_id": "CartPole-v1", "total_steps": 60, "compile": False, "checkpoint_every": 20, "eval_every": 20}
+    steps = Run.steps
+
+    def interrupted(run, *args, **parts):
+        for step in steps(run, *args, **parts):
+            yield step
+            run.signal = signal.SIGINT if step == 30 else 0
+
+    monkeypatch.setattr(Run, "steps", interrupted)
+    assert train(script, **flags).code == 130
+    monkeypatch.setattr(Run, "steps", steps)
+    result = train(script, **flags, resume=True)
+    assert result.code == 0 and len(seen) == 2
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
+def test_the_compiled_step_is_the_step(task):
+    agents = [agent_of(task, (0, 1)) for _ in range(2)]
+    steps = [agents[0].step, fast(agents[1].step, CPU, compile_on_cpu=True)]
+    (_, _, _, noise, first), *rest = stream_of(2, 31, task)
+    for agent, step in zip(agents, steps, strict=True):
+        agent.restart(first, noise)
+        for parts in rest:
+            step(*parts, parts[2])
+    torch.testing.assert_close(agents[1].critic.out.weight, agents[0].critic.out.weight, atol=1e-5, rtol=0)
+    torch.testing.assert_close(agents[1].features.statistics.mean, agents[0].features.statistics.mean)

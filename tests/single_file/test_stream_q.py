@@ -9,6 +9,7 @@ import torch
 from stream_q import StreamQ
 from torch import nn
 
+from algos.checkpoint import tensors_of
 from algos.stream import Learner
 from envs import Task
 
@@ -104,14 +105,14 @@ def test_many_runs_are_what_each_would_be_alone(target, float64):
     for run in range(runs):
         lone[run].start(first[run], noise[run])
     for reward, next_obs, done, noise, first in rest:
-        agent.step(reward, next_obs, done, noise, first)
+        agent.step(reward, next_obs, done, noise, first, done)
         for run, one in enumerate(lone):
             one.learn(reward[run], next_obs[run], done[run], noise[run])
             if done[run]:
                 one.start(first[run], noise[run])
             torch.testing.assert_close(agent.state[run], one.state, atol=1e-9, rtol=0)
             assert agent.action[run] == one.action
-            assert agent.actions[run] == one.drawn
+            assert agent.drawn[run] == one.drawn
     for run, one in enumerate(lone):
         flat = torch.cat([p[run].flatten() for p in agent.critic.parameters()])
         torch.testing.assert_close(flat, nn.utils.parameters_to_vector(one.net.parameters()), atol=1e-9, rtol=0)
@@ -128,22 +129,23 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(target, task):
             reward, next_obs, done, noise, first = (part[list(order)].clone() for part in parts)
             if change is not None and tick == 30:
                 reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
-            agent.step(reward, next_obs, done, noise, first)
-        return dict(agent.critic.named_parameters()) | {"state": agent.state, "action": agent.action}
+            agent.step(reward, next_obs, done, noise, first, done)
+        return tensors_of(agent)
 
     clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
     for name, tensor in clean.items():
         assert torch.equal(tensor[[2, 0, 3, 1]], permuted[name]), name
     for change in (math.nan, 1e9):
-        for name, tensor in run_all(change).items():
+        changed = run_all(change)
+        assert not torch.equal(changed["critic.out.weight"][1], clean["critic.out.weight"][1])
+        for name, tensor in changed.items():
             assert torch.equal(tensor[[0, 2, 3]], clean[name][[0, 2, 3]]), name
-            assert name == "action" or not torch.equal(tensor[1], clean[name][1]), name
 
 
 def test_epsilon_falls_with_the_actions_drawn():
     agent = agent_of(total_steps=500_000, exploration=0.05)
     for drawn, epsilon in ((1, 0.9999604), (12_500, 0.505), (25_000, 0.01), (400_000, 0.01)):
-        agent.actions.fill_(drawn)
+        agent.drawn.fill_(drawn)
         assert agent.epsilon().item() == pytest.approx(epsilon)
 
 
@@ -154,7 +156,8 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
         agent.restart(first, noise)
         agent.greedy.copy_(torch.tensor([False, True]))
         before = agent.critic.out.bias.detach().clone()
-        agent.step(reward, next_obs, torch.zeros(2, dtype=torch.float64), more, again)
+        never = torch.zeros(2, dtype=torch.float64)
+        agent.step(reward, next_obs, never, more, again, never)
         traces = torch.cat([t.flatten(1) for t in agent.obgd.buffers()], 1)
         assert (traces[0] == 0).all() == cleared and (traces[1] != 0).any()
         assert (agent.critic.out.bias != before).any(1).all()  # both have learned from the step first
@@ -176,10 +179,10 @@ def test_a_learner_takes_and_gives_numbers(train):
     result = train("stream_q", env_id="CartPole-v1", total_steps=200, eval_every=100, **SHORT)
     learner = Learner.load(result.folder / "learner.safetensors", StreamQ)
     assert learner.start([0.0] * 4) in (0, 1)
-    drawn = learner.agent.actions.item()
+    drawn = learner.agent.drawn.item()
     assert learner.step([0.1] * 4, 1.0, False) in (0, 1)
     assert learner.step([0.1] * 4, 1.0, True) is None
-    assert learner.agent.actions.item() == drawn + 2
+    assert learner.agent.drawn.item() == drawn + 1
 
 
 def test_images_go_through_a_convolution(train):

@@ -1,0 +1,307 @@
+"""Time series as endless streams for prediction: the series `seasons`, CSV files, and R learners that go through one.
+
+The stream is that of the streaming paper's electricity task: the observation is a row of all columns as they are, and
+with row i comes the cumulant, the target column of row i + 1, min-max scaled with the whole series' extremes (which
+takes knowledge of the future, as the official code does). So a state of row i predicts a discounted sum that begins
+with row i + 2: cumulant(i + 1) + discount cumulant(i + 2) + ..., where cumulant(i) is the scaled target of row i + 1.
+"""
+
+import csv
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from envs.seeded import Episode, Task
+
+UNSEEN = 0.05  # a true return is known where the rows after the series' end would weigh at most this share of its sum
+
+
+@dataclass(frozen=True)
+class Series:
+    """Rows of numbers at even distances in time, one column of which is to be predicted."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: NDArray[np.float64]  # [T, C]
+    target: str
+    left_out: tuple[str, ...] = ()  # columns of the file that do not hold numbers
+
+    @property
+    def steps(self) -> int:
+        """Steps that a learner can make: from row 0 on, as far as there is a row after the one it comes to."""
+        return len(self.rows) - 2
+
+    def bounds(self) -> tuple[float, float]:
+        """The target's least and greatest value, in its own units."""
+        target = self.rows[:, self.columns.index(self.target)]
+        return float(target.min()), float(target.max())
+
+    def digest(self) -> int:
+        """A number that another series does not have."""
+        return zlib.crc32(self.rows.tobytes(), zlib.crc32(self.target.encode()))
+
+    def cumulants(self) -> NDArray[np.float64]:
+        """What comes with rows 0 to T - 2, in [0, 1]: [T - 1]."""
+        low, high = self.bounds()
+        return (self.rows[1:, self.columns.index(self.target)] - low) / (high - low)
+
+    def returns(self, discount: float) -> NDArray[np.float64]:
+        """The true returns of states of rows 0 to T - 2, as far as the series goes, in units of the cumulant: [T - 1].
+
+        That of row i is cumulant(i + 1) + discount cumulant(i + 2) + ...; the last is 0. From row `known` on they lack
+        more than 5% of their weight.
+        """
+        from scipy.signal import lfilter
+
+        following = np.append(self.cumulants()[1:], 0.0)
+        return lfilter([1.0], [1.0, -discount], following[::-1])[::-1].copy()
+
+    def known(self, discount: float) -> int:
+        """Number of states, from row 0 on, whose true returns lack at most 5% of their weight, discount^(T - 2 - i)."""
+        return max(len(self.rows) - 1 - seen(discount), 0)
+
+
+def seen(discount: float) -> int:
+    """Number of terms of a discounted sum, discount below 1, that the weight of all later ones is at most 5%."""
+    return max(math.ceil(math.log(UNSEEN) / math.log(discount)), 1) if discount else 1
+
+
+# -- the series that ships ---------------------------------------------------------------------------------------------
+
+SEASONS_ROWS = 69_680
+SEASONS_HOURS = 0.25  # between rows
+# base [MW], daily and weekly amplitude [MW], hour of the daily and day of the four-weekly peak, std of the noise [MW]
+SEASONS_LOADS = (
+    (24.0, 6.0, 2.0, 11.0, 6.0, 1.0),
+    (18.0, 5.0, 1.5, 19.0, 9.0, 0.8),
+    (14.0, 3.0, 2.5, 13.0, 3.0, 0.8),
+    (10.0, 4.0, 0.5, 20.0, 12.0, 0.6),
+    (8.0, 1.0, 1.0, 9.0, 20.0, 0.5),
+    (6.0, 2.0, 0.5, 7.0, 26.0, 0.4),
+)
+
+
+def seasons() -> Series:
+    """A made series like the electricity transformers' (ETTm2): 69,680 rows at 15 minutes, from noon of 1 July on.
+
+    Six loads in MW: a base that wanders (8% of itself, correlated over 60 days) and has a cycle of four weeks (25%, the
+    rota of those who draw it), a daily cycle with a second harmonic whose amplitude wanders (30%, over 30 days), a
+    weekly cycle, and noise correlated over 3 hours. The seventh column is the target, the oil's temperature in degrees
+    Celsius: it follows with a lag of 12 hours the surroundings (15, a yearly cycle of 8 and a daily one of 4, weather
+    of 1.5 correlated over 30 days) plus 0.4 per MW of all loads, and is read with an error of 0.2. Noise is Gaussian,
+    of first-order autoregressions, from a generator with a fixed seed. What is slow in it can be foreseen from averages
+    over days, such as stream TD sees, by the cycles' phases.
+    """
+    random = np.random.RandomState(2016)  # whose sequence is frozen for all releases of NumPy
+    hours = np.arange(SEASONS_ROWS) * SEASONS_HOURS
+
+    def wander(correlation: float) -> NDArray[np.float64]:
+        return autoregression(random, SEASONS_ROWS, correlation / SEASONS_HOURS)
+
+    def cycle(period: float, peak: float) -> NDArray[np.float64]:
+        return np.cos(2 * np.pi * (hours + 12 - peak) / period)
+
+    loads = []
+    for base, daily, weekly, hour, day, noise in SEASONS_LOADS:
+        level = base * (1 + 0.08 * wander(60 * 24) + 0.25 * cycle(28 * 24, day * 24))
+        amplitude = daily * (1 + 0.3 * wander(30 * 24))
+        shape = cycle(24, hour) + 0.4 * cycle(12, hour - 3)
+        loads.append(level + amplitude * shape + weekly * cycle(7 * 24, 60) + noise * wander(3))
+    surroundings = 15 + 8 * cycle(365.25 * 24, 21 * 24) + 4 * cycle(24, 15) + 1.5 * wander(30 * 24)
+    heat = surroundings + 0.4 * np.sum(loads, 0)
+    oil = lagged(heat, 12 / SEASONS_HOURS) + 0.2 * random.standard_normal(SEASONS_ROWS)
+    names = (*(f"load_{i + 1}" for i in range(len(loads))), "oil_temperature")
+    return Series("seasons", names, np.stack([*loads, oil], 1), names[-1])
+
+
+def autoregression(random: np.random.RandomState, rows: int, correlation: float) -> NDArray[np.float64]:
+    """Gaussian noise [rows] of variance 1 whose correlation falls to 1/e in `correlation` rows."""
+    from scipy.signal import lfilter
+
+    decay = math.exp(-1 / correlation)
+    noise = random.standard_normal(rows)
+    noise[1:] *= math.sqrt(1 - decay**2)
+    return lfilter([1.0], [1.0, -decay], noise)
+
+
+def lagged(signal: NDArray[np.float64], lag: float) -> NDArray[np.float64]:
+    """What follows a signal [T] like a body that warms up, with a time constant of `lag` rows."""
+    from scipy.signal import lfilter
+
+    share = 1 - math.exp(-1 / lag)
+    return lfilter([share], [1.0, share - 1], signal, zi=[(1 - share) * signal[0]])[0]
+
+
+MADE = {"seasons": seasons}
+
+
+# -- the user's --------------------------------------------------------------------------------------------------------
+
+
+def load_series(name: str, target: str = "") -> Series:
+    """A series of that name, or of a CSV file with a header; `target` is by default the last column that has numbers.
+
+    Columns without numbers, such as dates, are left out: those of which less than half the cells are numbers. Raises
+    ValueError, in a sentence with file, row (the first below the header is 1) and column, for a cell of the others that
+    is empty or no finite number, and for a file, a header or a target that does not fit.
+    """
+    if name in MADE:
+        series = MADE[name]()
+        return Series(
+            name, series.columns, series.rows, choose(name, target or series.target, series.columns, series.rows)
+        )
+    if not name.endswith(".csv"):
+        raise ValueError(
+            f"{name!r} is neither a series made here ({', '.join(MADE)}) nor a file whose name ends in .csv"
+        )
+    frame = read_csv(Path(name))
+    kept = [column for column in frame if has_numbers(frame[column])]
+    if not kept:
+        raise ValueError(f"{name} has no column of numbers: cells must be separated by commas, with a decimal point")
+    left_out = tuple(column for column in frame if column not in kept)
+    if target in left_out:
+        raise ValueError(f"column {target} of {name}, --target-column, does not hold numbers")
+    columns = [pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) for column in kept]
+    rows = np.stack(columns, 1)
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
+        row, column = bad[0]
+        cell = frame[kept[column]].iloc[row]
+        what = "is empty" if pd.isna(cell) else f"is no finite number: {cell}"
+        more = f" (so do {len(bad) - 1:,} more cells)" if len(bad) > 1 else ""
+        raise ValueError(f"{name}, row {row + 1:,}, column {kept[column]} {what}; fill or remove such gaps first{more}")
+    return Series(name, tuple(kept), rows, choose(name, target or kept[-1], tuple(kept), rows), left_out)
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """The table of a file as pandas guesses it; raises ValueError if it is none with a header."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            header = next(csv.reader(file), [])
+        frame = pd.read_csv(path, encoding="utf-8-sig", float_precision="round_trip", low_memory=False)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:  # pandas' own errors are ValueErrors
+        raise ValueError(f"{path} is no CSV file: {str(error).strip()}") from None
+    if any(is_number(word) and not word.isdigit() for word in header):  # columns may be numbered
+        raise ValueError(f"{path} has no header: its first line must name the columns, but holds numbers")
+    if repeated := [word for word in header if header.count(word) > 1]:
+        raise ValueError(f"{path} has two columns named {repeated[0]!r}")
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError(f"{path} has more cells in a row than names in its header")
+    return frame
+
+
+def is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def has_numbers(column: pd.Series) -> bool:
+    """Whether a column is one of numbers, some of which may be missing or misspelt."""
+    if column.dtype == bool:
+        return False
+    return pd.api.types.is_numeric_dtype(column) or pd.to_numeric(column, errors="coerce").notna().mean() >= 0.5
+
+
+def choose(name: str, target: str, columns: Sequence[str], rows: NDArray[np.float64]) -> str:
+    """The target, if it can be predicted."""
+    if target not in columns:
+        raise ValueError(
+            f"{name} has no column {target!r}, --target-column; its columns of numbers are {', '.join(columns)}"
+        )
+    if len(rows) < 3:
+        raise ValueError(f"{name} has {len(rows)} rows, too few to predict anything; it takes at least 3")
+    values = rows[:, columns.index(target)]
+    if values.min() == values.max():
+        raise ValueError(
+            f"column {target} of {name}, the target, is {values[0]:g} in all rows: there is nothing to predict"
+        )
+    return target
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """What a step brings, the same for all runs."""
+
+    obs: Tensor  # [R, C] the row that the step came to
+    cumulant: Tensor  # [R] that comes with it
+    future: Tensor  # [R] the true return of the row's state; 0 where it is not known
+    known: Tensor  # [R] 1 where the true return is known, else 0
+
+
+class SeriesEnvs:
+    """R runs that go through one series together, from its first row on: for `algos.run.Run` in place of environments.
+
+    All tensors are made beforehand on the device; a step only selects the next. Raises ValueError if the series is too
+    short for any true return to be known.
+    """
+
+    obs_size: int
+    act_size = 0
+    resumable = True
+
+    def __init__(
+        self, series: Series, seeds: Sequence[int], device: torch.device | str = "cpu", discount: float = 0.99
+    ):
+        self.series, self.seeds, self.runs = series, list(seeds), len(seeds)
+        self.device = torch.device(device)
+        self.obs_size = series.rows.shape[1]
+        self.task = Task(series.name, (self.obs_size,), 0, False, (), (), 0)
+        self.known = series.known(discount)  # states of rows below this have a true return that is known
+        if self.known < 3:
+            raise ValueError(
+                f"{series.name} has {len(series.rows):,} rows, too few for sums with --discount {discount:g}, "
+                f"which take {seen(discount) + 4:,}"
+            )
+        self.returns = series.returns(discount)  # [T - 1], on the host
+        known = np.arange(len(self.returns)) < self.known
+        self.tables = [self._table(a) for a in (series.rows, series.cumulants(), self.returns * known, known)]
+        self.position = 0
+        self.ended: list[Episode] = []
+        self.reset()
+
+    def _table(self, array: NDArray) -> Tensor:
+        """[T, ...] -> [T, R, ...] on the device, without copies for the runs."""
+        table = torch.as_tensor(array, dtype=torch.float64).to(self.device)
+        return table[:, None].expand(len(table), self.runs, *table.shape[1:])
+
+    def reset(self, purpose: str = "train", *more: int) -> None:
+        """Goes back to the first row."""
+        self.position, self.restarted = 0, True
+        self.obs = self.tables[0][0]
+
+    def receive(self) -> Sample:
+        """Goes to the next row."""
+        self.position += 1
+        self.restarted = False
+        self.ended = []
+        sample = Sample(*(table[self.position] for table in self.tables))
+        self.obs = sample.obs
+        return sample
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"position": torch.tensor(self.position)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continues where `state_dict` was taken."""
+        self.position = int(state["position"])
+        self.obs = self.tables[0][self.position]
+        self.restarted = False
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,262 @@
+"""Stream TD(lambda): predicts discounted sums of a time series to come, from each row once, many seeds at once.
+
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
+in the form of its official code on the electricity series ETTm2: observations are exponential traces of the rows
+(without the bias of their start), then normalised by running statistics; the cumulant, the series' target scaled to
+[0, 1] and one row ahead (see envs/series.py), is divided by the running standard deviation of its discounted sum; a
+sparse network with layer normalisation learns by ObGD with eligibility traces. The stream has no end and no time
+feature. All seeds see the same stream and differ by their initial weights alone.
+
+    python single_file/stream_td.py --seeds 0:10
+    python single_file/stream_td.py --env-id ETTm2.csv --target-column OT --total-steps 68000 --seeds 0:10
+
+Results lie in runs/<series>/stream_td/<variant>/. The score, in eval.parquet's column `return`, is R squared over the
+last --eval-every steps: 1 - MSE / Var, where Var is that of the true returns within these steps, so 0 is as good as
+knowing their mean. A prediction is V(s') after the update, in units of the cumulant, V(s') sqrt(var_u + 1e-8). It is
+compared with the discounted sum of the cumulants that come *after* s'; the official plot draws it one step early, at
+the sum that still has the cumulant that came with s'. Sums go over the whole series, also beyond --total-steps; steps
+near its end, of whose sum rows after the end would be more than 5% (with a discount of 0.99 the last 299 steps), do
+not count. An interval of which less than half counts repeats the score before. prediction.png shows the first and the
+last 5,000 steps. With `Learner.load`, the learner.safetensors of a run goes on predicting and learning anywhere:
+`start` and `step` give predictions in place of actions, and rewards are cumulants, scaled as series.json says.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor, nn
+
+from algos.arguments import Count, Fraction, Natural, Range, Rate
+from algos.errors import UserError
+from algos.nn import initialise
+from algos.plot import predictions
+from algos.random import generators
+from algos.run import Run, RunArgs, cli
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, packed
+from envs import Task
+from envs.seeded import Episode
+from envs.series import Sample, Series, SeriesEnvs, load_series
+
+Memory = Annotated[float, Range(0, 0.99999)]  # of exponential averages and sums, below 1
+
+
+@dataclass
+class Args(RunArgs):
+    env_id: str = "seasons"
+    """`seasons`, a series made by a recipe, or a CSV file with a header; columns without numbers are left out"""
+    target_column: str = ""
+    """name of the column to predict; by default the last one that has numbers"""
+    total_steps: Natural = 0
+    """steps of each run; 0: as many as the series has, its rows less 2 (the official script makes 68,000)"""
+    compile: bool = True
+    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    eval_every: Count = 5_000
+    """steps over which predictions make one score"""
+    eval_episodes: Annotated[int, Range(0, 0)] = 0
+    """always 0: the score is of the predictions"""
+    log_every: Count = 1_000
+    """steps over which training metrics are averaged"""
+    checkpoint_every: Count = 20_000
+    """steps between checkpoints; a kill loses no more than these"""
+    lr: Rate = 1.0
+    """alpha, the step size, which ObGD bounds"""
+    discount: Memory = 0.99
+    """gamma, of the sum that is predicted"""
+    trace: Fraction = 0.8
+    """lambda: eligibility traces decay by discount times lambda"""
+    observation_trace: Memory = 0.999
+    """beta of the exponential averages of rows that are the observations; 0: the rows themselves"""
+    kappa: Rate = 2.0
+    """kappa of ObGD, the bound of the steps"""
+    adaptive: bool = False
+    """AdaptiveObGD: eligibility traces divided by the root of their second moment"""
+    hidden: Hidden = (128, 128)
+    """widths of hidden layers"""
+    series_digest: tyro.conf.Suppress[int] = 0  # of the series, so that a run is not resumed in another one
+
+
+class Trace(nn.Module):
+    """Exponential averages of observations [R, C] over time: e <- beta e + (1 - beta) x, given as e / (1 - beta^k)."""
+
+    average: Tensor
+    weight: Tensor
+
+    def __init__(self, runs: int, size: int, beta: float):
+        super().__init__()
+        self.beta = beta
+        self.register_buffer("average", torch.zeros(runs, size, dtype=torch.float64))
+        self.register_buffer("weight", torch.zeros(runs, 1, dtype=torch.float64))  # 1 - beta^k after k observations
+
+    def clear(self, here: Tensor) -> None:
+        """Forgets all where `here` [R] is 1."""
+        for buffer in (self.average, self.weight):
+            buffer.mul_(1 - here[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.average.mul_(self.beta).add_((1 - self.beta) * x)
+        self.weight.mul_(self.beta).add_(1 - self.beta)
+        return self.average / self.weight
+
+
+class StreamTD:
+    """Predictors of R runs, with all that a streaming learner remembers of its stream."""
+
+    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
+        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
+        self.trace = Trace(runs, task.obs_shape[0], args.observation_trace).to(device)
+        self.features = Features(runs, task).to(device)
+        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
+        self.critic = Network(runs, self.features.out_shape, args.hidden, 1)
+        initialise(self.critic, runs, generators(seeds, "critic"))
+        self.critic.to(device)
+        self.obgd = ObGD(self.critic, args.kappa, args.discount * args.trace, args.lr, args.adaptive)
+        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
+
+    @torch.no_grad()
+    def predict(self) -> Tensor:
+        """The discounted sum of the cumulants to come, in their own units: [R]."""
+        return self.critic(self.state).squeeze(-1) * self.reward_scaler.scale()
+
+    @torch.no_grad()
+    def start(self, obs: Tensor, here: Tensor) -> None:
+        """Begins a stream with obs [R, C] in the runs where `here` [R] is 1."""
+        self.trace.clear(here)
+        self.state.copy_(self.features.start(self.trace(obs), here))
+
+    def learn(self, cumulant: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
+        """One step from the state in hand to next_obs [R, C], with the cumulant [R] that came with it."""
+        reward = self.reward_scaler(cumulant, done)
+        next_state, done = self.features(self.trace(next_obs)), done.to(reward.dtype)
+        value = self.critic(self.state).squeeze(-1)
+        with torch.no_grad():
+            next_value = self.critic(next_state).squeeze(-1)
+            delta = reward + self.args.discount * (1 - done) * next_value - value
+        bound = self.obgd.step(delta, self.obgd.gradients(value), done)
+        self.state.copy_(next_state)
+        return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
+
+    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Begins a stream in all runs, with clear traces, and predicts: obs [R, C] -> prediction [R]."""
+        self.obgd.clear()
+        self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
+        return self.predict()
+
+    def step(
+        self, cumulant: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learns from a step, and predicts: cumulant [R], next_obs [R, C], done [R] -> prediction [R], metrics [R]."""
+        metrics = self.learn(cumulant, next_obs, done)
+        return self.predict(), metrics
+
+    @staticmethod
+    def draw(task: Task, generator: torch.Generator) -> Tensor:
+        """A prediction takes no noise."""
+        return torch.zeros(1, 0)
+
+
+class Score(nn.Module):
+    """Squared errors of predictions [R] since the last score, and the predictions of the first and the last steps."""
+
+    WINDOW = 5_000  # steps at either end that are kept for the figure
+    squares: Tensor
+    first: Tensor
+    last: Tensor
+
+    def __init__(self, runs: int, total_steps: int):
+        super().__init__()
+        self.total_steps, self.window = total_steps, min(self.WINDOW, max(total_steps // 2, 1))
+        self.register_buffer("squares", torch.zeros(runs, dtype=torch.float64))
+        for name in ("first", "last"):
+            self.register_buffer(name, torch.zeros(runs, self.window, dtype=torch.float64))
+
+    def add(self, prediction: Tensor, sample: Sample) -> Tensor:
+        """Takes a step's predictions [R]; gives their absolute errors [R], 0 where the true return is not known."""
+        error = (prediction - sample.future) * sample.known
+        self.squares.add_(error.square())
+        return error.abs()
+
+    def keep(self, step: int, prediction: Tensor) -> None:
+        """Keeps the predictions [R] of a step, if it is one of the figure's."""
+        if step <= self.window:
+            self.first[:, step - 1].copy_(prediction)
+        if step > self.total_steps - self.window:
+            self.last[:, step - 1 - self.total_steps].copy_(prediction)
+
+    def take(self, returns: np.ndarray, least: int) -> list[Episode]:
+        """R squared of each run over the steps since the last score, whose true returns [n] are those that count.
+
+        None if there are fewer than `least` or if they are all the same.
+        """
+        squares = self.squares.tolist()
+        self.squares.zero_()
+        if len(returns) < max(least, 2) or returns.var() == 0:
+            return []
+        return [Episode(r, 1 - s / len(returns) / float(returns.var()), len(returns)) for r, s in enumerate(squares)]
+
+
+def read(args: Args) -> tuple[Series, Args]:
+    """The series, and the arguments with what it determines; raises UserError for what does not fit."""
+    try:
+        series = load_series(args.env_id, args.target_column)
+    except ValueError as error:
+        raise UserError(f"--env-id: {error}") from None
+    if args.total_steps > series.steps:
+        raise UserError(
+            f"--total-steps {args.total_steps:,} is more than {series.name} has: its {len(series.rows):,} rows "
+            f"make {series.steps:,} steps"
+        )
+    if series.left_out and not args.quiet:
+        print(f"{series.name}: left out {', '.join(series.left_out)}, which do not hold numbers")
+    digest = series.digest()
+    return series, replace(args, total_steps=args.total_steps or series.steps, target_column=series.target,
+                           series_digest=digest)  # fmt: skip
+
+
+def main(args: Args) -> None:
+    series, args = read(args)
+    run = Run(
+        args, "stream_td", make_envs=lambda seeds, device: SeriesEnvs(series, seeds, device, args.discount), score="R²"
+    )
+    envs = run.envs
+    agent = StreamTD(args, envs.task, run.seeds, run.device)
+    score = Score(run.runs, args.total_steps).to(run.device)
+    never = torch.zeros(run.runs, dtype=torch.float64, device=run.device)
+
+    @run.fast
+    def learn(*sample: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        s = Sample(*sample)
+        prediction, metrics = agent.step(s.cumulant, s.obs, never)
+        return prediction, metrics | {"absolute_error": score.add(prediction, s)}
+
+    run.export("learner.safetensors", lambda: packed(agent))
+    low, high = series.bounds()
+    facts = {"columns": series.columns, "target": series.target, "low": low, "high": high, "rows": len(series.rows)}
+    run.export("series.json", lambda: json.dumps(facts, indent=2).encode())
+    for step in run.steps(agent=agent, score=score):
+        if envs.restarted:
+            agent.start(envs.obs, never + 1)
+        prediction, metrics = learn(*envs.receive())
+        score.keep(step, prediction)
+        if step >= envs.known:
+            metrics.pop("absolute_error")
+        run.log(metrics)
+        if step % args.eval_every == 0 or step == args.total_steps:
+            begin = (step - 1) // args.eval_every * args.eval_every + 1
+            truth = envs.returns[begin : min(step + 1, envs.known)]
+            envs.ended = score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2)
+
+    if not run.finished:
+        truth = np.where(np.arange(len(envs.returns)) < envs.known, envs.returns, np.nan)[: args.total_steps + 1]
+        panels = [
+            (1, truth[1 : score.window + 1], score.first.cpu().numpy()),
+            (args.total_steps - score.window + 1, truth[-score.window :], score.last.cpu().numpy()),
+        ]
+        predictions(panels, run.folder / "prediction.png", f"{args.env_id}: discounted sum of {series.target}")
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,306 @@
+"""Stream TD against a learner of one run written with torch's own layers, its score, and what a run leaves."""
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+import stream_td
+import torch
+from stream_td import Score, StreamTD, Trace
+from torch import nn
+
+from algos.errors import UserError
+from algos.stream import Learner, packed
+from envs import Task
+from envs.series import Sample, SeriesEnvs
+
+CPU = torch.device("cpu")
+TASK = Task("Made", (7,), 0, False, (), (), 0)
+EAGER = {"compile": False, "threads": 1}
+
+
+def agent_of(seeds=(0,), **overrides) -> StreamTD:
+    args = stream_td.Args(**{"hidden": (16, 16), **overrides})
+    return StreamTD(args, TASK, list(seeds), CPU)
+
+
+def stream_of(runs: int, ticks: int, seed: int = 0):
+    """As many steps: cumulant [runs], row [runs, 7], end [runs], other for each run."""
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(ticks):
+        row = 3 * torch.randn(runs, 7, generator=g, dtype=torch.float64) + 1
+        end = (torch.rand(runs, generator=g) < 0.01).double()
+        yield torch.rand(runs, generator=g, dtype=torch.float64), row, end
+
+
+def begin(agent, rows):
+    agent.start(rows, torch.ones(len(rows), dtype=torch.float64))
+
+
+class Lone:
+    """Stream TD of one run, straight from the equations: torch's layers, and statistics of all that has been seen."""
+
+    def __init__(self, agent: StreamTD, run: int):
+        layers: list[nn.Module] = []
+        for source in [*agent.critic.hidden, agent.critic.out]:
+            layer = nn.Linear(*source.weight.shape[:0:-1])
+            layer.weight.data, layer.bias.data = source.weight[run].detach().clone(), source.bias[run].detach().clone()
+            layers += [layer, nn.LayerNorm(layer.out_features, elementwise_affine=False), nn.LeakyReLU()]
+        self.net = nn.Sequential(*layers[:-2])
+        self.z = [torch.zeros_like(p) for p in self.net.parameters()]
+        self.rows, self.seen, self.sums = [], [], []
+
+    def see(self, row):
+        self.rows.append(row)
+        ages = torch.arange(len(self.rows)).flip(0)
+        weights = 0.999**ages
+        self.seen.append((weights[:, None] * torch.stack(self.rows)).sum(0) / weights.sum())
+        seen = torch.stack(self.seen)
+        variance = seen.var(0) if len(seen) > 1 else torch.ones_like(row)
+        return (self.seen[-1] - seen.mean(0)) / (variance + 1e-8).sqrt()
+
+    def start(self, row):
+        self.state = self.see(row)
+
+    def step(self, cumulant, row):
+        self.sums.append(0.99 * (self.sums[-1] if self.sums else 0.0) + float(cumulant))
+        variance = np.var(self.sums, ddof=1) if len(self.sums) > 1 else 1.0
+        scale = math.sqrt(variance + 1e-8)
+        next_state = self.see(row)
+        value = self.net(self.state)[0]
+        delta = (cumulant / scale + 0.99 * self.net(next_state)[0] - value).item()
+        gradients = torch.autograd.grad(value, list(self.net.parameters()))
+        self.z = [0.99 * 0.8 * z + g for z, g in zip(self.z, gradients, strict=True)]
+        bound = 2 * max(abs(delta), 1) * sum(z.abs().sum().item() for z in self.z)
+        with torch.no_grad():
+            for p, z in zip(self.net.parameters(), self.z, strict=True):
+                p += min(1 / bound, 1) * delta * z
+            self.state = next_state
+            return self.net(self.state)[0].item() * scale
+
+
+def test_many_runs_are_what_each_would_be_alone(float64):
+    runs = 3
+    agent = agent_of(range(runs))
+    lone = [Lone(agent, run) for run in range(runs)]
+    (_, first, _), *rest = stream_of(runs, 301)
+    begin(agent, first)
+    for run in range(runs):
+        lone[run].start(first[run])
+    for cumulant, row, _ in rest:
+        prediction, _ = agent.step(cumulant, row, torch.zeros(runs))
+        alone = [lone[run].step(cumulant[run], row[run]) for run in range(runs)]
+        torch.testing.assert_close(prediction, torch.tensor(alone), atol=1e-9, rtol=0)
+    for run, one in enumerate(lone):
+        flat = torch.cat([p[run].flatten() for p in agent.critic.parameters()])
+        torch.testing.assert_close(flat, nn.utils.parameters_to_vector(one.net.parameters()), atol=1e-9, rtol=0)
+
+
+def test_seeds_together_are_what_they_are_alone(float64):
+    together, (_, first, _), *rest = agent_of((4, 5, 6)), *stream_of(1, 101)
+    alone = [agent_of((seed,)) for seed in (4, 5, 6)]
+    begin(together, first.expand(3, -1))
+    for one in alone:
+        begin(one, first)
+    for cumulant, row, end in rest:
+        ours, _ = together.step(cumulant.expand(3), row.expand(3, -1), end.expand(3))
+        theirs = torch.cat([one.step(cumulant, row, end)[0] for one in alone])
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    assert len(set(ours.tolist())) == 3
+
+
+def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
+    def run_all(change=None, order=(0, 1, 2, 3)):
+        agent, order = agent_of(order), list(order)
+        (_, first, _), *rest = stream_of(4, 201)
+        begin(agent, first[order])
+        for tick, parts in enumerate(rest):
+            cumulant, row, end = (part[order].clone() for part in parts)
+            if change is not None and tick == 100:
+                cumulant[1], row[1], end[1] = change, change, 1 - end[1]
+            prediction, _ = agent.step(cumulant, row, end)
+        return {**dict(agent.critic.named_parameters()), **dict(agent.obgd.named_buffers()),
+                **dict(agent.trace.named_buffers()), "state": agent.state, "prediction": prediction}  # fmt: skip
+
+    clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
+    for name, tensor in clean.items():
+        assert torch.equal(tensor[[2, 0, 3, 1]], permuted[name]), name
+    for change in (math.nan, 1e9):
+        for name, tensor in run_all(change).items():
+            assert torch.equal(tensor[[0, 2, 3]], clean[name][[0, 2, 3]]), name
+            # of observations the number counts alone, and the gradient of the last bias is always 1
+            assert name in ("weight", "trace5") or not torch.equal(tensor[1], clean[name][1]), name
+
+
+def test_a_trace_has_no_bias_towards_its_start():
+    trace = Trace(1, 1, 0.9)
+    assert trace(torch.tensor([[2.0]])).item() == pytest.approx(2)
+    assert trace(torch.tensor([[4.0]])).item() == pytest.approx((0.09 * 2 + 0.1 * 4) / (1 - 0.81))
+    assert trace(torch.tensor([[1.0]])).item() == pytest.approx((0.081 * 2 + 0.09 * 4 + 0.1) / (1 - 0.729))
+    trace.clear(torch.ones(1))
+    assert trace(torch.tensor([[7.0]])).item() == pytest.approx(7)
+
+
+def sample_of(future, known=1.0):
+    return Sample(torch.zeros(2, 7), torch.zeros(2), torch.full((2,), future), torch.full((2,), known))
+
+
+def test_r_squared_is_of_the_steps_that_count():
+    score, truth = Score(2, 5), np.array([1.0, 2.0, 3.0, 6.0])
+    for t, (future, off) in enumerate(zip(truth, (0.5, -0.5, 1.0, 0.0), strict=True)):
+        error = score.add(torch.tensor([future, future + off]), sample_of(future))
+        assert error.tolist() == [0, abs(off)], t
+    assert score.add(torch.tensor([9.0, 9.0]), sample_of(0.0, known=0.0)).tolist() == [0, 0]
+    ours, theirs = score.take(truth, 2)
+    assert (ours.run, ours.total, ours.length) == (0, 1, 4)
+    assert (theirs.run, theirs.total) == (1, pytest.approx(1 - 1.5 / 14))  # squares about the mean: 4 + 1 + 0 + 9
+    assert score.squares.tolist() == [0, 0]
+    assert score.take(truth, 5) == [] and score.take(np.ones(9), 2) == []
+
+
+class Oracle(StreamTD):
+    """Predicts what the stream will bring: for row t, the return of row t."""
+
+    def step(self, cumulant, next_obs, done, noise=None):
+        _, metrics = super().step(cumulant, next_obs, done)
+        self.trace.position = getattr(self.trace, "position", 0) + 1
+        return torch.full_like(cumulant, self.truth[self.trace.position]), metrics
+
+
+def test_perfect_predictions_score_one_at_all_steps_and_the_end_does_not_count(tmp_path, monkeypatch):
+    path = csv_of(tmp_path, 1000)
+    series = stream_td.load_series(path)
+    Oracle.truth = series.returns(0.9)
+    monkeypatch.setattr(stream_td, "StreamTD", Oracle)
+    train_csv(tmp_path, path, discount=0.9, eval_every=300)
+    table = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
+    assert table["return"].tolist() == pytest.approx([1, 1, 1, 1])
+    # 998 steps; those from row 970 on lack more than 5%: 0.9 ** 29 = 0.047
+    assert table["step"].tolist() == [300, 600, 900, 998] and table["length"].tolist() == [300, 300, 300, 300]
+    errors = pd.read_parquet(next(tmp_path.rglob("train.parquet"))).query("metric == 'absolute_error'")
+    assert errors["value"].max() < 1e-9 and errors["step"].max() == 998
+
+
+def csv_of(tmp_path, rows):
+    t = np.arange(rows)
+    frame = pd.DataFrame({"date": pd.date_range("2020-01-01", periods=rows, freq="h"), "a": np.sin(t / 50)})
+    frame["b"], frame["c"] = np.cos(t / 50), np.sin(t / 17)
+    frame["y"] = np.cos(t / 50) + 0.5 * np.cos(t / 17)
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    return str(tmp_path / "data.csv")
+
+
+def train_csv(tmp_path, path, **overrides):
+    """As `train`, which looks for folders where names with slashes do not lie."""
+    args = {**EAGER, "env_id": path, "hidden": (16,), "log_every": 100, **overrides}
+    stream_td.main(stream_td.Args(quiet=True, out=tmp_path / "out", device="cpu", **args))
+
+
+def test_it_learns_seasons(train):
+    result = train("stream_td", seeds=("0", "1"), total_steps=3_000, eval_every=1_000, **EAGER)
+    table = pd.read_parquet(result.folder / "eval.parquet").pivot(index="seed", columns="step", values="return")
+    assert (table[3_000] > table[1_000] + 5).all()
+    assert (table[3_000] > -10).all()  # about -1; without learning -100 and less
+
+
+def test_it_foresees_a_sum_of_waves(tmp_path):
+    path = csv_of(tmp_path, 4_500)
+    train_csv(tmp_path, path, hidden=(32, 32), observation_trace=0.0, total_steps=4_000, eval_every=1_000)
+    scores = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))["return"]
+    assert scores.iloc[0] < 0.3 and scores.iloc[-1] > 0.6  # of 4 seeds, 0.88 to 0.96 at the end
+
+
+def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, monkeypatch):
+    short = {"seeds": ("0", "3"), "total_steps": 700, "eval_every": 200, "log_every": 150, **EAGER}
+    whole = train("stream_td", **short)
+    receive = SeriesEnvs.receive
+
+    def interrupt(self):
+        if self.position == 329:
+            os.kill(os.getpid(), signal.SIGINT)
+        return receive(self)
+
+    monkeypatch.setattr(SeriesEnvs, "receive", interrupt)
+    cut = train("stream_td", out="cut", **short)
+    assert cut.code == 130 and cut.config["step"] == 330 and not (cut.folder / "prediction.png").exists()
+    monkeypatch.setattr(SeriesEnvs, "receive", receive)
+    cut = train("stream_td", out="cut", resume=True, **short)
+    assert cut.code == 0
+    ours, theirs = cut.parameters, whole.parameters
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert any("score" in name for name in ours)
+    for table in ("eval.parquet", "train.parquet"):
+        frames = [pd.read_parquet(run.folder / table) for run in (cut, whole)]
+        if table == "train.parquet":
+            order = ["seed", "step", "metric"]
+            frames = [f.query("metric != 'seconds'").sort_values(order, ignore_index=True) for f in frames]
+        pd.testing.assert_frame_equal(*frames, check_exact=True)
+    assert (cut.folder / "prediction.png").read_bytes() == (whole.folder / "prediction.png").read_bytes()
+
+
+def test_a_run_leaves_its_tables_figures_and_a_learner(train):
+    result = train("stream_td", seeds=("0", "1"), total_steps=400, eval_every=150, **EAGER)
+    assert result.config["status"] == "finished" and result.config["args"]["target_column"] == "oil_temperature"
+    table = pd.read_parquet(result.folder / "eval.parquet")
+    assert sorted(set(table["step"])) == [150, 300, 400] and set(table["length"]) == {150, 100}
+    assert {"curve.png", "prediction.png"} <= {path.name for path in result.folder.iterdir()}
+    facts = json.loads((result.folder / "series.json").read_text())
+    assert facts["target"] == "oil_temperature" and facts["low"] < facts["high"] and len(facts["columns"]) == 7
+    kept = result.parameters
+    assert (kept["score/first"] != 0).all() and (kept["score/last"] != 0).all()
+    learner = Learner.load(result.folder / "learner.safetensors", StreamTD, seed=1)
+    assert float(learner.step(np.ones(7), 0.5, False)) != 0
+
+
+def test_a_learner_goes_on_predicting_by_itself_where_its_run_was(tmp_path):
+    together = agent_of((5, 6))
+    (_, first, _), *rest = stream_of(2, 60)
+    begin(together, first)
+    for parts in rest[:30]:
+        together.step(*parts)
+    (tmp_path / "learner.safetensors").write_bytes(packed(together))
+    learner = Learner.load(tmp_path / "learner.safetensors", StreamTD, seed=6)
+    for cumulant, row, _ in rest[30:]:
+        expected, _ = together.step(cumulant, row, torch.zeros(2, dtype=torch.float64))
+        prediction = learner.step(row[1].numpy(), float(cumulant[1]), False)
+        assert float(prediction) == pytest.approx(expected[1].item(), abs=1e-5)
+
+
+def test_columns_without_numbers_are_left_out_aloud(tmp_path, capsys):
+    args = stream_td.Args(env_id=csv_of(tmp_path, 400))
+    series, read = stream_td.read(args)
+    assert "left out date, which do not hold numbers" in capsys.readouterr().out
+    assert (read.total_steps, read.target_column, series.columns) == (398, "y", ("a", "b", "c", "y"))
+
+
+def test_bad_arguments_are_refused_in_a_sentence(tmp_path):
+    path = csv_of(tmp_path, 400)
+    cases = [
+        ({"env_id": "season"}, r"--env-id: 'season' is neither"),
+        ({"total_steps": 399}, r"--total-steps 399 is more than .*data.csv has: its 400 rows make 398 steps"),
+        ({"total_steps": -1}, r"--total-steps must be at least 0"),
+        ({"target_column": "OT"}, r"no column 'OT', --target-column; .* a, b, c, y"),
+        ({"target_column": "date"}, r"column date .*--target-column, does not hold numbers"),
+        ({"discount": 1.0}, r"--discount must lie in"),
+        ({"discount": 0.999}, r"400 rows, too few for sums with --discount 0.999, which take 2,"),
+        ({"observation_trace": 1.0}, r"--observation-trace must lie in"),
+    ]
+    for overrides, message in cases:
+        with pytest.raises(UserError, match=message):
+            train_csv(tmp_path, path, **overrides)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_not_resumed_in_a_series_that_changed(tmp_path):
+    path = csv_of(tmp_path, 400)
+    train_csv(tmp_path, path)
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace("2020-01-01 00:00:00,0.0", "2020-01-01 00:00:00,0.5"))
+    with pytest.raises(UserError, match="another configuration"):
+        train_csv(tmp_path, path, resume=True)
