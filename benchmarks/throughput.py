@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,6 +43,7 @@ from envs.mujoco import quiet_mujoco
 
 SCRIPTS = Path(__file__).parents[1] / "single_file"
 WARM_UP = 2_000  # environment steps before the clock starts
+LOG = 500  # environment steps between two readings of the clock
 
 
 @dataclass
@@ -130,7 +131,7 @@ def script_log(script: str, args: Args, seeds: int, *flags: str) -> pd.Series:
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
-            "--total-steps", str(WARM_UP + args.steps), "--log-every", "500", "--eval-every", "1000000",
+            "--total-steps", str(WARM_UP + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
             "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
@@ -151,7 +152,7 @@ def measure_streams(args: Args) -> list[dict[str, Any]]:
     kinds = [(f"stream_ac, {n} seed{'s' * (n > 1)}", n, ()) for n in args.stream_seeds]
     kinds.append(("stream_ac --no-compile, 1 seed", 1, ("--no-compile",)))
     logs: dict[str, list[pd.Series]] = {name: [] for name, *_ in kinds}
-    third = args.steps // 3 // 500 * 500
+    third = max(args.steps // 3 // LOG, 1) * LOG
     for _ in range(args.rounds):
         for name, seeds, flags in kinds:
             logs[name].append(script_log("stream_ac", args, seeds, *flags))
@@ -243,6 +244,7 @@ def main(args: Args) -> None:
     if args.what == "tables":
         write_tables(args.out)
         return
+    args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams}[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
     fine = ("ratio", "physics", "late", "cost")
