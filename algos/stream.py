@@ -8,7 +8,7 @@ sizes, statistics and clocks. Nothing is kept of a transition but what these hol
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -20,9 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from algos.arguments import Range
+from algos.arguments import Count, Fraction, Range, Rate
 from algos.checkpoint import load_tensors, tensors_of, write_atomically
 from algos.errors import UserError
+from algos.run import RunArgs
 from envs.seeded import Task
 from envs.seeding import sub_seed
 
@@ -34,6 +35,28 @@ IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
     (10, 10): (((16, 3, 1),), (128,), 1),
     (84, 84): (((32, 8, 5), (64, 4, 3), (64, 3, 2)), (256,), 4),
 }
+
+
+@dataclass(kw_only=True)
+class StreamArgs(RunArgs):
+    """Arguments of every streaming script, with the values that the paper has for all tasks."""
+
+    compile: bool = True
+    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    eval_episodes: Annotated[int, Range(0, 0)] = 0
+    """always 0: the score is that of the stream itself"""
+    log_every: Count = 10_000
+    """environment steps over which training metrics are averaged"""
+    checkpoint_every: Count = 100_000
+    """environment steps between checkpoints; a kill loses no more than these"""
+    lr: Rate = 1.0
+    """alpha, the step size, which ObGD bounds"""
+    discount: Fraction = 0.99
+    """gamma"""
+    trace: Fraction = 0.8
+    """lambda: traces decay by discount times lambda"""
+    adaptive: bool = False
+    """AdaptiveObGD: traces divided by the root of their second moment"""
 
 
 def column(x: Tensor, like: Tensor) -> Tensor:

@@ -18,50 +18,33 @@ a run goes on learning anywhere, without the task.
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Range, Rate
+from algos.arguments import Count, Fraction, Natural, Rate
 from algos.nn import initialise
 from algos.random import generators
-from algos.run import Run, RunArgs, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, column, packed, time_limit
+from algos.run import Run, cli
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, column, packed, time_limit
 from envs import Task
 
 
 @dataclass
-class Args(RunArgs):
+class Args(StreamArgs):
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions"""
     total_steps: Count = 2_000_000
     """environment steps of each run; officially 2M with continuous actions, else 500k, with images 10M"""
-    compile: bool = True
-    """compile the update on a CPU too: a minute at the start, and a C++ compiler; on CUDA it always is"""
     eval_every: Count = 50_000
     """environment steps over which the returns of training episodes make one score"""
-    eval_episodes: Annotated[int, Range(0, 0)] = 0
-    """always 0: the score is of the training episodes"""
-    log_every: Count = 10_000
-    """environment steps over which training metrics are averaged"""
-    checkpoint_every: Count = 100_000
-    """environment steps between checkpoints; a kill loses no more than these"""
-    lr: Rate = 1.0
-    """alpha, the step size, which ObGD bounds"""
-    discount: Fraction = 0.99
-    """gamma"""
-    trace: Fraction = 0.8
-    """lambda: traces decay by discount times lambda"""
     kappa_critic: Rate = 2.0
     """kappa of ObGD, the bound of the critic's steps"""
     kappa_actor: Rate = 3.0
     """kappa of ObGD, the bound of the actor's steps"""
     entropy: Fraction = 0.01
     """tau, the weight of the policy's entropy"""
-    adaptive: bool = False
-    """AdaptiveObGD: traces divided by the root of their second moment"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 128 128, with discrete actions 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0

@@ -20,43 +20,29 @@ the paper: in eval.parquet, those that ended since the last multiple of --eval-e
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Range, Rate
+from algos.arguments import Count, Fraction, Natural, Rate
 from algos.nn import initialise
 from algos.random import generators
-from algos.run import Run, RunArgs, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, column, packed, time_limit
+from algos.run import Run, cli
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, column, packed, time_limit
 from envs import Task
 
 
 @dataclass
-class Args(RunArgs):
+class Args(StreamArgs):
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions"""
     total_steps: Count = 500_000
     """environment steps of each run; officially 5M on MinAtar and 10M on Atari"""
-    compile: bool = True
-    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
-    eval_every: Count = 10_000
+    eval_every: Count = 25_000
     """environment steps over which the returns of training episodes make one score"""
-    eval_episodes: Annotated[int, Range(0, 0)] = 0
-    """always 0: the score is of the training episodes"""
-    log_every: Count = 10_000
-    """environment steps over which training metrics are averaged"""
-    checkpoint_every: Count = 100_000
-    """environment steps between checkpoints; a kill loses no more than these"""
     target: Literal["q", "sarsa"] = "q"
     """the value of the next state: of its greedy action (Q), or of the action that will be taken (SARSA)"""
-    lr: Rate = 1.0
-    """alpha, the step size, which ObGD bounds"""
-    discount: Fraction = 0.99
-    """gamma"""
-    trace: Fraction = 0.8
-    """lambda: traces decay by discount times lambda"""
     kappa: Rate = 2.0
     """kappa of ObGD, the bound of the steps"""
     epsilon_start: Fraction = 1.0
@@ -65,8 +51,6 @@ class Args(RunArgs):
     """that probability from the end of exploration on"""
     exploration: Fraction = 0.05
     """share of all steps after which exploration has ended; the paper's for MinAtar is 0.2"""
-    adaptive: bool = False
-    """AdaptiveObGD: traces divided by the root of their second moment"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0

@@ -35,8 +35,8 @@ from algos.errors import UserError
 from algos.nn import initialise
 from algos.plot import predictions
 from algos.random import generators
-from algos.run import Run, RunArgs, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, packed
+from algos.run import Run, cli
+from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, packed
 from envs import Task
 from envs.seeded import Episode
 from envs.series import Sample, Series, SeriesEnvs, load_series
@@ -45,25 +45,19 @@ Memory = Annotated[float, Range(0, 0.99999)]  # of exponential averages and sums
 
 
 @dataclass
-class Args(RunArgs):
+class Args(StreamArgs):
     env_id: str = "seasons"
     """`seasons`, a series made by a recipe, or a CSV file with a header; columns without numbers are left out"""
     target_column: str = ""
     """name of the column to predict; by default the last one that has numbers"""
     total_steps: Natural = 0
     """steps of each run; 0: as many as the series has, its rows less 2 (the official script makes 68,000)"""
-    compile: bool = True
-    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
     eval_every: Count = 5_000
     """steps over which predictions make one score"""
-    eval_episodes: Annotated[int, Range(0, 0)] = 0
-    """always 0: the score is of the predictions"""
     log_every: Count = 1_000
     """steps over which training metrics are averaged"""
     checkpoint_every: Count = 20_000
     """steps between checkpoints; a kill loses no more than these"""
-    lr: Rate = 1.0
-    """alpha, the step size, which ObGD bounds"""
     discount: Memory = 0.99
     """gamma, of the sum that is predicted"""
     trace: Fraction = 0.8
@@ -72,8 +66,6 @@ class Args(RunArgs):
     """beta of the exponential averages of rows that are the observations; 0: the rows themselves"""
     kappa: Rate = 2.0
     """kappa of ObGD, the bound of the steps"""
-    adaptive: bool = False
-    """AdaptiveObGD: eligibility traces divided by the root of their second moment"""
     hidden: Hidden = (128, 128)
     """widths of hidden layers"""
     series_digest: tyro.conf.Suppress[int] = 0  # of the series, so that a run is not resumed in another one
