@@ -621,7 +621,8 @@ def check_env_id(env_id: str) -> None:
 
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for package in ("torch", "gymnasium", "mujoco", "numpy", "seedbed"):
+    packages = ("torch", "gymnasium", "mujoco", "numpy", "seedbed", "dm_control", "shimmy", "minatar", "ale-py")
+    for package in packages:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
