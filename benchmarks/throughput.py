@@ -251,6 +251,8 @@ def main(args: Args) -> None:
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.what != "envs":
+        torch.set_num_threads(args.threads)  # as in the scripts, for the device's name
     device = torch.device("cpu") if args.what == "envs" else choose_device(args.device)
     record = {
         "command": " ".join(["python -m benchmarks.throughput", *sys.argv[1:]]),
