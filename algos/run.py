@@ -568,7 +568,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def folder_of(args: RunArgs, algorithm: str) -> Path:
     """The folder of a run."""
-    return Path(args.out) / args.env_id.replace("/", "-").replace(":", "-") / algorithm / args.variant
+    task = Path(args.env_id).stem if args.env_id.endswith(".csv") else args.env_id
+    return Path(args.out) / task.replace("/", "-").replace(":", "-") / algorithm / args.variant
 
 
 def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:

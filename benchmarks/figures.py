@@ -107,8 +107,8 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
     rows = -(-len(panels) // columns)
     names = [name for name in looks if any(name in curves for curves in panels.values())]
     legend_rows = -(-len(names) // 4)
-    figure = Figure(figsize=(3.7 * columns + 0.3, 2.8 * rows + 0.35 + 0.22 * legend_rows))
-    note_height = 0.12 / figure.get_figheight()
+    figure = Figure(figsize=(3.7 * columns + 0.3, 2.8 * rows + 0.45 + 0.22 * legend_rows))
+    note_height = 0.2 / figure.get_figheight()
     layout = figure.get_layout_engine()
     layout.set(rect=(0, note_height, 1, 1 - note_height))  # type: ignore[union-attr, call-arg]
     all_axes = figure.subplots(rows, columns, squeeze=False)
@@ -120,7 +120,8 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
     handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in names]  # type: ignore[arg-type]
-    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)))
+    # its distance to the edge is in font sizes, and leaves room for the note
+    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), borderaxespad=1.9)
     figure.text(0.995, 0.05 / figure.get_figheight(), note, ha="right", va="bottom", fontsize=7, color=GRID)
     return figure
 
