@@ -3,6 +3,7 @@
 import gc
 import importlib
 import math
+import shutil
 import signal
 from pathlib import Path
 
@@ -417,6 +418,7 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
     assert not torch.equal(seen[0], seen[1])
 
 
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 @pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
 def test_the_compiled_step_is_the_step(task):
     agents = [agent_of(task, (0, 1)) for _ in range(2)]
