@@ -1,5 +1,6 @@
 """Learning curves: the mean over seeds with a 95% bootstrap band."""
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
         if len(scores) > 1:
             axes.fill_between(steps, *band(scores), color=color, alpha=0.22, linewidth=0)
         axes.plot(steps, scores.mean(0), color=color, linewidth=2, label=f"{name}, {seeds}")
-    axes.set(title=title, xlabel="environment steps", ylabel=label)
+    axes.set_title(title, parse_math=False)
+    axes.set(xlabel="environment steps", ylabel=label)
     axes.xaxis.set_major_formatter(thousands)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -70,11 +72,11 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
     part.replace(path)
 
 
-def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], path: Path, title: str) -> None:
-    """Writes a PNG of predicted against true returns, side by side over stretches of a stream.
+def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) -> bytes:
+    """A PNG of predicted against true returns, side by side over stretches of a stream.
 
     Each panel is the number of its first step, the true returns [n], NaN where they are not known, and predictions
-    [seeds, n]. Seeds with predictions that are not finite are left out.
+    [seeds, n]. A panel leaves out the seeds that have predictions in it that are not finite.
     """
     import matplotlib
 
@@ -99,10 +101,10 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], path: Path, ti
         axes.spines[["top", "right"]].set_visible(False)
     row[0][0].set(ylabel="discounted sum of cumulants to come")
     row[0][-1].legend(frameon=False, loc="best")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     note = "predictions: mean of seeds with one standard deviation; true sums end where the series' end cuts them"
     figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, format="png")
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
     plt.close(figure)
-    part.replace(path)
+    return png.getvalue()

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -40,6 +40,7 @@ from envs import SeededEnvs, register
 Module = TypeVar("Module", bound=nn.Module)
 # Arguments that change nothing in a run but rounding: a run may be resumed with others.
 FREE = ("out", "resume", "quiet", "checkpoint_every", "threads")
+FILES = (".csv", ".hdf5", ".npz")  # a task that is such a file goes by the file's name
 EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
 TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
 
@@ -47,6 +48,8 @@ TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
 @dataclass(kw_only=True)
 class RunArgs:
     """Arguments of every script."""
+
+    TASK: ClassVar[str] = "env_id"  # the argument that names the task
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous actions"""
@@ -79,6 +82,15 @@ class RunArgs:
     quiet: bool = False
     """print nothing but errors"""
 
+    @property
+    def task(self) -> str:
+        """What is learned: the environment's id, or what `TASK` says."""
+        return getattr(self, self.TASK)
+
+    def check_task(self) -> None:
+        """Raises UserError if there is no such task."""
+        check_env_id(self.env_id)
+
 
 def parse_seeds(words: tuple[str, ...]) -> list[int]:
     """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for what is no seed, for negative and for repeated ones."""
@@ -104,9 +116,11 @@ class Run:
     Checks every argument before anything is done, and raises UserError for what is wrong. Offers `seeds`, `runs` (R),
     `device`, `envs` (the environments to train in) and the folder, and drives the loop: see `steps`.
 
-    `env_options` go to the environments; `make_envs` makes others than those of --env-id. With 0 evaluation episodes
-    the score is that of the training episodes that ended since the last evaluation; a seed of which none did keeps the
-    one it had. `score` names it where it is no return, for the terminal and the curve.
+    `env_options` go to the environments; `make_envs` makes others than those of --env-id, and `eval_env` names another
+    one to evaluate in, with its options. `facts` (JSON) are what else determines the results, such as the digest of
+    data: a run does not go on where they differ. With 0 evaluation episodes the score is that of the training episodes
+    that ended since the last evaluation; a seed of which none did keeps the one it had. For the terminal and the curve,
+    `score` names it where it is no return, and `show` makes it of returns.
     """
 
     def __init__(
@@ -116,11 +130,14 @@ class Run:
         envs_per_run: int = 1,
         *,
         make_envs: Callable[[list[int], torch.device], Any] | None = None,
+        eval_env: tuple[str, dict[str, Any]] | None = None,
         score: str = "return",
+        show: Callable[[Any], Any] = lambda returns: returns,
+        facts: dict[str, Any] | None = None,
         **env_options: Any,
     ):
-        self.args, self.algorithm, self.envs_per_run = args, algorithm, envs_per_run
-        self.score_name, self.digits = score, 1 if score == "return" else 3
+        self.args, self.algorithm, self.envs_per_run, self.facts = args, algorithm, envs_per_run, facts or {}
+        self.score_name, self.show, self.digits = score, show, 3 if score == "R²" else 1
         check(args)
         self.seeds = parse_seeds(args.seeds)
         self.runs = len(self.seeds)
@@ -142,7 +159,9 @@ class Run:
             raise UserError(f"--env-id {args.env_id} needs a package that is not installed: {error}") from None
         self.evaluator: Evaluator | None = None
         if args.eval_episodes:
-            self.evaluator = Evaluator(args.env_id, self.seeds, args.eval_episodes, self.device, args.threads or None)
+            env_id, options = eval_env or (args.env_id, {})
+            options = options | {"threads": args.threads or None}
+            self.evaluator = Evaluator(env_id, self.seeds, args.eval_episodes, self.device, **options)
 
         self.step = 0  # environment steps done, of each run
         self.diverged: dict[int, int] = {}  # seed -> step at which it was noticed
@@ -176,8 +195,13 @@ class Run:
         initialise(module, self.runs, generators(self.seeds, name))
         return module.to(self.device)
 
-    def stream(self, name: str, *shape: int, kind: str = "normal") -> Stream:
-        """An endless sequence of random draws [R, *shape], part of the checkpoints; see `algos.random.Stream`."""
+    def stream(self, name: str, *shape: int, kind: str = "normal", used: bool = True) -> Callable[[], Any]:
+        """An endless sequence of random draws [R, *shape], part of the checkpoints; see `algos.random.Stream`.
+
+        One that is not `used` gives None.
+        """
+        if not used:
+            return lambda: None
         self.parts[f"stream.{name}"] = stream = Stream(self.seeds, name, shape, kind, self.device)
         return stream
 
@@ -214,7 +238,7 @@ class Run:
         end with exit code 3 when all runs have diverged.
         """
         if self.finished:
-            self._say(f"{self.folder} is finished already")
+            self.say(f"{self.folder} is finished already")
             if len(self.diverged) == self.runs:
                 raise SystemExit(3)
             return
@@ -243,7 +267,7 @@ class Run:
                     self._evaluate(policy)
                 if self.signal:
                     self._save("interrupted")
-                    self._say(f"interrupted at step {self.step:,}; continue with --resume")
+                    self.say(f"interrupted at step {self.step:,}; continue with --resume")
                     raise SystemExit(130)
                 if self._due(self.args.checkpoint_every, before) and self.step < self.args.total_steps:
                     self._save("running")
@@ -283,7 +307,7 @@ class Run:
             )
 
     def _compare(self, config: dict[str, Any]) -> None:
-        if differs := difference(self.identity, config["identity"]):
+        if differs := difference(self.identity | self.facts, config["identity"] | config.get("facts", {})):
             raise UserError(
                 f"--out: {self.folder} holds a run with another configuration ({differs}); choose another --out or "
                 "--variant"
@@ -299,6 +323,7 @@ class Run:
     def _write_config(self, status: str) -> None:
         config = {
             "algorithm": self.algorithm,
+            "task": self.args.task,
             "env_id": self.args.env_id,
             "variant": self.args.variant,
             "status": status,
@@ -308,6 +333,7 @@ class Run:
             "peak_bytes": self.peak_bytes,
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
             "identity": self.identity,
+            "facts": self.facts,
             "args": json.loads(json.dumps(asdict(self.args), default=str)),
             "versions": versions(),
             "commit": git_commit(),
@@ -331,8 +357,8 @@ class Run:
             self.train_rows = self._read("train.parquet", TRAIN_COLUMNS)
             if not self.envs.resumable and not facts["final"]:
                 self.envs.reset("resume", self.step)
-                self._say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
-            self._say(f"resumed at step {self.step:,}")
+                self.say(f"the state of {self.args.env_id} cannot be saved: its episodes start anew")
+            self.say(f"resumed at step {self.step:,}")
         with self._writing():
             self._write_config("running")
 
@@ -455,6 +481,8 @@ class Run:
             self.eval_rows += [(seed, self.step, episode, *row) for episode, row in enumerate(rows)]
             scores.append(float(np.mean([total for total, _ in rows])))
             self._writer(run).add_scalar("eval/return", scores[-1], self.step)
+            if self.score_name == "score":
+                self._writer(run).add_scalar("eval/score", self.show(scores[-1]), self.step)
         if self.foresee:
             predicted, observed = self.value_evaluator.values(self.foresee, self.discount, self.step)
             for name, means in (("value_predicted", predicted), ("value_observed", observed)):
@@ -467,10 +495,10 @@ class Run:
         if scores:
             self.score = float(np.mean(scores))
             name, digits = self.score_name, self.digits
-            self.progress.set_postfix_str(f"{name} {self.score:.{digits}f}")
-            spread = f" ({min(scores):.{digits}f} to {max(scores):.{digits}f} over {len(scores)} seeds)"
-            spread = spread if len(scores) > 1 else ""
-            self._say(f"{self.algorithm:<7} step {self.step:>9,}  {name} {self.score:9.{digits}f}{spread}")
+            mean, low, high = (f"{self.show(value):.{digits}f}" for value in (self.score, min(scores), max(scores)))
+            self.progress.set_postfix_str(f"{name} {mean}")
+            spread = f" ({low} to {high} over {len(scores)} seeds)" if len(scores) > 1 else ""
+            self.say(f"{self.algorithm:<7} step {self.step:>9,}  {name} {mean:>9}{spread}")
         self.evaluation_seconds += time.perf_counter() - started
 
     def _rows_before(self, seed: int) -> list[tuple[float, int]]:
@@ -495,20 +523,22 @@ class Run:
 
             label = "return of the deterministic policy" if self.evaluator else "return of training episodes"
             label = label if self.score_name == "return" else self.score_name
-            scores = {self.algorithm: carry_forward(frame, self.diverged)}
-            curves(scores, self.folder / "curve.png", self.args.env_id, label)
+            label = "normalised score" if self.score_name == "score" else label
+            shown = frame.assign(**{"return": self.show(frame["return"])})
+            scores = {self.algorithm: carry_forward(shown, self.diverged)}
+            curves(scores, self.folder / "curve.png", self.args.task, label)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
         heading, digits = f"final {self.score_name}", self.digits
-        self._say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
+        self.say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
         for seed, rows in final.groupby("seed"):
             note = f"  diverged before step {self.diverged[seed]:,}" if seed in self.diverged else ""
-            scores = rows["return"]
-            self._say(
+            scores = self.show(rows["return"])
+            self.say(
                 f"{seed:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  "
                 f"{rows['step'].iloc[0]:>10,}{note}"
             )
         rate = self.step / max(self.seconds, 1e-9)
-        self._say(f"{rate:,.0f} steps/s for each of {self.runs} seeds; tables, curve and checkpoint in {self.folder}")
+        self.say(f"{rate:,.0f} steps/s for each of {self.runs} seeds; tables, curve and checkpoint in {self.folder}")
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
@@ -522,7 +552,7 @@ class Run:
             self.writers = [SummaryWriter(str(place / f"seed_{s}"), purge_step=self.step) for s in self.seeds]
         return self.writers[run]
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         if not self.args.quiet:
             tqdm.write(line)
 
@@ -568,7 +598,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def folder_of(args: RunArgs, algorithm: str) -> Path:
     """The folder of a run."""
-    task = Path(args.env_id).stem if args.env_id.endswith(".csv") else args.env_id
+    task = Path(args.task).stem if Path(args.task).suffix in FILES else args.task
     return Path(args.out) / task.replace("/", "-").replace(":", "-") / algorithm / args.variant
 
 

@@ -103,7 +103,7 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: dict[str, dict[str, 
 
 def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], x: str, y: str, note: str) -> Figure:
     """All tasks in one figure with one legend, for documents."""
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     names = [name for name in looks if any(name in curves for curves in panels.values())]
     legend_rows = -(-len(names) // 4)

@@ -329,14 +329,14 @@ def published_part(results: Results, paths: list[Path]) -> Part:
 def source_part(results: Results) -> Part:
     columns = ["task", "algorithm", "seeds", "status", "steps", "episodes", "commit"]
     table = Table([*columns, "Gymnasium, MuJoCo, torch", "device", "training"], [])
-    for config in sorted(results.scores.sources, key=lambda c: (c["env_id"], label(c), c["seeds"])):
+    for config in sorted(results.scores.sources, key=lambda c: (c["task"], label(c), c["seeds"])):
         facts, versions = protocol(config), config.get("versions", {})
         seeds = config["seeds"]
         spoken = f"{seeds[0]}–{seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)) else ""
         packages = ", ".join(str(versions.get(name, "–")) for name in ("gymnasium", "mujoco", "torch"))
         seconds = config.get("seconds")
         minutes: Cell = (f"{seconds / 60:,.0f} min", float(seconds)) if seconds else ("–", -1.0)
-        cells = [word(config["env_id"]), word(label(config)), word(spoken or ", ".join(map(str, seeds)))]
+        cells = [word(config["task"]), word(label(config)), word(spoken or ", ".join(map(str, seeds)))]
         cells += [word(config["status"]), number(config.get("step", facts["steps"] or 0), 0)]
         cells += [number(facts["evaluation episodes"] or np.nan, 0), word(config.get("commit") or "–")]
         table.rows.append([*cells, word(packages), word(config.get("device", "–")), minutes])

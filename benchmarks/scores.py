@@ -126,7 +126,8 @@ def _run(
     """Adds a run to what was found, or gives a note why it is left out."""
     try:
         config = _json(path)
-        name, task = label(config), config["env_id"]
+        config.setdefault("task", config["env_id"])  # as runs had it once
+        name, task = label(config), config["task"]
         config = {"folder": str(path.parent), **config, "status": config["status"]}
         config.get("args", {}).pop("out", None)  # a place on somebody's machine
     except (KeyError, TypeError, AttributeError) as error:
@@ -165,7 +166,8 @@ def _stored(
             frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
             values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
         for config in _json(folder / "sources.json"):
-            own = frame[(frame["task"] == config["env_id"]) & (frame["algorithm"] == label(config))]
+            config.setdefault("task", config["env_id"])
+            own = frame[(frame["task"] == config["task"]) & (frame["algorithm"] == label(config))]
             sources.append({**config, "seeds": sorted(map(int, own["seed"].unique()))})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the stored report in {folder} is damaged ({type(error).__name__}: {error})") from None
@@ -175,7 +177,7 @@ def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
     seen: dict[tuple[str, str, int], str] = {}
     for config in sources:
         for seed in config["seeds"]:
-            key = (config["env_id"], label(config), seed)
+            key = (config["task"], label(config), seed)
             if key in seen:
                 raise UserError(
                     f"seed {seed} of {key[1]} on {key[0]} occurs twice, in {seen[key]} and in {config.get('folder')}"
@@ -201,7 +203,7 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
     found = []
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for config in sources:
-        by_task[config["env_id"]].append(config)
+        by_task[config["task"]].append(config)
     for task, configs in sorted(by_task.items()):
         for name in protocol(configs[0]):
             groups: dict[Any, set[str]] = defaultdict(set)
@@ -230,7 +232,7 @@ _PROTOCOL = ("total_steps", "eval_episodes", "eval_every")
 def _diverged(found: Scores) -> dict[tuple[str, str, int], int]:
     """The step at which each diverged seed was noticed, by task, algorithm and seed."""
     return {
-        (config["env_id"], label(config), int(seed)): step
+        (config["task"], label(config), int(seed)): step
         for config in found.sources
         for seed, step in config.get("diverged", {}).items()
     }
@@ -241,7 +243,7 @@ def _without_numbers(found: Scores) -> None:
     table = found.table
     for row in table[~np.isfinite(table["return"])].sort_values("step", ascending=False).itertuples():
         for config in found.sources:
-            if (config["env_id"], label(config)) == (row.task, row.algorithm) and row.seed in config["seeds"]:
+            if (config["task"], label(config)) == (row.task, row.algorithm) and row.seed in config["seeds"]:
                 config["diverged"] = config.get("diverged", {}) | {str(row.seed): int(row.step)}
         own = (table["task"] == row.task) & (table["algorithm"] == row.algorithm) & (table["seed"] == row.seed)
         table = table[~(own & (table["step"] >= row.step))]
@@ -256,7 +258,7 @@ def _cut(found: Scores) -> None:
         last = frame.groupby(["algorithm", "seed"])["step"].max()
         alive = last[[(task, *key) not in diverged for key in last.index]]
         end = int(alive.min()) if len(alive) else int(last.max())
-        wanted = max(protocol(config)["steps"] or 0 for config in found.sources if config["env_id"] == task)
+        wanted = max(protocol(config)["steps"] or 0 for config in found.sources if config["task"] == task)
         if len(alive) and end < wanted:
             names = ", ".join(f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end)
             found.notes.append(

@@ -36,7 +36,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
 from algos.errors import UserError
-from algos.run import RunArgs, check_env_id, parse_seeds
+from algos.run import RunArgs, parse_seeds
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
@@ -44,8 +44,8 @@ Score = Literal["last", "mean", "max"]
 SCORES: tuple[Score, ...] = get_args(Score)
 # what a suite says elsewhere, or what is the sweep's to choose
 TAKEN = (
-    "env_id", "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant", "resume",
-    "quiet", "checkpoint_every",
+    "env_id", "dataset", "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
+    "resume", "quiet", "checkpoint_every",
 )  # fmt: skip
 
 
@@ -115,11 +115,9 @@ def read(path: Path) -> Suite:
     for key in ("tasks", "algorithms"):
         if not table[key]:
             raise UserError(f"{path}: {key} names none")
+    if table["total_steps"] < 1:
+        raise UserError(f"{path}: total_steps must be at least 1, got {table['total_steps']}")
     for number, task in enumerate(table["tasks"]):
-        try:
-            check_env_id(task)
-        except UserError as error:
-            raise UserError(f"{path}: tasks[{number}]: {str(error).removeprefix('--env-id: ')}") from None
         if task in table["tasks"][:number]:
             raise UserError(f"{path}: tasks[{number}]: {task} is there twice")
     seeds = table["seeds"]
@@ -133,13 +131,6 @@ def read(path: Path) -> Suite:
         _table(path, "references", table["references"]) if "references" in table else None,
         [_table(path, "published", name) for name in table.get("published", [])],
     )  # fmt: skip
-    if suite.references:
-        known = set(read_references(suite.references)["task"])
-        for task in suite.tasks:
-            if task not in known:
-                raise UserError(f"{path}: references: {suite.references} has no row for {task}")
-    for published in suite.published:
-        read_published(published)
     places: dict[tuple[str, str], str] = {}
     for name, entry in table["algorithms"].items():
         suite.entries.append(new := _entry(suite, name, entry, table.get("flags", {})))
@@ -147,6 +138,13 @@ def read(path: Path) -> Suite:
             raise UserError(
                 f"{path}: algorithms.{name} and algorithms.{other} would share a folder: rename one of them"
             )
+    if suite.references:
+        known = set(read_references(suite.references)["task"])
+        for task in suite.tasks:
+            if task not in known:
+                raise UserError(f"{path}: references: {suite.references} has no row for {task}")
+    for published in suite.published:
+        read_published(published)
     return suite
 
 
@@ -212,9 +210,11 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
             for flag, value in values.items():
                 flags[flag] = _flag(path, f"{key}.{flag}", script, args_type, flag, value)
         protocol = {name: getattr(suite, name) for name in ("total_steps", "eval_every", "eval_episodes")}
+        which: dict[str, Any] = {args_type.TASK: task}
         try:
-            args[task] = args_type(env_id=task, **protocol, **flags)
+            args[task] = args_type(**which, **protocol, **flags)
             check(args[task])
+            args[task].check_task()
         except UserError as error:
             raise UserError(f"{path}: {where} on {task}: {error}") from None
         words[task] = [word for flag, value in {**protocol, **flags}.items() for word in as_words(flag, value)]

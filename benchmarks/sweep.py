@@ -163,7 +163,8 @@ def plan(suite: Suite, out: Path, args: Args, batch: int) -> list[Job]:
         for entry in suite.entries:
 
             def job(seeds: list[int], folder: Path | None = None, entry: Any = entry, task: str = task) -> Job:
-                words = ["--env-id", task, "--seeds", *map(str, seeds), *entry.flags[task]]
+                words = as_words(entry.args[task].TASK, task)
+                words += ["--seeds", *map(str, seeds), *entry.flags[task]]
                 place = folder.parents[2] if folder else out / seed_name(seeds)
                 script_args = replace(entry.args[task], out=place, variant=entry.variant)
                 facts = identity(script_args, entry.algorithm, seeds, device)

@@ -7,6 +7,7 @@ with row i + 2: cumulant(i + 1) + discount cumulant(i + 2) + ..., where cumulant
 """
 
 import csv
+import io
 import math
 import zlib
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from envs.seeded import Episode, Task
 
+LARGEST = 1e150  # magnitude of a cell: the sum of many squares is finite still
 UNSEEN = 0.05  # a true return is known where the rows after the series' end would weigh at most this share of its sum
 
 
@@ -33,7 +35,7 @@ class Series:
     columns: tuple[str, ...]
     rows: NDArray[np.float64]  # [T, C]
     target: str
-    left_out: tuple[str, ...] = ()  # columns of the file that do not hold numbers
+    left_out: tuple[str, ...] = ()  # columns of the file that have no numbers or no name
 
     @property
     def steps(self) -> int:
@@ -46,8 +48,9 @@ class Series:
         return float(target.min()), float(target.max())
 
     def digest(self) -> int:
-        """A number that another series does not have."""
-        return zlib.crc32(self.rows.tobytes(), zlib.crc32(self.target.encode()))
+        """A number that another series hardly has."""
+        facts = repr((self.columns, self.target, self.rows.shape))
+        return zlib.crc32(self.rows.tobytes(), zlib.crc32(facts.encode()))
 
     def cumulants(self) -> NDArray[np.float64]:
         """What comes with rows 0 to T - 2, in [0, 1]: [T - 1]."""
@@ -150,9 +153,10 @@ MADE = {"seasons": seasons}
 def load_series(name: str, target: str = "") -> Series:
     """A series of that name, or of a CSV file with a header; `target` is by default the last column that has numbers.
 
-    Columns without numbers, such as dates, are left out: those of which less than half the cells are numbers. Raises
-    ValueError, in a sentence with file, row (the first below the header is 1) and column, for a cell of the others that
-    is empty or no finite number, and for a file, a header or a target that does not fit.
+    Columns without numbers, such as dates, are left out: those of which less than half the cells are numbers. So are
+    those without a name, such as the row numbers that pandas writes. Raises ValueError, in a sentence with file, row
+    (the first below the header is 1) and column, for a cell of the others that is empty or no finite number within
+    ±1e150, and for a file, a header or a target that does not fit.
     """
     if name in MADE:
         series = MADE[name]()
@@ -164,37 +168,52 @@ def load_series(name: str, target: str = "") -> Series:
             f"{name!r} is neither a series made here ({', '.join(MADE)}) nor a file whose name ends in .csv"
         )
     frame = read_csv(Path(name))
-    kept = [column for column in frame if has_numbers(frame[column])]
+    kept = [column for column in frame if has_numbers(frame[column]) and not column.startswith(UNNAMED)]
     if not kept:
         raise ValueError(f"{name} has no column of numbers: cells must be separated by commas, with a decimal point")
     left_out = tuple(column for column in frame if column not in kept)
     if target in left_out:
-        raise ValueError(f"column {target} of {name}, --target-column, does not hold numbers")
+        raise ValueError(f"column {target} of {name}, --target-column, has no numbers or no name")
     columns = [pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) for column in kept]
     rows = np.stack(columns, 1)
-    bad = np.argwhere(~np.isfinite(rows))
+    bad = np.argwhere(~(np.abs(rows) <= LARGEST))  # NaN too
     if len(bad):
         row, column = bad[0]
         cell = frame[kept[column]].iloc[row]
-        what = "is empty" if pd.isna(cell) else f"is no finite number: {cell}"
-        more = f" (so do {len(bad) - 1:,} more cells)" if len(bad) > 1 else ""
-        raise ValueError(f"{name}, row {row + 1:,}, column {kept[column]} {what}; fill or remove such gaps first{more}")
+        what = "is empty or NA" if pd.isna(cell) else f"is no finite number within ±{LARGEST:g}: {cell}"
+        others = f" ({len(bad) - 1:,} more)" if len(bad) > 1 else ""
+        raise ValueError(
+            f"{name}, row {row + 1:,}, column {kept[column]} {what}; fill or remove such cells first{others}"
+        )
     return Series(name, tuple(kept), rows, choose(name, target or kept[-1], tuple(kept), rows), left_out)
 
 
+UNNAMED = "Unnamed: "  # how pandas' names for columns without one begin
+
+
 def read_csv(path: Path) -> pd.DataFrame:
-    """The table of a file as pandas guesses it; raises ValueError if it is none with a header."""
+    """The table of a file as pandas guesses it; raises ValueError if it is none with a header.
+
+    Blank lines do not count, but those between the rows of a single column are missing values.
+    """
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            header = next(csv.reader(file), [])
-        frame = pd.read_csv(path, encoding="utf-8-sig", float_precision="round_trip", low_memory=False)
+        text = path.read_text(encoding="utf-8-sig").strip()
+        header = next(csv.reader(io.StringIO(text), skipinitialspace=True), [])
+        frame = pd.read_csv(
+            io.StringIO(text),
+            float_precision="round_trip",
+            low_memory=False,
+            skipinitialspace=True,
+            skip_blank_lines=len(header) > 1,
+        )
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, csv.Error) as error:  # pandas' own errors are ValueErrors
         raise ValueError(f"{path} is no CSV file: {str(error).strip()}") from None
-    if any(is_number(word) and not word.isdigit() for word in header):  # columns may be numbered
+    numbers = [word for word in header if is_number(word)]
+    if numbers not in ([str(i + first) for i in range(len(numbers))] for first in (0, 1)):  # columns may be numbered
         raise ValueError(f"{path} has no header: its first line must name the columns, but holds numbers")
-    if repeated := [word for word in header if header.count(word) > 1]:
+    if repeated := [word for word in header if word and header.count(word) > 1]:
         raise ValueError(f"{path} has two columns named {repeated[0]!r}")
     if not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(f"{path} has more cells in a row than names in its header")
@@ -203,17 +222,14 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 def is_number(word: str) -> bool:
     try:
-        float(word)
+        return math.isfinite(float(word))
     except ValueError:
         return False
-    return True
 
 
 def has_numbers(column: pd.Series) -> bool:
-    """Whether a column is one of numbers, some of which may be missing or misspelt."""
-    if column.dtype == bool:
-        return False
-    return pd.api.types.is_numeric_dtype(column) or pd.to_numeric(column, errors="coerce").notna().mean() >= 0.5
+    """Whether a column is one of numbers, of which up to half may be missing or misspelt."""
+    return column.dtype != bool and pd.to_numeric(column, errors="coerce").notna().mean() >= 0.5
 
 
 def choose(name: str, target: str, columns: Sequence[str], rows: NDArray[np.float64]) -> str:
@@ -222,12 +238,13 @@ def choose(name: str, target: str, columns: Sequence[str], rows: NDArray[np.floa
         raise ValueError(
             f"{name} has no column {target!r}, --target-column; its columns of numbers are {', '.join(columns)}"
         )
-    if len(rows) < 3:
-        raise ValueError(f"{name} has {len(rows)} rows, too few to predict anything; it takes at least 3")
-    values = rows[:, columns.index(target)]
+    if len(rows) < 5:
+        raise ValueError(f"{name} has {len(rows)} rows, too few to predict anything; it takes at least 5")
+    values = rows[3:, columns.index(target)]  # the first step comes to row 1, whose return begins with row 3
     if values.min() == values.max():
         raise ValueError(
-            f"column {target} of {name}, the target, is {values[0]:g} in all rows: there is nothing to predict"
+            f"column {target} of {name}, the target, is {values[0]:g} in all rows from the fourth on: there is nothing "
+            "to predict"
         )
     return target
 

@@ -16,18 +16,19 @@ knowing their mean. A prediction is V(s') after the update, in units of the cumu
 compared with the discounted sum of the cumulants that come *after* s'; the official plot draws it one step early, at
 the sum that still has the cumulant that came with s'. Sums go over the whole series, also beyond --total-steps; steps
 near its end, of whose sum rows after the end would be more than 5% (with a discount of 0.99 the last 299 steps), do
-not count. An interval of which less than half counts repeats the score before. prediction.png shows the first and the
-last 5,000 steps. With `Learner.load`, the learner.safetensors of a run goes on predicting and learning anywhere:
-`start` and `step` give predictions in place of actions, and rewards are cumulants, scaled as series.json says.
+not count. An interval of which less than half counts, or whose true returns are all the same, repeats the score before.
+prediction.png shows the first and the last 5,000 steps. With `Learner.load`, the learner.safetensors of a run goes on
+predicting and learning anywhere: `start` and `step` give predictions in place of actions, and rewards are cumulants,
+scaled as series.json says.
 """
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor, nn
 
 from algos.arguments import Count, Fraction, Natural, Range, Rate
@@ -68,7 +69,9 @@ class Args(StreamArgs):
     """kappa of ObGD, the bound of the steps"""
     hidden: Hidden = (128, 128)
     """widths of hidden layers"""
-    series_digest: tyro.conf.Suppress[int] = 0  # of the series, so that a run is not resumed in another one
+
+    def check_task(self) -> None:
+        read(self)
 
 
 class Trace(nn.Module):
@@ -151,7 +154,7 @@ class StreamTD:
 
 
 class Score(nn.Module):
-    """Squared errors of predictions [R] since the last score, and the predictions of the first and the last steps."""
+    """Squared errors of predictions [R] since the last score; predictions of the first and last steps, NaN before."""
 
     WINDOW = 5_000  # steps at either end that are kept for the figure
     squares: Tensor
@@ -163,7 +166,7 @@ class Score(nn.Module):
         self.total_steps, self.window = total_steps, min(self.WINDOW, max(total_steps // 2, 1))
         self.register_buffer("squares", torch.zeros(runs, dtype=torch.float64))
         for name in ("first", "last"):
-            self.register_buffer(name, torch.zeros(runs, self.window, dtype=torch.float64))
+            self.register_buffer(name, torch.full((runs, self.window), torch.nan, dtype=torch.float64))
 
     def add(self, prediction: Tensor, sample: Sample) -> Tensor:
         """Takes a step's predictions [R]; gives their absolute errors [R], 0 where the true return is not known."""
@@ -190,8 +193,8 @@ class Score(nn.Module):
         return [Episode(r, 1 - s / len(returns) / float(returns.var()), len(returns)) for r, s in enumerate(squares)]
 
 
-def read(args: Args) -> tuple[Series, Args]:
-    """The series, and the arguments with what it determines; raises UserError for what does not fit."""
+def read(args: Args) -> Series:
+    """The series; raises UserError for what does not fit."""
     try:
         series = load_series(args.env_id, args.target_column)
     except ValueError as error:
@@ -201,18 +204,17 @@ def read(args: Args) -> tuple[Series, Args]:
             f"--total-steps {args.total_steps:,} is more than {series.name} has: its {len(series.rows):,} rows "
             f"make {series.steps:,} steps"
         )
-    if series.left_out and not args.quiet:
-        print(f"{series.name}: left out {', '.join(series.left_out)}, which do not hold numbers")
-    digest = series.digest()
-    return series, replace(args, total_steps=args.total_steps or series.steps, target_column=series.target,
-                           series_digest=digest)  # fmt: skip
+    return series
 
 
 def main(args: Args) -> None:
-    series, args = read(args)
-    run = Run(
-        args, "stream_td", make_envs=lambda seeds, device: SeriesEnvs(series, seeds, device, args.discount), score="R²"
-    )
+    series = read(args)
+    if series.left_out and not args.quiet:
+        print(f"{series.name}: left out for want of numbers or a name: {', '.join(series.left_out)}")
+    args = replace(args, total_steps=args.total_steps or series.steps)
+    facts = {"series_digest": series.digest(), "target_column": series.target}
+    make_envs = partial(SeriesEnvs, series, discount=args.discount)
+    run = Run(args, "stream_td", make_envs=make_envs, score="R²", facts=facts)
     envs = run.envs
     agent = StreamTD(args, envs.task, run.seeds, run.device)
     score = Score(run.runs, args.total_steps).to(run.device)
@@ -226,28 +228,28 @@ def main(args: Args) -> None:
 
     run.export("learner.safetensors", lambda: packed(agent))
     low, high = series.bounds()
-    facts = {"columns": series.columns, "target": series.target, "low": low, "high": high, "rows": len(series.rows)}
-    run.export("series.json", lambda: json.dumps(facts, indent=2).encode())
-    for step in run.steps(agent=agent, score=score):
-        if envs.restarted:
-            agent.start(envs.obs, never + 1)
-        prediction, metrics = learn(*envs.receive())
-        score.keep(step, prediction)
-        if step >= envs.known:
-            metrics.pop("absolute_error")
-        run.log(metrics)
-        if step % args.eval_every == 0 or step == args.total_steps:
-            begin = (step - 1) // args.eval_every * args.eval_every + 1
-            truth = envs.returns[begin : min(step + 1, envs.known)]
-            envs.ended = score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2)
+    scales = {"columns": series.columns, "target": series.target, "low": low, "high": high, "rows": len(series.rows)}
+    run.export("series.json", lambda: json.dumps(scales, indent=2).encode())
 
-    if not run.finished:
+    def figure() -> bytes:
         truth = np.where(np.arange(len(envs.returns)) < envs.known, envs.returns, np.nan)[: args.total_steps + 1]
         panels = [
             (1, truth[1 : score.window + 1], score.first.cpu().numpy()),
             (args.total_steps - score.window + 1, truth[-score.window :], score.last.cpu().numpy()),
         ]
-        predictions(panels, run.folder / "prediction.png", f"{args.env_id}: discounted sum of {series.target}")
+        return predictions(panels, f"{args.env_id}: discounted sum of {series.target}")
+
+    run.export("prediction.png", figure)
+    for step in run.steps(agent=agent, score=score):
+        if envs.restarted:
+            agent.start(envs.obs, never + 1)
+        prediction, metrics = learn(*envs.receive())
+        score.keep(step, prediction)
+        run.log({n: m for n, m in metrics.items() if n != "absolute_error" or step < envs.known})
+        if step % args.eval_every == 0 or step == args.total_steps:
+            begin = (step - 1) // args.eval_every * args.eval_every + 1
+            truth = envs.returns[begin : min(step + 1, envs.known)]
+            envs.ended = score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ ETT = """date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT
 2016-07-01 00:00:00,41.13000106811523,12.48200035095215,36.53599929809571,9.354999542236328,4.423999786376953,1.311,38.6
 2016-07-01 00:15:00,39.62200164794922,11.309000015258787,35.54399871826172,8.550999641418457,3.2090001106262207,1.2,37.1
 2016-07-01 00:30:00,38.86800003051758,10.555000305175781,34.36500167846679,7.586999893188477,4.42,1.3,36.5
+2016-07-01 00:45:00,35.518001556396484,9.213000297546387,32.569000244140625,8.711999893188477,4.4,1.2,36.1
+2016-07-01 01:00:00,37.52799987792969,10.135000228881836,33.936000823974616,7.532000064849855,4.4,1.2,36.0
 """
+
+
+FIVE = "1,2\n3,4\n5,6\n7,8\n9,0\n"
 
 
 def file_of(tmp_path, text, name="data.csv"):
@@ -67,35 +72,44 @@ def file_of(tmp_path, text, name="data.csv"):
     return str(path)
 
 
-@pytest.mark.parametrize("text", [ETT, ETT.replace("\n", "\r\n"), "\ufeff" + ETT, ETT + "\n\n"])
+@pytest.mark.parametrize(
+    "text", [ETT, ETT.replace("\n", "\r\n"), "\ufeff" + ETT, ETT + "\n\n", "\n \n" + ETT, ETT.replace(",", ", ")]
+)
 def test_etts_published_form_loads_as_the_papers_task(tmp_path, text):
     series = load_series(file_of(tmp_path, text))
     assert series.columns == ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT") and series.target == "OT"
     assert series.left_out == ("date",)
-    assert series.rows.shape == (3, 7) and series.rows[0, 0] == 41.13000106811523
+    assert series.rows.shape == (5, 7) and series.rows[0, 0] == 41.13000106811523
     assert load_series(series.name, "HULL").target == "HULL"
 
 
 @pytest.mark.parametrize(
     ("text", "target", "message"),
     [
-        ("a,b\n1,2\n3,\n5,6\n", "", r"data.csv, row 2, column b is empty"),
-        ("a,b\n1,2\n3,4\n5,inf\n", "", r"data.csv, row 3, column b is no finite number: inf"),
-        ("a,b\n1,2\n3,x\n5,6\n,8\n", "", r"row 2, column b is no finite number: x.*1 more cell"),
+        ("a,b\n1,2\n3,\n5,6\n", "", r"data.csv, row 2, column b is empty or NA; fill or remove such cells first$"),
+        ("a,b\n1,2\n3,NA\n5,6\n", "", r"data.csv, row 2, column b is empty or NA"),
+        ("a,b\n1,2\n3,4\n5,inf\n", "", r"data.csv, row 3, column b is no finite number within ±1e\+150: inf"),
+        ("a,b\n1,2\n3,x\n5,6\n,8\n", "", r"row 2, column b is no finite number within ±1e\+150: x.*\(1 more\)"),
+        ("a,b\n1,2\n3,-1.1e150\n5,6\n", "", r"row 2, column b is no finite number within ±1e\+150: -1.1e\+150"),
+        ("y\n1\n\n3\n4\n5\n", "", r"row 2, column y is empty"),
+        ("y\n1\n2\n3\n4\n5\nNA\n\n", "", r"row 6, column y is empty or NA"),
         ("a,b\n1,2\n\n3,4\n5,\n", "", r"row 3, column b is empty"),
         ("a,b\n1,2\n3\n5,6\n", "", r"row 2, column b is empty"),
         ("a,b\n1,2\n3,4,5\n5,6\n", "", r"data.csv is no CSV file: .*line 3"),
         ("a,b\n1,2,3\n3,4,5\n5,6,7\n", "", r"more cells in a row than names"),
-        ("a,b\n1,2\n3,4\n", "", r"data.csv has 2 rows, too few"),
+        ("a,b\n1,2\n3,4\n5,6\n7,8\n", "", r"data.csv has 4 rows, too few .* at least 5"),
         ("a,b\n", "", r"data.csv has .*(0 rows|no column)"),
         ("", "", r"data.csv is no CSV file"),
         ("a,b\n1,2\n3,4\n5,6\n", "OT", r"data.csv has no column 'OT', --target-column; its .* are a, b"),
-        ("a,b\nx,2\ny,4\nz,6\n", "a", r"column a of .*data.csv, --target-column, does not hold numbers"),
-        ("a,b\n1,7\n3,7\n5,7\n", "", r"column b of .*data.csv, the target, is 7 in all rows"),
+        ("a,b\nx,2\ny,4\nz,6\n", "a", r"column a of .*data.csv, --target-column, has no numbers or no name"),
+        ("a,b\n1,9\n3,8\n5,6\n7,7\n9,7\n", "", r"column b of .*data.csv, the target, is 7 in all rows from the fourth"),
         ("a;b\n1,5;7,0\n3,0;7,1\n5,0;1,0\n", "", r"more cells in a row|no column of numbers"),
         ("a;b\n1;7\n3;7\n5;1\n", "", r"no column of numbers: cells must be separated by commas"),
-        ("1.5,2\n3,4\n5,6\n7,8\n", "", r"data.csv has no header"),
-        ("a,a\n1,2\n3,4\n5,6\n", "", r"two columns named 'a'"),
+        ("1.5,2\n" + FIVE, "", r"data.csv has no header"),
+        ("\n1.5,2\n" + FIVE, "", r"data.csv has no header"),
+        ("3,4\n" + FIVE, "", r"data.csv has no header"),
+        ("a,a\n" + FIVE, "", r"two columns named 'a'"),
+        ("\na,a\n" + FIVE, "", r"two columns named 'a'"),
         (b"a,b\n1,\xff\n", "", r"data.csv is no CSV file: .*utf-8"),
     ],
 )
@@ -103,6 +117,41 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(tmp_path, text, targe
     with pytest.raises(ValueError, match=message) as refused:
         load_series(file_of(tmp_path, text), target)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "left_out"),
+    [
+        ("a,b\n" + FIVE, ("a", "b"), ()),
+        ("a, b\n" + FIVE, ("a", "b"), ()),
+        ("0,1\n" + FIVE, ("0", "1"), ()),
+        ("1,2\n" + FIVE, ("1", "2"), ()),
+        ("nan,inf\n" + FIVE, ("nan", "inf"), ()),
+        (",b\n" + FIVE, ("b",), ("Unnamed: 0",)),
+        (",b,\n" + FIVE.replace("\n", ",\n"), ("b",), ("Unnamed: 0", "Unnamed: 2")),
+        ("a,b,c\n" + FIVE.replace("\n", ",\n"), ("a", "b"), ("c",)),  # all empty
+        ("a,b,c\n1,2,7\n3,4,8\n5,6,\n7,8,\n9,0,\n", ("a", "b"), ("c",)),
+        ("y\n1\n2\n3\n4\n5\n\n\n", ("y",), ()),
+    ],
+)
+def test_columns_with_a_name_and_with_numbers_in_half_their_cells_are_kept(tmp_path, text, columns, left_out):
+    series = load_series(file_of(tmp_path, text))
+    assert (series.columns, series.left_out, len(series.rows)) == (columns, left_out, 5)
+
+
+def test_the_digest_tells_series_apart():
+    def digest(columns, rows, target):
+        return Series("some", columns, rows, target).digest()
+
+    rows = np.arange(12.0).reshape(6, 2)
+    digests = [
+        digest(("a", "y"), rows, "y"),
+        digest(("a", "y"), rows, "a"),
+        digest(("b", "y"), rows, "y"),
+        digest(("a", "y"), rows.reshape(4, 3), "y"),
+        digest(("a", "y"), rows + 1, "y"),
+    ]
+    assert len(set(digests)) == len(digests) and digests[0] == digest(("a", "y"), rows.copy(), "y")
 
 
 def test_what_is_no_series_is_refused(tmp_path):

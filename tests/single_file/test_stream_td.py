@@ -1,9 +1,11 @@
 """Stream TD against a learner of one run written with torch's own layers, its score, and what a run leaves."""
 
+import contextlib
 import json
 import math
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,9 @@ import torch
 from stream_td import Score, StreamTD, Trace
 from torch import nn
 
+import algos.plot
+import algos.run
+from algos.checkpoint import load_tensors, tensors_of
 from algos.errors import UserError
 from algos.stream import Learner, packed
 from envs import Task
@@ -66,19 +71,21 @@ class Lone:
     def start(self, row):
         self.state = self.see(row)
 
-    def step(self, cumulant, row):
-        self.sums.append(0.99 * (self.sums[-1] if self.sums else 0.0) + float(cumulant))
+    def step(self, cumulant, row, end):
+        going = 1 - float(end)
+        self.sums.append(0.99 * going * (self.sums[-1] if self.sums else 0.0) + float(cumulant))
         variance = np.var(self.sums, ddof=1) if len(self.sums) > 1 else 1.0
         scale = math.sqrt(variance + 1e-8)
         next_state = self.see(row)
         value = self.net(self.state)[0]
-        delta = (cumulant / scale + 0.99 * self.net(next_state)[0] - value).item()
+        delta = (cumulant / scale + 0.99 * going * self.net(next_state)[0] - value).item()
         gradients = torch.autograd.grad(value, list(self.net.parameters()))
         self.z = [0.99 * 0.8 * z + g for z, g in zip(self.z, gradients, strict=True)]
         bound = 2 * max(abs(delta), 1) * sum(z.abs().sum().item() for z in self.z)
         with torch.no_grad():
             for p, z in zip(self.net.parameters(), self.z, strict=True):
                 p += min(1 / bound, 1) * delta * z
+            self.z = [going * z for z in self.z]
             self.state = next_state
             return self.net(self.state)[0].item() * scale
 
@@ -91,9 +98,10 @@ def test_many_runs_are_what_each_would_be_alone(float64):
     begin(agent, first)
     for run in range(runs):
         lone[run].start(first[run])
-    for cumulant, row, _ in rest:
-        prediction, _ = agent.step(cumulant, row, torch.zeros(runs))
-        alone = [lone[run].step(cumulant[run], row[run]) for run in range(runs)]
+    assert sum(end.sum() for *_, end in rest) > 5
+    for cumulant, row, end in rest:
+        prediction, _ = agent.step(cumulant, row, end)
+        alone = [lone[run].step(cumulant[run], row[run], end[run]) for run in range(runs)]
         torch.testing.assert_close(prediction, torch.tensor(alone), atol=1e-9, rtol=0)
     for run, one in enumerate(lone):
         flat = torch.cat([p[run].flatten() for p in agent.critic.parameters()])
@@ -163,26 +171,113 @@ def test_r_squared_is_of_the_steps_that_count():
 
 
 class Oracle(StreamTD):
-    """Predicts what the stream will bring: for row t, the return of row t."""
+    """Predicts what the stream will bring and `off` more: for row t, the return of row t."""
+
+    off = 0.0
 
     def step(self, cumulant, next_obs, done, noise=None):
         _, metrics = super().step(cumulant, next_obs, done)
         self.trace.position = getattr(self.trace, "position", 0) + 1
-        return torch.full_like(cumulant, self.truth[self.trace.position]), metrics
+        return torch.full_like(cumulant, self.truth[self.trace.position] + self.off), metrics
 
 
-def test_perfect_predictions_score_one_at_all_steps_and_the_end_does_not_count(tmp_path, monkeypatch):
-    path = csv_of(tmp_path, 1000)
-    series = stream_td.load_series(path)
-    Oracle.truth = series.returns(0.9)
-    monkeypatch.setattr(stream_td, "StreamTD", Oracle)
-    train_csv(tmp_path, path, discount=0.9, eval_every=300)
+@pytest.fixture
+def panels_of(tmp_path, monkeypatch):
+    """Trains an agent of that class with a file of 1,000 rows; gives what the last figure was drawn from."""
+
+    def run(kind, **overrides):
+        drawn = []
+        monkeypatch.setattr(stream_td, "StreamTD", kind)
+        monkeypatch.setattr(stream_td, "predictions", lambda panels, title: drawn.append(panels) or b"")
+        train_csv(tmp_path, csv_of(tmp_path, 1000), discount=0.9, **overrides)
+        return drawn[-1]
+
+    Oracle.truth = stream_td.load_series(csv_of(tmp_path, 1000)).returns(0.9)
+    return run
+
+
+def test_perfect_predictions_score_one_at_all_steps_and_the_end_does_not_count(tmp_path, panels_of):
+    panels = panels_of(Oracle, eval_every=300)
+    for (start, truth, predicted), (begin, known) in zip(panels, ((1, 499), (500, 470)), strict=True):
+        assert start == begin and predicted.shape == (1, 499) and np.isfinite(truth).sum() == known
+        assert predicted[0, :known].tolist() == truth[:known].tolist()
     table = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
     assert table["return"].tolist() == pytest.approx([1, 1, 1, 1])
     # 998 steps; those from row 970 on lack more than 5%: 0.9 ** 29 = 0.047
     assert table["step"].tolist() == [300, 600, 900, 998] and table["length"].tolist() == [300, 300, 300, 300]
     errors = pd.read_parquet(next(tmp_path.rglob("train.parquet"))).query("metric == 'absolute_error'")
     assert errors["value"].max() < 1e-9 and errors["step"].max() == 998
+
+
+def test_mean_errors_are_of_the_steps_that_count(tmp_path, panels_of, monkeypatch):
+    monkeypatch.setattr(Oracle, "off", 0.5)
+    panels_of(Oracle)
+    errors = pd.read_parquet(next(tmp_path.rglob("train.parquet"))).query("metric == 'absolute_error'")
+    assert errors["step"].max() == 998 and errors["value"].tolist() == pytest.approx([0.5] * len(errors))
+
+
+def test_a_replayed_update_that_gives_the_same_tensors_again_logs_what_an_eager_one_does(tmp_path, monkeypatch):
+    def replayed(function, *_):
+        kept = []
+
+        def call(*args):
+            prediction, metrics = function(*args)
+            if not kept:
+                kept.extend((prediction.clone(), {name: value.clone() for name, value in metrics.items()}))
+            kept[0].copy_(prediction)
+            for name, value in metrics.items():
+                kept[1][name].copy_(value)
+            return kept
+
+        return call
+
+    path, tables = csv_of(tmp_path, 400), []
+    for variant in ("eager", "replayed"):
+        train_csv(tmp_path, path, discount=0.9, variant=variant)
+        tables.append(pd.read_parquet(next(tmp_path.rglob(f"{variant}/train.parquet"))).query("metric != 'seconds'"))
+        monkeypatch.setattr(algos.run, "fast", replayed)
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+class Diverging(Oracle):
+    """Run 0 breaks at step 700."""
+
+    def step(self, cumulant, next_obs, done, noise=None):
+        prediction, metrics = super().step(cumulant, next_obs, done)
+        if self.trace.position >= 700:
+            prediction[0] = metrics["value"][0] = math.nan
+        return prediction, metrics
+
+
+def test_a_figure_leaves_a_diverged_seed_out_where_it_has_no_predictions(panels_of, monkeypatch):
+    panels = panels_of(Diverging, seeds=("3", "4"))
+    (_, _, first), (_, truth, last) = panels
+    assert np.isfinite(first).all() and np.isnan(last[0, 201:]).all()
+    assert last[1, :470].tolist() == truth[:470].tolist()
+    from matplotlib.axes import Axes
+
+    labels, plot = [], Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda *args, **more: labels.append(more["label"]) or plot(*args, **more))
+    assert algos.plot.predictions(panels, "title").startswith(b"\x89PNG")
+    assert labels == ["true", "predicted, 2 seeds", "true", "predicted, 1 seed"]
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+    text = Path(csv_of(tmp_path, 400)).read_text().replace(",y\n", ",$x_$\n")
+    (tmp_path / "$d_$.csv").write_text(text)
+    train_csv(tmp_path, str(tmp_path / "$d_$.csv"))
+    assert {path.name for path in (tmp_path / "out").rglob("*.png")} == {"curve.png", "prediction.png"}
+
+
+def test_a_run_that_says_it_is_finished_has_its_figure(tmp_path, monkeypatch):
+    def end(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(algos.plot, "curves", end)  # what comes after the last checkpoint
+    with contextlib.suppress(SystemExit):
+        train_csv(tmp_path, csv_of(tmp_path, 400))
+    config = json.loads(next(tmp_path.rglob("config.json")).read_text())
+    assert config["status"] == "finished" and len(list(tmp_path.rglob("prediction.png"))) == 1
 
 
 def csv_of(tmp_path, rows):
@@ -226,7 +321,7 @@ def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, monkeypatch):
 
     monkeypatch.setattr(SeriesEnvs, "receive", interrupt)
     cut = train("stream_td", out="cut", **short)
-    assert cut.code == 130 and cut.config["step"] == 330 and not (cut.folder / "prediction.png").exists()
+    assert cut.code == 130 and cut.config["step"] == 330 and (cut.folder / "prediction.png").exists()
     monkeypatch.setattr(SeriesEnvs, "receive", receive)
     cut = train("stream_td", out="cut", resume=True, **short)
     assert cut.code == 0
@@ -244,14 +339,14 @@ def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, monkeypatch):
 
 def test_a_run_leaves_its_tables_figures_and_a_learner(train):
     result = train("stream_td", seeds=("0", "1"), total_steps=400, eval_every=150, **EAGER)
-    assert result.config["status"] == "finished" and result.config["args"]["target_column"] == "oil_temperature"
+    assert result.config["status"] == "finished" and result.config["facts"]["target_column"] == "oil_temperature"
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert sorted(set(table["step"])) == [150, 300, 400] and set(table["length"]) == {150, 100}
     assert {"curve.png", "prediction.png"} <= {path.name for path in result.folder.iterdir()}
     facts = json.loads((result.folder / "series.json").read_text())
     assert facts["target"] == "oil_temperature" and facts["low"] < facts["high"] and len(facts["columns"]) == 7
     kept = result.parameters
-    assert (kept["score/first"] != 0).all() and (kept["score/last"] != 0).all()
+    assert kept["score/first"].isfinite().all() and kept["score/last"].isfinite().all()
     learner = Learner.load(result.folder / "learner.safetensors", StreamTD, seed=1)
     assert float(learner.step(np.ones(7), 0.5, False)) != 0
 
@@ -270,11 +365,33 @@ def test_a_learner_goes_on_predicting_by_itself_where_its_run_was(tmp_path):
         assert float(prediction) == pytest.approx(expected[1].item(), abs=1e-5)
 
 
+def test_a_learner_that_starts_anew_has_clear_traces(float64):
+    agent = agent_of((6,))
+    learner, (_, first, _), *rest = Learner(agent, torch.Generator()), *stream_of(1, 30)
+    learner.start(first[0].numpy())
+    for cumulant, row, _ in rest[:20]:
+        learner.step(row[0].numpy(), float(cumulant), False)
+    fresh = agent_of((6,))
+    for name in ("critic", "features", "reward_scaler"):  # what it has learned; no traces
+        load_tensors(getattr(fresh, name), tensors_of(getattr(agent, name)))
+    begin(fresh, first)
+    assert learner.start(first[0].numpy()) == pytest.approx(fresh.predict().item(), abs=1e-12)
+    for cumulant, row, end in rest[20:]:
+        expected, _ = fresh.step(cumulant, row, 0 * end)
+        assert learner.step(row[0].numpy(), float(cumulant), False) == pytest.approx(expected.item(), abs=1e-12)
+
+
 def test_columns_without_numbers_are_left_out_aloud(tmp_path, capsys):
-    args = stream_td.Args(env_id=csv_of(tmp_path, 400))
-    series, read = stream_td.read(args)
-    assert "left out date, which do not hold numbers" in capsys.readouterr().out
-    assert (read.total_steps, read.target_column, series.columns) == (398, "y", ("a", "b", "c", "y"))
+    path = csv_of(tmp_path, 400)
+    stream_td.main(stream_td.Args(env_id=path, total_steps=40, hidden=(16,), out=tmp_path, device="cpu", **EAGER))
+    assert f"{path}: left out for want of numbers or a name: date\n" in capsys.readouterr().out
+    assert json.loads(next(tmp_path.rglob("series.json")).read_text())["columns"] == ["a", "b", "c", "y"]
+
+
+def test_all_steps_of_a_series_are_made_where_none_are_named(tmp_path):
+    train_csv(tmp_path, csv_of(tmp_path, 400))
+    config = json.loads(next(tmp_path.rglob("config.json")).read_text())
+    assert config["step"] == 398 and config["facts"]["target_column"] == "y"
 
 
 def test_bad_arguments_are_refused_in_a_sentence(tmp_path):
@@ -284,7 +401,7 @@ def test_bad_arguments_are_refused_in_a_sentence(tmp_path):
         ({"total_steps": 399}, r"--total-steps 399 is more than .*data.csv has: its 400 rows make 398 steps"),
         ({"total_steps": -1}, r"--total-steps must be at least 0"),
         ({"target_column": "OT"}, r"no column 'OT', --target-column; .* a, b, c, y"),
-        ({"target_column": "date"}, r"column date .*--target-column, does not hold numbers"),
+        ({"target_column": "date"}, r"column date .*--target-column, has no numbers or no name"),
         ({"discount": 1.0}, r"--discount must lie in"),
         ({"discount": 0.999}, r"400 rows, too few for sums with --discount 0.999, which take 2,"),
         ({"observation_trace": 1.0}, r"--observation-trace must lie in"),
