@@ -2,7 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from algos.errors import UserError
 
@@ -31,13 +32,25 @@ Step = Annotated[float, Range(0, 1, above=True)]  # of an average
 Rate = Annotated[float, Range(0, above=True)]  # of learning
 Widths = Annotated[tuple[int, ...], Range(1)]
 
+# arguments that may be left out, to be filled in before an algorithm sees them
+AUTO: Any = None
+if TYPE_CHECKING:
+    AutoCount = int
+    AutoFraction = float
+    AutoNatural = int
+    AutoRate = float
+else:
+    AutoCount, AutoFraction, AutoNatural, AutoRate = Count | None, Fraction | None, Natural | None, Rate | None
+
 
 def check(args: Any) -> None:
     """Raises UserError for the first field of a dataclass that is out of the range in its type."""
     for name, hint in get_type_hints(type(args), include_extras=True).items():
+        value = getattr(args, name)
+        if NoneType in get_args(hint) and value is not None:  # an argument that may be left out
+            hint = next(kind for kind in get_args(hint) if kind is not NoneType)
         if get_origin(hint) is not Annotated:
             continue
-        value = getattr(args, name)
         for bounds in get_args(hint)[1:]:
             for number in value if isinstance(value, tuple) else [value]:
                 if isinstance(bounds, Range) and number not in bounds:

@@ -1,6 +1,7 @@
 """Evaluation: episodes of every seed, all at once, in environments of their own."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,19 @@ class Evaluator:
     """`episodes` episodes of each of R seeds; each evaluation starts from fresh states that depend on seed and step."""
 
     def __init__(
-        self, env_id: str, seeds: Sequence[int], episodes: int, device: torch.device, threads: int | None = None
+        self,
+        env_id: str,
+        seeds: Sequence[int],
+        episodes: int,
+        device: torch.device,
+        threads: int | None = None,
+        **options: Any,
     ):
         self.seeds, self.episodes, self.device = seeds, episodes, device
         self.dtype = torch.get_default_dtype()
         # without automatic resets, a finished MuJoCo episode costs nothing more
         mode = AutoresetMode.DISABLED if env_id in TASKS else AutoresetMode.SAME_STEP
-        self.venv = make_vec(env_id, len(seeds) * episodes, autoreset_mode=mode, threads=threads)
+        self.venv = make_vec(env_id, len(seeds) * episodes, autoreset_mode=mode, threads=threads, **options)
 
     @torch.no_grad()
     def __call__(self, policy: Callable[[Tensor], Tensor], step: int) -> tuple[np.ndarray, np.ndarray]:

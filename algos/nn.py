@@ -40,6 +40,17 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class Orthogonal(Linear):
+    """Affine maps that begin as orthogonal matrices times sqrt(2), without bias, as in JAX implementations of IQL."""
+
+    def reset_row(self, row: int, generator: torch.Generator) -> None:
+        weight = torch.empty(self.weight.shape[1:])
+        nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
+        with torch.no_grad():
+            self.weight[row].copy_(weight)
+            self.bias[row].fill_(0.0)
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation of L networks over the last axis: x [L, B, n] -> [L, B, n]."""
 
@@ -63,7 +74,8 @@ class MLP(nn.Module):
     """Multilayer perceptrons with lead shape `(R,)` or `(R, E)`: x [*lead, B, in] -> [*lead, B, out].
 
     The lead axes of `x` may be 1 where the networks share their input (x [R, 1, B, in] feeds all E members).
-    With `layer_norm`, each hidden layer is normalised before its activation.
+    With `layer_norm`, each hidden layer is normalised before its activation, with that epsilon. `linear` is the kind of
+    layers, which differ in how they begin.
     """
 
     def __init__(
@@ -73,21 +85,25 @@ class MLP(nn.Module):
         hidden: Sequence[int],
         out_features: int,
         activation: Callable[[Tensor], Tensor] = F.relu,
-        layer_norm: bool = False,
+        layer_norm: float | None = None,
+        linear: type[Linear] = Linear,
     ):
         super().__init__()
         self.lead, self.rows, self.activation = lead, math.prod(lead), activation
         sizes = [in_features, *hidden]
         self.hidden = nn.ModuleList(
-            nn.Sequential(Linear(lead, i, o), *([LayerNorm(lead, o)] if layer_norm else []))
+            nn.Sequential(linear(lead, i, o), *([LayerNorm(lead, o, layer_norm)] if layer_norm else []))
             for i, o in zip(sizes[:-1], sizes[1:], strict=True)
         )
-        self.out = Linear(lead, sizes[-1], out_features)
+        self.out = linear(lead, sizes[-1], out_features)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
+        """`factors` [rows, B, width or more], one tensor a hidden layer, multiply its activations: dropout."""
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(self.rows, *x.shape[-2:])
-        for layer in self.hidden:
+        for i, layer in enumerate(self.hidden):
             x = self.activation(layer(x))
+            if factors is not None:
+                x = x * factors[i][..., : x.shape[-1]]
         x = self.out(x)
         return x.view(*self.lead, *x.shape[-2:])
 

@@ -39,7 +39,7 @@ from envs import SeededEnvs, register
 
 Module = TypeVar("Module", bound=nn.Module)
 # Arguments that change nothing in a run but rounding: a run may be resumed with others.
-FREE = ("out", "resume", "quiet", "checkpoint_every", "threads")
+FREE = ("out", "resume", "quiet", "checkpoint_every", "threads", "keep_replay")
 FILES = (".csv", ".hdf5", ".npz")  # a task that is such a file goes by the file's name
 EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
 TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
@@ -383,7 +383,8 @@ class Run:
         """Writes tables, checkpoint and configuration; a final checkpoint holds what was learned and nothing else."""
         parts, keep = self.parts | {"run": self}, 2
         if final:
-            parts, keep = self._learned(), 1
+            replay = {"replay": self.parts["replay"]} if getattr(self.args, "keep_replay", False) else {}
+            parts, keep = self._learned() | replay, 1
         names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored")
         facts = {name: getattr(self, name) for name in names} | {"final": final}
         with self._writing():

@@ -1,7 +1,10 @@
 """One call for every vector environment."""
 
+import contextlib
 import importlib
 import importlib.util
+import io
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +19,9 @@ from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from envs import atari
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
+
+ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
+OGBENCH = r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)\b.*-v\d"
 
 
 def make_vec(
@@ -32,17 +38,16 @@ def make_vec(
     number of threads at physics in the first case, at most as many as pay by default. Further arguments go to the
     task's constructor; `max_episode_steps` (-1: none) works for every id.
 
-    Ids `dm_control/…` have their observations flattened, `…NoFrameskip-v4` get the usual wrappers (`envs.atari`), and
-    images come channels first, [C, H, W]. Raises ModuleNotFoundError as `register` does.
+    Observations in parts, such as those of dm_control and those with goals, are flattened, `…NoFrameskip-v4` get the
+    usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ModuleNotFoundError as `register`
+    does.
     """
     mode = AutoresetMode(autoreset_mode)
     if env_id in TASKS and kwargs.get("render_mode") is None:
         kwargs.pop("render_mode", None)
         return MujocoVectorEnv(env_id, num_envs, autoreset_mode=mode, threads=threads, **kwargs)
     register(env_id)
-    wrappers: list[Callable[[gym.Env], Any]] = []
-    if env_id.startswith("dm_control/"):
-        wrappers.append(FlattenObservation)
+    wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):
         own = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
         wrappers.append(partial(atari.preprocess, **own))
@@ -59,6 +64,11 @@ def make_vec(
             wrappers=[*wrappers, *kwargs.pop("wrappers", ())],
             **kwargs,
         )
+
+
+def flat(env: gym.Env) -> gym.Env:
+    """Observations in parts, such as those with goals, become one vector, in the order of Gymnasium's spaces."""
+    return FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict | gym.spaces.Tuple) else env
 
 
 def channels_first(env: gym.Env) -> gym.Env:
@@ -95,6 +105,13 @@ def register(env_id: str) -> None:
                 f"{env_id} needs another MuJoCo, because dm_control {ours} does not work with mujoco {theirs}: "
                 "pip install -e '.[dm_control]'"
             )
+    elif env_id.startswith(ROBOTICS):
+        require(env_id, "mazes", gymnasium_robotics="gymnasium-robotics")
+        with contextlib.redirect_stderr(io.StringIO()):  # about the rewards of hands
+            gym.register_envs(importlib.import_module("gymnasium_robotics"))
+    elif re.match(OGBENCH, env_id):
+        require(env_id, "mazes", ogbench="ogbench")
+        importlib.import_module("ogbench")  # registers its ids
     elif env_id.startswith("ALE/") or atari.is_game(env_id):
         needs = {"ale_py": "ale-py"} | ({"cv2": "opencv-python-headless"} if atari.is_game(env_id) else {})
         require(env_id, "atari", **needs)

@@ -43,6 +43,8 @@ from envs import SeededEnvs
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per seed"""
+    keep_replay: bool = False
+    """leave the replay in the final checkpoint, to make a dataset of it"""
     batch_size: Count = 256
     """transitions per update and seed"""
     learning_starts: Count = 10_000

@@ -79,7 +79,7 @@ def test_bad_input_is_refused_in_one_sentence_before_any_work(script, overrides,
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({"observation_space": gym.spaces.Dict({"a": gym.spaces.Box(0, 1)})}, "Dict observations"),
+        ({"observation_space": gym.spaces.Text(3)}, "Text observations"),
         ({"action_space": gym.spaces.Box(-float("inf"), float("inf"), (2,))}, "unbounded action space"),
     ],
 )

@@ -1,0 +1,117 @@
+"""What offline scripts share around their algorithm: arguments, and a run on a dataset that was made ready."""
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+from algos.arguments import Count
+from algos.dataset import Dataset, check_name, load, validate
+from algos.errors import UserError
+from algos.run import Run, RunArgs, check_env_id
+from envs import make_vec
+
+Rewards = Literal["auto", "range", "minus_one", "none"]
+T = TypeVar("T", bound="OfflineArgs")
+
+
+@dataclass(kw_only=True)
+class OfflineArgs(RunArgs):
+    """Arguments of every offline script."""
+
+    TASK: ClassVar[str] = "dataset"
+
+    dataset: str = "local/hopper-medium-v0"
+    """d4rl/…, minari/…, ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .hdf5 or .npz file"""
+    env_id: str = ""
+    """Gymnasium id of the environment to evaluate in; by default the dataset's own"""
+    exact_d4rl: bool = False
+    """rows as D4RL's qlearning_dataset has them: none of a timeout, and the next row's observation as the next one"""
+    total_steps: Count = 1_000_000
+    """gradient updates of each run"""
+    eval_every: Count = 5_000
+    """updates between evaluations, which also take place at the first and the last one"""
+    log_every: Count = 1_000
+    """updates over which training metrics are averaged"""
+    checkpoint_every: Count = 50_000
+    """updates between checkpoints; a kill loses no more than these"""
+
+    def check_task(self) -> None:
+        check_name(self.dataset)
+        if self.env_id:
+            check_env_id(self.env_id)
+
+    @property
+    def domain(self) -> str:
+        """The family of tasks that the dataset's name tells: locomotion, antmaze, kitchen, adroit, maze2d or other."""
+        name = self.dataset.lower()
+        families = {
+            "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
+            "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("/pen", "/door", "/hammer", "/relocate"),
+        }  # fmt: skip
+        return next((family for family, words in families.items() if any(w in name for w in words)), "other")
+
+    def fill(self: T, *tables: dict[str, Any]) -> T:
+        """The arguments with those that are None taken from the first table that has them."""
+        missing = [name for name, value in vars(self).items() if value is None]
+        found = {name: table[name] for table in reversed(tables) for name in missing if name in table}
+        return replace(self, **found)
+
+
+def begin(
+    args: OfflineArgs,
+    algorithm: str,
+    reward: Rewards | None = None,
+    standardise: bool = False,
+    settings: OfflineArgs | None = None,
+    more: Dataset | None = None,
+) -> tuple[Run, Dataset]:
+    """A run on the dataset that the arguments name, and this dataset on the run's device.
+
+    Actions are mapped to [-1, 1]; `reward` says how rewards are changed (see `Dataset.scale_rewards`), "auto" being
+    IQL's way: "minus_one" for antmaze, "range" for locomotion; None says that the method uses none. `settings` are the
+    arguments after `fill`; what they add is stored with the results. The transitions of `more` follow the dataset's.
+    """
+    data = load(args.dataset, args.exact_d4rl)
+    data = data if more is None else data.joined(more)
+    if args.env_id:
+        data = replace(data, env_id=args.env_id, env_options={})
+    spaces: tuple = (None, None)
+    if args.eval_episodes and not data.env_id:
+        raise UserError(
+            f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
+        )
+    if data.env_id and (args.eval_episodes or args.env_id):
+        check_env_id(data.env_id)
+        venv = make_vec(data.env_id, 1, **data.env_options)
+        spaces = venv.single_observation_space, venv.single_action_space
+        venv.close()
+    warnings = validate(data, *spaces)
+    if reward and not data.rewarded:
+        raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
+    for warning in warnings:
+        print(f"warning: {data.name}: {warning}", file=sys.stderr)
+    if spaces[1]:
+        data.fit_actions(spaces[1].low, spaces[1].high)
+    done = [f"{len(data):,} transitions"]
+    if reward == "auto":
+        reward = {"antmaze": "minus_one", "locomotion": "range"}.get(args.domain, "none")  # type: ignore[assignment]
+    if reward:
+        done.append(data.scale_rewards(reward))
+    if standardise:
+        data.standardise()
+        done.append("observations standardised")
+    facts = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
+    facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id}
+    facts |= {name: value for name, value in vars(settings or args).items() if value != getattr(args, name)}
+    run = Run(
+        args,
+        algorithm,
+        make_envs=lambda seeds, device: data.to(device),
+        eval_env=(data.env_id, data.env_options) if data.env_id else None,
+        score="return" if data.low is None else "score",
+        show=data.score,
+        facts=facts,
+    )
+    place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "") if run.evaluator else ""
+    run.say(f"{data.name}: {', '.join(done)}{place}")
+    return run, run.envs

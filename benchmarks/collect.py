@@ -1,0 +1,323 @@
+"""Makes offline datasets by recipe, without any download: as Minari datasets `local/<name>`, or as files.
+
+    python -m benchmarks.collect --list
+    python -m benchmarks.collect hopper-medium-v0 hopper-medium-replay-v0
+    python -m benchmarks.collect maze2d-umaze-v0 --d4rl data        # also as data/maze2d-umaze-v0.hdf5
+    python -m benchmarks.collect pointmaze-medium-navigate-v0 --npz data
+
+Recipes of locomotion tasks (envs/locomotion.py) take D4RL's definitions with this project's own policies, those of
+mazes (envs/pointmaze.py) a controller that knows the maze. The same seed gives the same data on one machine. A dataset
+lies where Minari keeps its own, $MINARI_DATASETS_PATH or ~/.minari/datasets, and `minari.load_dataset("local/...")`
+loads it; its reference scores are D4RL's where there are any.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+from algos.arguments import Natural, check
+from algos.errors import UserError
+from algos.run import report_errors
+from envs import d4rl, make_vec, register
+from envs.locomotion import POLICIES, QUALITIES, TASKS, Policy, locomotion, policy_of, replayed
+from envs.mujoco import quiet_mujoco
+from envs.pointmaze import GYMNASIUM_MAZES, OGBENCH_KINDS, OGBENCH_MAZES, gymnasium_pointmaze, ogbench_pointmaze
+from envs.recorded import Episode
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class Args:
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """datasets to make, without `local/`"""
+    seed: Natural = 0
+    """of environments and noise"""
+    steps: Natural = 0
+    """steps of the dataset; 0: the recipe's own number"""
+    d4rl: Path | None = None
+    """folder for a file of D4RL's layout as well"""
+    npz: Path | None = None
+    """folder for files of OGBench's layout as well, of its mazes"""
+    overwrite: bool = False
+    """replace a dataset of that name"""
+    list: bool = False
+    """names of all recipes, and what is known of their policies"""
+    quiet: bool = False
+    """print nothing but errors"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A dataset that can be made. `like`: the task of D4RL whose reference scores it has."""
+
+    name: str
+    env_id: str
+    steps: int
+    about: str
+    like: str | None = None
+
+
+def recipes() -> dict[str, Recipe]:
+    """All of them by name."""
+    found = []
+    for task, quality in itertools.product(TASKS, QUALITIES):
+        steps = 2_000_000 if quality == "medium-expert" else 1_000_000
+        name = f"{task}-{quality}"
+        if quality == "medium-replay":
+            steps = Policy(path).facts["steps"] if (path := POLICIES / f"{task}-medium.safetensors").exists() else 0
+        found.append(Recipe(f"{name}-v0", TASKS[task], steps, f"{quality} data of {TASKS[task]}", f"{name}-v2"))
+    for maze, dense in itertools.product(GYMNASIUM_MAZES, (False, True)):
+        name, env_id = f"maze2d-{maze.lower()}{'-dense' * dense}-v0", f"PointMaze_{maze}{'Dense' * dense}-v3"
+        found.append(Recipe(name, env_id, 1_000_000, f"a controller's way from goal to goal in {env_id}"))
+    for maze, kind in itertools.product(OGBENCH_MAZES, OGBENCH_KINDS):
+        name = f"pointmaze-{maze}-{kind}-v0"
+        found.append(Recipe(name, f"pointmaze-{maze}-v0", 1_000_000, f"OGBench's {name}, with its validation episodes"))
+    return {recipe.name: recipe for recipe in found}
+
+
+def episodes(recipe: Recipe, args: Args, validation: bool = False) -> Iterator[Episode]:
+    """What a recipe makes."""
+    family, *words = recipe.name.split("-")[:-1]
+    steps = args.steps or recipe.steps
+    if family in TASKS:
+        if words == ["medium", "replay"]:
+            return training(family, args)
+        return locomotion(family, "-".join(words), args.seed, steps)
+    if family == "maze2d":
+        maze = next(m for m in GYMNASIUM_MAZES if m.lower() == words[0])
+        return gymnasium_pointmaze(maze, "dense" in words, args.seed, steps)
+    rows = 201 if words[1] == "stitch" else 2001 if words[0] == "giant" else 1001
+    return ogbench_pointmaze(words[0], words[1], args.seed, max(steps // (rows - 1), 1), validation)
+
+
+def training(task: str, args: Args) -> Iterator[Episode]:
+    """Trains the medium policy again, and gives what its replay holds in the end."""
+    facts = policy_of(task, "medium").facts
+    with tempfile.TemporaryDirectory() as place:
+        steps = args.steps or facts["steps"]
+        flags = ["--total-steps", str(steps), "--eval-episodes", "0", "--keep-replay", "--quiet", "--out", place]
+        words = [
+            word for word in facts["flags"] if word != "--compile" or shutil.which("g++") or shutil.which("clang++")
+        ]
+        if not args.quiet:
+            print(f"trains SAC for {steps:,} steps, which takes some minutes", flush=True)
+        command = [sys.executable, str(ROOT / "single_file" / "sac.py"), *words, *flags]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"training {task} failed: {done.stderr.strip().splitlines()[-1]}")
+        from safetensors.numpy import load_file
+
+        rows = load_file(next(Path(place).rglob("*.safetensors")))[f"replay/rows.{facts['run']}"]
+    venv = make_vec(facts["env_id"])
+    sizes = venv.single_observation_space.shape, venv.single_action_space.shape
+    venv.close()
+    return replayed(rows, *(shape[0] for shape in sizes if shape))
+
+
+# -- writers -----------------------------------------------------------------------------------------------------------
+
+
+def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, facts: dict[str, Any]) -> Path:
+    """A Minari dataset `local/<name>`, which appears when all of it is there."""
+    import minari
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+    from minari.storage import get_dataset_path
+
+    register(recipe.env_id)
+    place = get_dataset_path(f"local/{name}")
+    goals = "goal" in found[0].infos
+    sizes = {"observation": found[0].obs.shape[1]} | ({"achieved_goal": 2, "desired_goal": 2} if goals else {})
+    boxes: dict[str, gym.Space] = {
+        key: gym.spaces.Box(-np.inf, np.inf, (size,), np.float32) for key, size in sizes.items()
+    }
+    buffers = []
+    for number, e in enumerate(found):
+        parts: Any = e.obs
+        if goals:
+            parts = {"observation": e.obs, "achieved_goal": e.obs[:, :2], "desired_goal": e.infos["goal"]}
+        buffers.append(
+            EpisodeBuffer(
+                id=number, observations=parts, actions=e.action, rewards=e.reward, terminations=e.terminated,
+                truncations=e.truncated, infos={},
+            )
+        )  # fmt: skip
+    with quiet_mujoco():
+        env = gym.make(recipe.env_id)
+    like = d4rl.find(recipe.like) if recipe.like else None
+    root = get_dataset_path("")
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".collect-") as aside:
+        os.environ["MINARI_DATASETS_PATH"], before = aside, os.environ.get("MINARI_DATASETS_PATH")
+        try:
+            warnings.filterwarnings("ignore", module="minari")  # about authors and links
+            with quiet_mujoco():
+                minari.create_dataset_from_buffers(
+                    f"local/{name}",
+                    buffers,
+                    env=env,
+                    eval_env=env,
+                    observation_space=gym.spaces.Dict(boxes) if goals else boxes["observation"],
+                    action_space=env.action_space,
+                    algorithm_name="controller" if goals else "SAC",
+                    author="Seedbed",
+                    description=json.dumps(facts),
+                    ref_min_score=like.low if like else None,
+                    ref_max_score=like.high if like else None,
+                    data_format="hdf5",
+                )
+        finally:
+            env.close()
+            if before is None:
+                del os.environ["MINARI_DATASETS_PATH"]
+            else:
+                os.environ["MINARI_DATASETS_PATH"] = before
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            place.rename(Path(aside) / "old")
+        (Path(aside) / "local" / name).rename(place)
+    return place
+
+
+def write_d4rl(path: Path, found: list[Episode]) -> None:
+    """A file of D4RL's layout, with true next observations and timeouts."""
+    import h5py
+
+    columns: dict[str, list[Any]] = {
+        "observations": [e.obs[:-1] for e in found],
+        "next_observations": [e.obs[1:] for e in found],
+        "actions": [e.action for e in found],
+        "rewards": [e.reward for e in found],
+        "terminals": [e.terminated for e in found],
+        "timeouts": [e.truncated for e in found],
+    }
+    for name in found[0].infos:
+        columns[f"infos/{name}"] = [e.infos[name][: len(e.reward)] for e in found]
+    part = path.with_name(path.name + ".part")
+    with h5py.File(part, "w") as file:
+        for name, arrays in columns.items():
+            file.create_dataset(name, data=np.concatenate(arrays), compression="gzip", compression_opts=1)
+    os.replace(part, path)
+
+
+def write_npz(path: Path, found: list[Episode]) -> None:
+    """A file of OGBench's layout: as many observations as actions, the last of an episode leading nowhere."""
+    part = path.with_name(path.name + ".part.npz")
+    np.savez_compressed(
+        part,
+        observations=np.concatenate([e.obs[:-1] for e in found]),
+        actions=np.concatenate([e.action for e in found]),
+        terminals=np.concatenate([e.truncated for e in found]),
+        qpos=np.concatenate([e.infos["qpos"][:-1] for e in found]),
+        qvel=np.concatenate([e.infos["qvel"][:-1] for e in found]),
+    )
+    os.replace(part, path)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def gather(recipe: Recipe, args: Args, validation: bool = False) -> list[Episode]:
+    """All episodes of a recipe, with a progress bar."""
+    found = []
+    with tqdm(unit=" steps", desc=recipe.name, disable=args.quiet or None) as progress:
+        for episode in episodes(recipe, args, validation):
+            found.append(episode)
+            progress.update(len(episode.reward))
+    return found
+
+
+def make(recipe: Recipe, args: Args) -> None:
+    from minari.storage import get_dataset_path
+
+    place = get_dataset_path(f"local/{recipe.name}")
+    if place.exists() and not args.overwrite:
+        raise UserError(f"local/{recipe.name} is there already, in {place}: pass --overwrite to make it anew")
+    for name, folder in (("d4rl", args.d4rl), ("npz", args.npz)):
+        if folder:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"--{name}: cannot make {folder}: {error}") from None
+    if args.npz and not recipe.name.startswith("pointmaze"):
+        raise UserError("--npz: only recipes of OGBench's mazes have its layout")
+    try:
+        parts = {recipe.name: gather(recipe, args)}
+        if recipe.name.startswith("pointmaze"):
+            parts[recipe.name.replace("-v0", "-val-v0")] = gather(recipe, args, validation=True)
+    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+        raise UserError(f"{recipe.name}: {error}") from None
+    for name, found in parts.items():
+        returns = np.array([e.reward.sum(dtype=np.float64) for e in found])
+        facts = {"about": recipe.about, "command": command(recipe, args), "seed": args.seed}
+        facts |= {"mean_return": round(float(returns.mean()), 2), "policies": policies(recipe)}
+        place = write_minari(recipe, name, found, args, facts)
+        if args.d4rl:
+            write_d4rl(args.d4rl / f"{name}.hdf5", found)
+        if args.npz:
+            write_npz(args.npz / f"{name.replace('-val-v0', '-v0-val')}.npz", found)
+        if not args.quiet:
+            steps = sum(len(e.reward) for e in found)
+            print(
+                f"local/{name}: {steps:,} steps in {len(found):,} episodes, mean return {returns.mean():,.1f} "
+                f"({returns.min():,.1f} to {returns.max():,.1f}), in {place}"
+            )
+
+
+def command(recipe: Recipe, args: Args) -> str:
+    steps = f" --steps {args.steps}" if args.steps else ""
+    return f"python -m benchmarks.collect {recipe.name} --seed {args.seed}{steps}"
+
+
+def policies(recipe: Recipe) -> dict[str, Any]:
+    """What is known of the policies that a recipe takes."""
+    task = recipe.name.partition("-")[0]
+    names = [f"{task}-{quality}" for quality in ("medium", "expert") if quality in recipe.name and task in TASKS]
+    return {name: Policy(path).facts for name in names if (path := POLICIES / f"{name}.safetensors").exists()}
+
+
+def show() -> None:
+    """Prints all recipes, and the returns of their policies with D4RL's scores."""
+    for recipe in recipes().values():
+        task, _, quality = recipe.name.removesuffix("-v0").partition("-")
+        there, parts = policies(recipe), [recipe.about]
+        for name in [f"{task}-{part}" for part in ("medium", "expert") if part in quality and task in TASKS]:
+            if name in there:
+                total, steps = there[name]["return"], there[name]["steps"]
+                score = d4rl.score(f"{name}-v2", total)
+                parts.append(f"{name} returns {total:,.0f} (D4RL score {score:.1f}) after {steps:,} steps")
+            else:
+                parts.append(f"{name} has not been trained yet")
+        print(f"{recipe.name:<34} {'; '.join(parts)}")
+
+
+def main(args: Args) -> None:
+    check(args)
+    if args.list or not args.names:
+        show()
+        return
+    known = recipes()
+    for name in args.names:
+        if name.removeprefix("local/") not in known:
+            raise UserError(f"there is no recipe {name!r}; python -m benchmarks.collect --list names them")
+    for name in args.names:
+        make(known[name.removeprefix("local/")], args)
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    report_errors(lambda: main(args))

@@ -1,0 +1,93 @@
+"""Makes one of the policies that recipes use (envs/policies) from a training run of SAC.
+
+    python single_file/sac.py --env-id Hopper-v5 --total-steps 150000 --compile --threads 1 --out runs/policies
+    python -m benchmarks.policies runs/policies/Hopper-v5/sac/default --name hopper-medium
+
+The run's newest checkpoint is taken, or that of --step if it is still there.
+"""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import tyro
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from algos.errors import UserError
+from algos.run import report_errors
+from benchmarks.suite import as_words
+from envs import make_vec
+from envs.locomotion import POLICIES
+
+KEPT = ("env_id", "seeds", "compile", "eager", "threads")  # arguments that change what is learned, up to rounding
+
+
+@dataclass
+class Args:
+    run: tyro.conf.Positional[Path]
+    """folder of a run of sac.py"""
+    name: str
+    """task and quality, such as hopper-medium"""
+    seed: int | None = None
+    """whose policy; by default the run's first"""
+    step: int | None = None
+    """of the checkpoint; by default the newest"""
+
+
+def main(args: Args) -> None:
+    try:
+        config = json.loads((args.run / "config.json").read_text())
+        steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json"))
+        step = steps[-1] if args.step is None else args.step
+        path = args.run / "checkpoint" / f"{step:012d}.safetensors"
+        frame = pd.read_parquet(args.run / "eval.parquet")
+        seeds = config["identity"]["seeds"]
+        row = seeds.index(seeds[0] if args.seed is None else args.seed)
+        with safe_open(path, "pt") as file:
+            tensors, layer = {}, 0
+            names = [name for name in file.keys() if name.startswith("agent/actor.net.")]  # noqa: SIM118
+            layers = sorted({name.rpartition(".")[0] for name in names})  # hidden.0.0, hidden.1.0, out
+            for layer, prefix in enumerate(layers):
+                for part in ("weight", "bias"):
+                    tensors[f"{part}.{layer}"] = file.get_tensor(f"{prefix}.{part}")[row].squeeze(0).contiguous()
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        raise UserError(f"{args.run} is no run of sac.py with such a seed and checkpoint: {error}") from None
+    venv = make_vec(config["env_id"])
+    low, high = (np.asarray(b, np.float32) for b in (venv.single_action_space.low, venv.single_action_space.high))  # type: ignore[attr-defined]
+    venv.close()
+    tensors |= {"mean": torch.tensor((high + low) / 2), "scale": torch.tensor((high - low) / 2)}
+    flags = {name: config["args"][name] for name in KEPT}
+    flags["seeds"] = seeds
+    words = [
+        word
+        for name, value in flags.items()
+        for word in as_words(name, tuple(value) if isinstance(value, list) else value)
+    ]
+    near = frame[(frame["seed"] == seeds[row]) & (frame["step"] <= step)]
+    last = near[near["step"] == near["step"].max()]
+    facts = {
+        "command": shlex.join(["python", "single_file/sac.py", *words, "--total-steps", str(step)]),
+        "flags": words,
+        "run": row,
+        "env_id": config["env_id"],
+        "seed": seeds[row],
+        "steps": step,
+        "return": round(float(last["return"].mean()), 1),
+        "return_at": int(last["step"].iloc[0]),
+        "episodes": len(last),
+        "commit": config["commit"],
+        "versions": config["versions"],
+    }
+    POLICIES.mkdir(exist_ok=True)
+    save_file(tensors, POLICIES / f"{args.name}.safetensors", {"facts": json.dumps(facts)})
+    print(f"{args.name}: return {facts['return']:,} after {step:,} steps, in {POLICIES}")
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    report_errors(lambda: main(args))
