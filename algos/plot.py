@@ -34,7 +34,7 @@ def thousands(number: float, _: object = None) -> str:
     return f"{number / 1e6:g}M" if abs(number) >= 1e6 else f"{number / 1e3:g}k" if abs(number) >= 1e3 else f"{number:g}"
 
 
-def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
+def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
     """Writes a PNG with one curve a name; each frame is an eval table (seed, step, episode, return, …)."""
     import matplotlib
 
@@ -53,7 +53,7 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str):
             axes.fill_between(steps, *band(scores), color=color, alpha=0.22, linewidth=0)
         axes.plot(steps, scores.mean(0), color=color, linewidth=2, label=f"{name}, {seeds}")
     axes.set_title(title, parse_math=False)
-    axes.set(xlabel="environment steps", ylabel=label)
+    axes.set(xlabel=steps_are, ylabel=label)
     axes.xaxis.set_major_formatter(thousands)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

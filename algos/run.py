@@ -40,7 +40,7 @@ from envs import SeededEnvs, register
 Module = TypeVar("Module", bound=nn.Module)
 # Arguments that change nothing in a run but rounding: a run may be resumed with others.
 FREE = ("out", "resume", "quiet", "checkpoint_every", "threads", "keep_replay")
-FILES = (".csv", ".hdf5", ".npz")  # a task that is such a file goes by the file's name
+FILES = (".csv", ".hdf5", ".h5", ".npz")
 EVAL_COLUMNS = ["seed", "step", "episode", "return", "length"]
 TRAIN_COLUMNS = ["seed", "step", "metric", "value"]
 
@@ -50,6 +50,7 @@ class RunArgs:
     """Arguments of every script."""
 
     TASK: ClassVar[str] = "env_id"  # the argument that names the task
+    STEPS: ClassVar[str] = "environment steps"  # what steps are, on figures
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous actions"""
@@ -326,6 +327,7 @@ class Run:
             "task": self.args.task,
             "env_id": self.args.env_id,
             "variant": self.args.variant,
+            "steps": self.args.STEPS,
             "status": status,
             "step": self.step,
             "seconds": round(self.seconds, 3),
@@ -527,7 +529,7 @@ class Run:
             label = "normalised score" if self.score_name == "score" else label
             shown = frame.assign(**{"return": self.show(frame["return"])})
             scores = {self.algorithm: carry_forward(shown, self.diverged)}
-            curves(scores, self.folder / "curve.png", self.args.task, label)
+            curves(scores, self.folder / "curve.png", self.args.task, label, self.args.STEPS)
         final = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
         heading, digits = f"final {self.score_name}", self.digits
         self.say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
@@ -599,8 +601,12 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def folder_of(args: RunArgs, algorithm: str) -> Path:
     """The folder of a run."""
-    task = Path(args.task).stem if Path(args.task).suffix in FILES else args.task
-    return Path(args.out) / task.replace("/", "-").replace(":", "-") / algorithm / args.variant
+    return Path(args.out) / folder_name(args.task) / algorithm / args.variant
+
+
+def folder_name(task: str) -> str:
+    """A task as a part of a path; one that is a file goes by the file's name."""
+    return Path(task).stem if Path(task).suffix in FILES else task.replace("/", "-").replace(":", "-")
 
 
 def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:

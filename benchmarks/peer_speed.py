@@ -1,24 +1,29 @@
-"""Steps per second of another library's SAC, printed as one number; `benchmarks.throughput` runs it as a process.
+"""Speed of another library, printed as one number; `benchmarks.throughput` runs it as a process.
 
-python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5 --threads 2
+python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5 --threads 2      steps per second of SAC
+python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5 --threads 2       updates per second of IQL, batches of 256
 """
 
 import importlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import gymnasium as gym
+import h5py
 import torch
 import tyro
 
 
 @dataclass
 class Args:
-    library: Annotated[Literal["sb3", "sbx"], tyro.conf.Positional]
-    """Stable-Baselines3 (PyTorch) or SBX (JAX)"""
+    library: Annotated[Literal["sb3", "sbx", "d3rlpy"], tyro.conf.Positional]
+    """Stable-Baselines3 (PyTorch), SBX (JAX), or d3rlpy (PyTorch)"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
+    dataset: Path | None = None
+    """file of D4RL's layout (d3rlpy)"""
     threads: int = 2
     """CPU threads for torch"""
     warm_up: int = 1_500
@@ -29,8 +34,27 @@ class Args:
     """torch device"""
 
 
+def d3rlpy_seconds(args: Args) -> float:
+    """Seconds of `steps` updates of IQL, minibatches included."""
+    d3rlpy = importlib.import_module("d3rlpy")
+    with h5py.File(args.dataset) as file:
+        names = ("observations", "actions", "rewards", "terminals", "timeouts")
+        data = d3rlpy.dataset.MDPDataset(*(file[name][:].astype("float32") for name in names))
+    iql = d3rlpy.algos.IQLConfig(batch_size=256).create(device="cpu:0" if args.device == "cpu" else args.device)
+    iql.build_with_dataset(data)
+    started = 0.0
+    for step in range(args.warm_up + args.steps):
+        if step == args.warm_up:
+            started = time.perf_counter()
+        iql.update(data.sample_transition_batch(256))
+    return time.perf_counter() - started
+
+
 def main(args: Args) -> None:
     torch.set_num_threads(args.threads)
+    if args.library == "d3rlpy":
+        print(args.steps / d3rlpy_seconds(args))
+        return
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[args.library])
     device = {"device": args.device} if args.library == "sb3" else {}
     model = library.SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)

@@ -166,7 +166,7 @@ def efficiency(results: Results, replications: int) -> tuple[dict[str, figures.C
             values = np.stack([wide.to_numpy()[:, p] for wide, p in zip(wides, places, strict=True)], 1)
         centre, band = statistics.iqm_curve(values, replications)
         curves[algorithm] = (x, centre, band, np.empty((0, len(x))))
-    return curves, "environment steps" if same else "share of the steps of each task"
+    return curves, results.scores.steps if same else "share of the steps of each task"
 
 
 # -- the parts of the page --------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[s
     )
     part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
     for task, curves in panels.items():
-        figure = figures.lines(curves, looks, "environment steps", "return", task)
+        figure = figures.lines(curves, looks, results.scores.steps, "return", task)
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
     return part
 
@@ -309,21 +309,26 @@ def value_part(results: Results, looks: dict[str, dict[str, str]], replications:
     )
     part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
     for task, curves in curves_by_task(values, "bias", replications).items():
-        figure = figures.lines(curves, looks, "environment steps", "predicted − observed value", task, zero=True)
+        figure = figures.lines(curves, looks, results.scores.steps, "predicted − observed value", task, zero=True)
         part.figures.append((f"value_bias_{file_name(task)}", figure, f"Bias of value estimates on {task}"))
     return part
 
 
 def published_part(results: Results, paths: list[Path]) -> Part:
     table = Table(["task", "algorithm", "published score", "spread", "seeds", "protocol", "source"], [])
-    families = {task.rpartition("-")[0] for task in results.scores.tasks}
+    families = {family(task) for task in results.scores.tasks}
     for path in paths:
         for row in read_published(path).itertuples():
-            if row.task in results.scores.tasks or str(row.task).rpartition("-")[0] in families:
+            if row.task in results.scores.tasks or family(str(row.task)) in families:
                 cells = [word(row.task), word(row.algorithm), number(row.score), number(row.spread)]
                 table.rows.append([*cells, number(row.seeds, 0), word(row.protocol), word(row.source)])
     text = "Taken from papers and other projects, not run here; tasks and protocols differ from ours as stated."
     return Part("Published scores", text, tables=[("Published scores, to put ours into perspective", table)])
+
+
+def family(task: str) -> str:
+    """A task without its version, a dataset also without where it is from."""
+    return task.partition("/")[2].rpartition("-")[0] or task.rpartition("-")[0]
 
 
 def source_part(results: Results) -> Part:
@@ -443,7 +448,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
                 drawn.append((figures.svg(figure, description), description))
             pages.append((part, drawn))
         note = "mean over seeds with 95% bootstrap intervals"
-        together = figures.grid(panels, looks, "environment steps", "return", note)
+        together = figures.grid(panels, looks, results.scores.steps, "return", note)
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
     environment = Environment(

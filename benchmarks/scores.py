@@ -49,6 +49,12 @@ class Scores:
         return sorted(self.table["task"].unique())
 
     @property
+    def steps(self) -> str:
+        """What steps are."""
+        kinds = {config.get("steps", "environment steps") for config in self.sources}
+        return kinds.pop() if len(kinds) == 1 else "steps"
+
+    @property
     def algorithms(self) -> list[str]:
         return sorted(self.table["algorithm"].unique())
 

@@ -26,7 +26,7 @@ import difflib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -37,6 +37,8 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from algos.arguments import check
 from algos.errors import UserError
 from algos.run import RunArgs, parse_seeds
+from envs import d4rl
+from envs.locomotion import QUALITIES, TASKS
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
@@ -149,14 +151,27 @@ def read(path: Path) -> Suite:
 
 
 def read_references(path: Path) -> pd.DataFrame:
-    """The scores that are 0 and 1 after normalisation: task, low, high, source."""
+    """The scores that are 0 and 1 after normalisation: task, low, high, source; with d4rl.csv, datasets' as well."""
     frame = _csv(path, ["task", "low", "high", "source"])
+    if path == HERE / "references" / "d4rl.csv":
+        frame = pd.concat([frame, pd.DataFrame(d4rl_references())], ignore_index=True)
     wrong = frame[~(frame["low"] < frame["high"])]
     if len(wrong):
         raise UserError(f"{path}: low must be below high, but is not for {wrong['task'].iloc[0]}")
     if frame["task"].duplicated().any():
         raise UserError(f"{path}: {frame['task'][frame['task'].duplicated()].iloc[0]} is there twice")
     return frame
+
+
+def d4rl_references() -> Iterator[dict[str, Any]]:
+    """D4RL's reference scores of its own datasets, and of those that recipes make like them."""
+    for task in d4rl.tasks().values():
+        if task.low is not None:
+            row = {"task": f"d4rl/{task.name}", "low": task.low, "high": task.high, "source": f"D4RL {task.family}"}
+            yield row
+            quality = task.name.removeprefix(f"{task.family}-").removesuffix("-v2")
+            if task.family in TASKS and quality in QUALITIES:
+                yield row | {"task": f"local/{task.family}-{quality}-v0"}
 
 
 def read_published(path: Path) -> pd.DataFrame:

@@ -3,12 +3,15 @@
     python -m benchmarks.throughput          scripts: sac.py against SAC of Stable-Baselines3 and SBX; dsac_t.py
     python -m benchmarks.throughput envs     batched MuJoCo against gymnasium.make_vec(..., "sync")
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
+    python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
 
 Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
 installed is left out and said so. `seconds to step 2,000` shows what compilation costs at the start. On a CPU, scripts
 are measured for one seed and for four, on CUDA for one and for sixteen. Of streams, `cost` is the time of a run-step
 over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the steps over the first's.
+Of offline scripts, steps are updates with batches of 256 of random data of HalfCheetah's sizes, and `ratio to CORL` is
+to 103 updates/s, what CORL's iql.py did in PyTorch on two cores of this kind.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -30,6 +33,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
+import h5py
 import mujoco
 import numpy as np
 import pandas as pd
@@ -42,13 +46,14 @@ from envs import make_vec
 from envs.mujoco import quiet_mujoco
 
 SCRIPTS = Path(__file__).parents[1] / "single_file"
-WARM_UP = 2_000  # environment steps before the clock starts
-LOG = 500  # environment steps between two readings of the clock
+WARM_UP = 2_000  # steps before the clock starts
+LOG = 500  # steps between two readings of the clock
+CORL = 103  # updates per second
 
 
 @dataclass
 class Args:
-    what: Annotated[Literal["scripts", "envs", "streams", "tables"], tyro.conf.Positional] = "scripts"
+    what: Annotated[Literal["scripts", "envs", "streams", "offline", "tables"], tyro.conf.Positional] = "scripts"
     """what to measure, or tables: write what is stored as Markdown"""
     rounds: int = 3
     """times that every figure is measured, in turns"""
@@ -61,13 +66,13 @@ class Args:
     env_id: str = "HalfCheetah-v5"
     """task (scripts, streams)"""
     threads: int = 2
-    """CPU threads of torch (scripts, streams)"""
+    """CPU threads of torch (scripts, streams, offline)"""
     steps: int = 3_000
-    """environment steps that are timed (scripts, streams)"""
+    """environment steps, or updates, that are timed (scripts, streams, offline)"""
     device: str = "auto"
     """where scripts train: cpu, cuda or auto"""
     peers: bool = True
-    """measure the other libraries too (scripts, on a CPU)"""
+    """measure the other libraries too (scripts, offline, on a CPU)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<what>.json"""
 
@@ -127,7 +132,7 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
 
 
 def script_log(script: str, args: Args, seeds: int, *flags: str) -> pd.Series:
-    """Seconds in the script's own log by environment steps of each seed. Evaluation is not counted."""
+    """Seconds in the script's own log by steps of each seed. Evaluation is not counted."""
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
@@ -174,8 +179,70 @@ def measure_streams(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-def peer_rate(library: str, args: Args) -> float:
-    command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id]
+def measure_offline(args: Args) -> list[dict[str, Any]]:
+    """IQL for one seed, ours and theirs, in every round; many seeds and the other scripts once."""
+    cuda = choose_device(args.device).type == "cuda"
+    peers = args.peers and not cuda and importlib.util.find_spec("d3rlpy") is not None
+    if args.peers and not cuda and not peers:
+        print("d3rlpy is not installed and left out: pip install -e '.[peers]'")
+    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
+    many = (16,) if cuda else (5, 10)
+    rates: dict[str, list[float]] = {}
+    facts: dict[str, tuple[int, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "random.hdf5"
+        random_data(file)
+        data = ("--dataset", str(file), "--eval-episodes", "0", "--batch-size", "256")
+
+        def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *more: str) -> None:
+            seconds = script_log(script, args, seeds, *data, *flags, *more)
+            rate = args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP])
+            name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
+            rates.setdefault(name, []).append(rate)
+            facts[name] = seeds, seconds[WARM_UP]
+            print(f"{name}: {rate:.0f} updates/s", flush=True)
+
+        for round_number in range(args.rounds):
+            for kind, flags in kinds:
+                measure("iql", kind, flags, 1)
+            if peers:
+                rates.setdefault("d3rlpy iql, 1 seed", []).append(peer_rate("d3rlpy", args, "--dataset", str(file)))
+                print(f"d3rlpy iql, 1 seed: {rates['d3rlpy iql, 1 seed'][-1]:.0f} updates/s", flush=True)
+            if round_number == 0:
+                for kind, flags in kinds:
+                    for seeds in many:
+                        measure("iql", kind, flags, seeds)
+                for script in ("bc", "td3_bc", "xql", "f_dvl"):
+                    measure(script, *kinds[0], many[0])
+                measure("recoil", *kinds[0], many[0], "--expert-dataset", str(file), "--expert-trajectories", "10")
+    rows = []
+    for name, values in rates.items():
+        seeds, startup = facts.get(name, (1, math.nan))
+        row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
+        row["run-updates/s"] = row["rate"] * seeds
+        if name.startswith("iql") and seeds == 1:
+            if peers:
+                pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
+                row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
+            row["ratio to CORL"] = row["rate"] / CORL
+        row["seconds to step 2,000"] = startup
+        rows.append(row)
+    return rows
+
+
+def random_data(path: Path, count: int = 100_000, obs_size: int = 17, act_size: int = 6) -> None:
+    """A file of D4RL's layout with random numbers, in episodes of 1,000 steps."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        file["observations"] = rng.standard_normal((count, obs_size), np.float32)
+        file["actions"] = rng.uniform(-1, 1, (count, act_size)).astype(np.float32)
+        file["rewards"] = rng.standard_normal(count, np.float32)
+        file["terminals"] = np.zeros(count, bool)
+        file["timeouts"] = np.arange(1, count + 1) % 1000 == 0
+
+
+def peer_rate(library: str, args: Args, *flags: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
     command += ["--threads", str(args.threads), "--steps", str(args.steps)]
     environment = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
@@ -245,7 +312,9 @@ def main(args: Args) -> None:
         write_tables(args.out)
         return
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
-    rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams}[args.what](args)
+    rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline}[
+        args.what
+    ](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
     fine = ("ratio", "physics", "late", "cost")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))

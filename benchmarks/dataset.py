@@ -1,0 +1,150 @@
+"""A dataset's card: what is in it, in words and as a figure.
+
+    python -m benchmarks.dataset local/hopper-medium-replay-v0
+    python -m benchmarks.dataset d4rl/antmaze-umaze-v2 --out cards
+
+Prints sizes, returns with their scores, lengths, what wants attention, and where the data comes from, and writes a PNG
+with the distributions of returns, lengths, rewards and actions, returns in the order of the data, and the coverage of
+states: positions in a maze, else the two first principal components.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from algos.dataset import Dataset, load, validate
+from algos.errors import UserError
+from algos.plot import PALETTE, thousands
+from algos.run import folder_name, report_errors
+from benchmarks.figures import style
+
+MAZES = ("maze2d", "antmaze", "pointmaze")
+SHOWN = 100_000  # transitions from which coverage and actions are drawn
+
+
+@dataclass
+class Args:
+    name: tyro.conf.Positional[str]
+    """d4rl/…, minari/…, ogbench/…, local/…, or a .hdf5 or .npz file"""
+    exact_d4rl: bool = False
+    """rows as D4RL's qlearning_dataset has them"""
+    out: Path = Path("runs/datasets")
+    """folder of the PNG"""
+
+
+def facts(data: Dataset) -> dict[str, str]:
+    """The card's lines by their names."""
+    returns, lengths = data.returns(), np.diff(data.trajectories())[:, 0]
+    action, reward = data.action[data.index], data.reward[data.index]
+    terminated = int(data.terminated[data.index].sum())
+    found = {
+        "transitions": f"{len(data):,}, {data.obs_size} observations, {data.act_size} actions",
+        "trajectories": f"{len(returns):,}, of which {terminated:,} end by termination",
+        "lengths": summary(lengths),
+    }
+    if data.rewarded:
+        found["returns"] = summary(returns)
+        if data.low is not None:
+            found["scores"] = (
+                f"{summary(data.score(returns))}; {data.low:,.1f} scores 0 and {data.high:,.1f} scores 100"
+            )
+        found["rewards"] = summary(reward.double().numpy(), 3)
+    edge = float((action.abs() > 1 - 1e-3).float().mean())
+    found["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at 1 or -1 or beyond"
+    found["evaluated in"] = (data.env_id or "no environment") + (f"; {data.note}" if data.note else "")
+    found["source"] = data.source
+    found["SHA-256"] = data.digest
+    return found
+
+
+def summary(values: NDArray, digits: int = 1) -> str:
+    low, middle, high = np.percentile(values, [0, 50, 100])
+    mean, spread, low, middle, high = (f"{v:,.{digits}f}" for v in (values.mean(), values.std(), low, middle, high))
+    return f"mean {mean}, std {spread}, {low} to {high}, median {middle}"
+
+
+def figure(data: Dataset) -> Figure:
+    """Six panels; see the module's docstring."""
+    returns, lengths = data.returns(), np.diff(data.trajectories())[:, 0]
+    chosen = data.index[torch.from_numpy(np.linspace(0, len(data) - 1, min(SHOWN, len(data))).astype(np.int64))]
+    action, reward = data.action[chosen].numpy(), data.reward[data.index].numpy()
+    plot = Figure(figsize=(11, 6.2), dpi=150)
+    axes = plot.subplots(2, 3)
+    color = PALETTE[0]
+
+    def histogram(where: Axes, values: NDArray, title: str, label: str, least: float | None = None) -> None:
+        low, high = values.min() if least is None else least, values.max()
+        where.hist(values, bins=60, range=(low, high + 0.02 * (high - low or 1)), color=color, alpha=0.85)
+        where.set(title=title, xlabel=label, ylabel="number")
+        where.yaxis.set_major_formatter(thousands)
+
+    if data.rewarded:
+        histogram(axes[0, 0], returns, "Returns", "return of a trajectory")
+        if data.low is not None and data.high is not None:
+            low, high = data.low, data.high
+            scores = (lambda r: 100 * (r - low) / (high - low), lambda s: low + s * (high - low) / 100)
+            axes[0, 0].secondary_xaxis("top", functions=scores).tick_params(labelsize=7, pad=0)
+            axes[0, 0].set_title("Returns (above: scores)", y=1.08)
+        ends = data.trajectories()[:, 1]
+        axes[0, 1].plot(ends, returns, ".", color=color, alpha=0.35, markersize=2.5, rasterized=True)
+        axes[0, 1].set(title="Returns in the order of the data", xlabel="transition", ylabel="return")
+        axes[0, 1].xaxis.set_major_formatter(thousands)
+        histogram(axes[1, 0], reward, "Rewards", "reward of a step")
+        axes[1, 0].set_yscale("log")
+        axes[1, 0].yaxis.set_major_formatter(thousands)
+    else:
+        for where in (axes[0, 0], axes[0, 1], axes[1, 0]):
+            where.text(0.5, 0.5, "no rewards", ha="center", va="center", transform=where.transAxes)
+            where.set_axis_off()
+    histogram(axes[0, 2], lengths, "Lengths", "steps of a trajectory", 0)
+    parts = axes[1, 1].violinplot(list(action.T), showextrema=False, widths=0.85)
+    for body in parts["bodies"]:
+        body.set(facecolor=color, alpha=0.75)
+    axes[1, 1].set(title="Actions", xlabel="dimension", ylabel="action", xticks=range(1, data.act_size + 1))
+    xy, names = coverage(data, chosen)
+    bins = axes[1, 2].hexbin(*xy.T, gridsize=60, bins="log", cmap="viridis", mincnt=1, linewidths=0)
+    axes[1, 2].set(title="Coverage of states", xlabel=names[0], ylabel=names[1])
+    plot.colorbar(bins, ax=axes[1, 2], label="number").ax.yaxis.set_major_formatter(thousands)
+    plot.suptitle(f"{data.name}: {len(data):,} transitions")
+    return plot
+
+
+def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, str]]:
+    """Two coordinates of states, [n, 2], and what they are."""
+    obs = data.obs[chosen].double().numpy()
+    if any(name in data.name for name in MAZES):
+        return obs[:, :2], ("x", "y")
+    scaled = (obs - obs.mean(0)) / (obs.std(0) + 1e-8)
+    _, values, axes = np.linalg.svd(scaled[:: max(len(scaled) // 20_000, 1)], full_matrices=False)
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]  # else their signs are arbitrary
+    share = np.pad(values**2 / (values**2).sum(), (0, 1))
+    axes = np.vstack([axes, np.zeros_like(axes[:1])])[:2]
+    return scaled @ axes.T, (f"1st component ({share[0]:.0%} of variance)", f"2nd component ({share[1]:.0%})")
+
+
+def main(args: Args) -> None:
+    data = load(args.name, args.exact_d4rl)
+    notes = validate(data)
+    for name, line in facts(data).items():
+        print(f"{name:<14} {line}")
+    for note in notes:
+        print(f"{'note':<14} {note}")
+    path = args.out / f"{folder_name(data.name)}.png"
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        with style():
+            figure(data).savefig(path)
+    except OSError as error:
+        raise UserError(f"--out: cannot write {path}: {error}") from None
+    print(f"{'figure':<14} {path}")
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    report_errors(lambda: main(args))

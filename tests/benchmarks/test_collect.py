@@ -1,0 +1,161 @@
+"""The command that makes datasets: what it writes is what Minari and the loader read, and bad input is refused."""
+
+import json
+import subprocess
+import sys
+
+import h5py
+import minari
+import numpy as np
+import pytest
+
+from algos.dataset import load
+from algos.errors import UserError
+from benchmarks import collect, dataset, policies
+from benchmarks.collect import Args, recipes
+from envs.locomotion import Policy, locomotion
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path
+
+
+def make(*names, **overrides):
+    collect.main(Args(names, **{"steps": 300, "quiet": True, **overrides}))
+
+
+def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
+    collect.main(Args(list=True))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(recipes()) == 15 + 8 + 8
+    assert all(line.startswith(name) for line, name in zip(lines, recipes(), strict=True))
+
+
+def test_a_dataset_is_what_minari_and_the_loader_read(place):
+    make("hopper-random-v0", d4rl=place / "files")
+    episodes = list(locomotion("hopper", "random", 0, 300))
+    theirs = minari.load_dataset("local/hopper-random-v0")
+    assert theirs.total_steps == 300 and theirs.total_episodes == len(episodes)
+    for ours, e in zip(episodes, theirs.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(ours.obs, e.observations)
+        np.testing.assert_array_equal(ours.action, e.actions)
+        np.testing.assert_array_equal(ours.terminated, e.terminations)
+        np.testing.assert_array_equal(ours.truncated, e.truncations)
+    data, file = load("local/hopper-random-v0"), load(str(place / "files" / "hopper-random-v0.hdf5"))
+    assert data.env_id == "Hopper-v5" and (data.low, data.high) == (-20.272305, 3234.3)
+    assert len(data) == len(file) == 300
+    for name in ("obs", "action", "reward", "terminated"):
+        assert getattr(data, name)[data.index].equal(getattr(file, name)[file.index])
+    assert data.obs[data.index + 1].equal(file.obs[file.index + 1])
+    assert len(data.trajectories()) == len(episodes)
+    with h5py.File(place / "files" / "hopper-random-v0.hdf5") as f:
+        assert f["timeouts"][:].sum() == sum(e.truncated[-1] for e in episodes)
+
+
+def test_the_same_seed_gives_the_same_file(place, monkeypatch):
+    found = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(place / folder))
+        make("halfcheetah-random-v0", seed=seed)
+        found.append((place / folder / "local/halfcheetah-random-v0/data/main_data.hdf5").read_bytes())
+    assert found[0] == found[1] != found[2]
+
+
+def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
+    pytest.importorskip("gymnasium_robotics")
+    pytest.importorskip("ogbench")
+    make("maze2d-umaze-v0")
+    data = load("local/maze2d-umaze-v0")
+    assert (data.env_id, data.obs_size, data.env_options) == ("PointMaze_UMaze-v3", 8, {})
+    assert data.obs[:, :2].equal(data.obs[:, 4:6])  # what is achieved is the position
+    make("pointmaze-medium-stitch-v0", steps=2_000, npz=place)
+    train, val = (load(f"local/pointmaze-medium-stitch-{name}v0") for name in ("", "val-"))
+    assert (len(train), len(val)) == (10 * 201, 201)
+    file = load(str(place / "pointmaze-medium-stitch-v0.npz"))
+    assert len(file) == 10 * 200 and not file.rewarded
+    assert (place / "pointmaze-medium-stitch-v0-val.npz").exists()
+
+
+def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
+    import sac
+
+    from envs import locomotion as recipes_of
+
+    args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 100}
+    args |= {"eval_episodes": 1, "quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
+    sac.main(sac.Args(**args, out=place / "runs", keep_replay=True))
+    for where in (policies, recipes_of, collect):
+        monkeypatch.setattr(where, "POLICIES", place / "policies")
+    run = place / "runs" / "Hopper-v5" / "sac" / "default"
+    policies.main(policies.Args(run, "hopper-medium", seed=5))
+    facts = Policy(place / "policies" / "hopper-medium.safetensors").facts
+    assert (facts["seed"], facts["run"], facts["steps"]) == (5, 1, 120)
+    assert facts["command"].startswith("python single_file/sac.py --env-id Hopper-v5 --seeds 3 5")
+    make("hopper-medium-v0", steps=50)
+    found = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
+    assert found["policies"]["hopper-medium"]["seed"] == 5
+    # medium-replay trains again; with this run's small networks that takes its own flags
+    facts["flags"] += ["--learning-starts", "60", "--hidden", "8", "8", "--batch-size", "8", "--eval-every", "100"]
+    monkeypatch.setattr(collect, "policy_of", lambda task, quality: type("P", (), {"facts": facts}))
+    make("hopper-medium-replay-v0", steps=120)
+    data = load("local/hopper-medium-replay-v0")
+    from safetensors.torch import load_file
+
+    rows = load_file(next((run / "checkpoint").glob("*.safetensors")))["replay/rows.1"]
+    assert data.obs[data.index].equal(rows[:, :11]) and data.obs[data.index + 1].equal(rows[:, 15:26])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"names": ("hopper-good-v0",)}, "there is no recipe 'hopper-good-v0'"),
+        ({"seed": -1}, "--seed must be at least 0"),
+        ({"npz": "x"}, "only recipes of OGBench's mazes"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(overrides, message, tmp_path):
+    from pathlib import Path
+
+    if "npz" in overrides:
+        overrides = {"npz": Path(tmp_path / "x")}
+    names = overrides.pop("names", ("hopper-random-v0",))
+    with pytest.raises(UserError, match=message) as error:
+        make(*names, **overrides)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "minari" / "local").exists()
+
+
+def test_a_dataset_is_replaced_only_on_demand():
+    make("hopper-random-v0")
+    first = load("local/hopper-random-v0").digest
+    with pytest.raises(UserError, match="is there already"):
+        make("hopper-random-v0", seed=1)
+    assert load("local/hopper-random-v0").digest == first
+    make("hopper-random-v0", seed=1, overwrite=True)
+    assert load("local/hopper-random-v0").digest != first
+
+
+def test_nothing_is_left_of_a_dataset_that_was_not_finished(place, monkeypatch):
+    monkeypatch.setattr(minari, "create_dataset_from_buffers", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        make("hopper-random-v0")
+    assert not list((place / "minari").iterdir())
+
+
+def test_a_card_says_what_is_in_a_dataset(place, capsys):
+    make("hopper-random-v0")
+    dataset.main(dataset.Args("local/hopper-random-v0", out=place / "cards"))
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    data = load("local/hopper-random-v0")
+    assert lines["transitions"].startswith("300, 11 observations, 3 actions")
+    assert lines["returns"].startswith(f"mean {data.returns().mean():,.1f}")
+    assert lines["SHA-256"] == data.digest
+    assert (place / "cards" / "local-hopper-random-v0.png").stat().st_size > 10_000
+
+
+def test_the_command_says_errors_in_one_line():
+    done = subprocess.run([sys.executable, "-m", "benchmarks.collect", "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: there is no recipe 'nothing'")
+    assert done.stderr.count("\n") == 1
