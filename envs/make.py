@@ -33,7 +33,7 @@ def make_vec(
 ) -> VectorEnv:
     """`num_envs` environments of one task as a plain Gymnasium `VectorEnv`.
 
-    The eleven MuJoCo v5 tasks are batched natively (`envs.mujoco`), unless a render mode is asked for; every other id
+    The MuJoCo tasks are batched natively (`envs.mujoco`), unless a render mode is asked for; every other id
     is Gymnasium's own `SyncVectorEnv`, or the task's own vector environment where that is all it has. `threads` is the
     number of threads at physics in the first case, at most as many as pay by default. Further arguments go to the
     task's constructor; `max_episode_steps` (-1: none) works for every id.

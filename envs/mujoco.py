@@ -1,8 +1,9 @@
-"""Gymnasium's MuJoCo v5 tasks as one batch: physics on a thread pool, everything else computed for all at once.
+"""Gymnasium's MuJoCo tasks as one batch: physics on a thread pool, everything else computed for all at once.
 
 Every number equals what `gymnasium.make(id)` gives on the same MuJoCo, bit for bit: observations, rewards,
-terminations, truncations and infos. Models, spaces and defaults are Gymnasium's own, read from one environment that it
-makes. MuJoCo's bindings release the interpreter lock inside `mj_step`, so threads step environments at the same time.
+terminations, truncations and infos. There are all v5 tasks, and Hopper-v4 and Walker2d-v4, which D4RL's data is closer
+to. Models, spaces and defaults are Gymnasium's own, read from one environment that it makes. MuJoCo's bindings release
+the interpreter lock inside `mj_step`, so threads step environments at the same time.
 
 The tasks below restate the formulas of `gymnasium/envs/mujoco/*_v5.py` for arrays with the environment first. Where the
 order of floating-point operations matters, it is that of the original; a comment says so.
@@ -11,6 +12,7 @@ order of floating-point operations matters, it is that of the original; a commen
 import inspect
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from threading import Thread
@@ -102,6 +104,8 @@ class Task:
 class PlanarRunner(Task):
     """HalfCheetah, Hopper and Walker2d: forward velocity of the root joint, less control cost."""
 
+    pays_falls = False  # whether the reward for survival is paid in the step of a fall
+
     def position(self, d):
         return d.qpos[:, 0].copy()
 
@@ -120,7 +124,7 @@ class PlanarRunner(Task):
         x_velocity = move / self.dt
         healthy = self.healthy(d)
         forward = self.p.forward_reward_weight * x_velocity
-        survive = healthy * self.p.healthy_reward
+        survive = (healthy | (self.pays_falls & self.p.terminate_when_unhealthy)) * self.p.healthy_reward
         control = self.p.ctrl_cost_weight * sum_of_squares(action)
         info = self.reset_info(d) | {
             "x_velocity": x_velocity,
@@ -163,6 +167,27 @@ class HalfCheetah(PlanarRunner):
 
     def reset_info(self, d):
         return {"x_position": d.qpos[:, 0].copy()}
+
+
+class FormerRunner(PlanarRunner):
+    """The v4 of Hopper and Walker2d, which D4RL's agents are evaluated in; Walker2d's feet differ by its model."""
+
+    pays_falls = True
+
+    def outcome(self, d, move, action):
+        reward, terminated, info = super().outcome(d, move, action)
+        return reward, terminated, {"x_position": d.qpos[:, 0].copy(), "x_velocity": info["x_velocity"]}
+
+    def reset_info(self, d):
+        return {}
+
+
+class FormerHopper(FormerRunner, Hopper):
+    pass
+
+
+class FormerWalker2d(FormerRunner, Walker2d):
+    pass
 
 
 class Swimmer(Task):
@@ -427,7 +452,7 @@ TASKS: dict[str, type[Task]] = {
         HalfCheetah, Hopper, Walker2d, Ant, Humanoid, HumanoidStandup, Swimmer, Reacher, Pusher, InvertedPendulum,
         InvertedDoublePendulum,
     )
-}  # fmt: skip
+} | {"Hopper-v4": FormerHopper, "Walker2d-v4": FormerWalker2d}  # fmt: skip
 
 
 class Physics:
@@ -507,7 +532,7 @@ class Physics:
 
 
 class MujocoVectorEnv(VectorEnv):
-    """A `gymnasium.vector.VectorEnv` of one of the eleven MuJoCo v5 tasks.
+    """A `gymnasium.vector.VectorEnv` of one of `TASKS`.
 
     Takes the options of the task's Gymnasium class (`ctrl_cost_weight`, `reset_noise_scale`, `xml_file`, …) and
     `max_episode_steps` (-1: none). Refuses rendering, which Gymnasium's own environments do well.
@@ -540,7 +565,8 @@ class MujocoVectorEnv(VectorEnv):
             raise ValueError(
                 f"{env_id} has no option {unknown[0]}; it has {', '.join(sorted(set(defaults) - RENDERING))}"
             )
-        with quiet_mujoco():
+        with quiet_mujoco(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of v4
             env: Any = gym.make(env_id, max_episode_steps=max_episode_steps, **options).unwrapped
         limit = gym.spec(env_id).max_episode_steps if max_episode_steps is None else max_episode_steps
         self.max_episode_steps = np.inf if limit in (None, -1) else limit

@@ -92,6 +92,8 @@ OPTIONS = {
     "Pusher-v5": {"reward_near_weight": 1.5},
     "InvertedPendulum-v5": {"reset_noise_scale": 0.15},
     "InvertedDoublePendulum-v5": {"healthy_reward": 3.0},
+    "Hopper-v4": {"terminate_when_unhealthy": False, "healthy_reward": 2.0},
+    "Walker2d-v4": {"healthy_angle_range": (-0.3, 0.3), "healthy_reward": 2.0},
 }
 
 
