@@ -452,7 +452,8 @@ TASKS: dict[str, type[Task]] = {
         HalfCheetah, Hopper, Walker2d, Ant, Humanoid, HumanoidStandup, Swimmer, Reacher, Pusher, InvertedPendulum,
         InvertedDoublePendulum,
     )
-} | {"Hopper-v4": FormerHopper, "Walker2d-v4": FormerWalker2d}  # fmt: skip
+}  # fmt: skip
+TASKS |= {"Hopper-v4": FormerHopper, "Walker2d-v4": FormerWalker2d}
 
 
 class Physics:
