@@ -7,8 +7,8 @@ under the mixed data, the actor imitates the mixed data weighted by exp(temperat
 mixture weight beta has no counterpart there.
 
 `--objective paper` is the paper's chi-square objective for Q: beta (E_S,pi Q - E_E Q) + E_mix (discount V(s') - Q)^2 /
-4, mix being beta expert + (1 - beta) other data, with the same V and actor. It is known from reviews of the paper, not
-from the authors' code, and its published settings are not known.
+4, mix being beta expert + (1 - beta) other data, with V(s') = 0 after a termination, and the same V and actor. It is
+the paper's as others quote it, not the authors' code, and its published settings are not known.
 
 The mixed data is --dataset and, hidden in it, the first --expert-trajectories of --expert-dataset; the labelled expert
 is the first --expert-transitions of it, so it is part of the mixed data. As in the official code, trajectories are
@@ -21,6 +21,7 @@ Results lie in runs/<dataset>/recoil/<variant>/, one row per seed and evaluation
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,12 +37,12 @@ from algos.optim import Adam, Target
 from algos.run import Run, cli
 
 # for arguments that are not given
-DEFAULTS = {"expert_dataset": "", "temperature": 3.0, "dropout": 0.0, "expert_trajectories": 200}
+DEFAULTS = {"temperature": 3.0, "dropout": 0.0, "expert_trajectories": 200, "expert_transitions": 1000}
 DOMAINS = {
-    "kitchen": {"temperature": 0.5, "dropout": 0.1, "expert_trajectories": 1},
-    "adroit": {"dropout": 0.1},
+    "kitchen": {"temperature": 0.5, "dropout": 0.1, "expert_trajectories": 1, "expert_transitions": 183},
+    "adroit": {"dropout": 0.1, "expert_transitions": 200},
 }
-LABELLED = {"pen": 100, "door": 200, "hammer": 200, "relocate": 200, "kitchen": 183}  # expert transitions, else 1,000
+TASKS = {"walker2d": {"expert_trajectories": 100}, "pen": {"expert_transitions": 100}}
 EXPERT, STEP, END = 200.0, -2.0, -200.0  # values of the expert and of termination, and the reward of every other step
 
 
@@ -173,7 +174,8 @@ class ReCOIL:
     def paper_loss(self, q: Tensor, next_value: Tensor, q_of_policy: Tensor) -> Tensor:
         """beta (E_S,pi Q - E_E Q) + E_mix (discount V(s') - Q)^2 / 4, summed over the twins: losses [R].
 
-        q [R, 2, 2 B] and V(s') [R, 2 B] of the mixed data, then the expert's; Q of the policy's actions [R, 2, B].
+        q [R, 2, 2 B] and V(s') [R, 2 B], 0 after a termination, of the mixed data, then the expert's; Q of the policy's
+        actions [R, 2, B].
         """
         beta = self.args.beta
         residual = (self.args.discount * next_value[:, None] - q).square() / 4
@@ -211,7 +213,8 @@ class ReCOIL:
         else:
             with torch.no_grad():
                 own = self.actor.sample(mixed.obs, normal)
-            critic_loss = self.paper_loss(online, torch.cat(next_values, 1), self.critic(mixed.obs, own))
+            goes_on = 1 - torch.cat([mixed.terminated, expert.terminated], 1)
+            critic_loss = self.paper_loss(online, goes_on * torch.cat(next_values, 1), self.critic(mixed.obs, own))
         self.critic_adam.minimise(critic_loss)
 
         self.target_critic.update()
@@ -239,15 +242,9 @@ def count_rows(terminated: np.ndarray, limit: int, trajectories: int) -> int:
 
 
 def main(args: Args) -> None:
-    walker = {"expert_trajectories": 100} if "walker2d" in args.dataset else {}
-    labelled = next((n for name, n in LABELLED.items() if f"/{name}" in args.dataset), 1000)
-    settings = args.fill(
-        walker,
-        DOMAINS.get(args.domain, {}),
-        {"expert_transitions": labelled},
-        DEFAULTS,
-        {"decay_steps": args.total_steps},
-    )
+    words = re.split(r"\W+", args.dataset)
+    own = next((table for task, table in TASKS.items() if task in words), {})
+    settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
     source = load(settings.expert_dataset, settings.exact_d4rl)
     terminated = source.terminated[source.index].numpy()
     hidden = count_rows(terminated, source.limit or 1000, settings.expert_trajectories)

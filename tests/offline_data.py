@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from fakes import FakeRun
@@ -43,6 +44,27 @@ def agent_of(script: str, data: Dataset, *more: Dataset, seeds: tuple[int, ...] 
     args = args.fill(getattr(module, "DEFAULTS", {}), {"decay_steps": 0})
     kind = {"bc": "BC", "td3_bc": "TD3BC", "iql": "IQL", "xql": "XQL", "f_dvl": "FDVL", "recoil": "ReCOIL"}[script]
     return getattr(module, kind)(args, FakeRun(seeds, data.obs_size, data.act_size), data, *more)
+
+
+class Stop(Exception):
+    """Ends a script's `main` before it trains."""
+
+
+def filled(script: str, **given: Any) -> Any:
+    """The arguments with which a script's `main` makes its agent."""
+    module, seen = importlib.import_module(script), []
+
+    def begin(args: Any, algorithm: str, *rest: Any, settings: Any = None, **more: Any) -> None:
+        assert algorithm == script
+        seen.append(settings)
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "begin", begin)
+        patch.setattr(module, "load", lambda *_: at_random(), raising=False)
+        with pytest.raises(Stop):
+            module.main(module.Args(**given))
+    return seen[0]
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

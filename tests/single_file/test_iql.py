@@ -1,0 +1,243 @@
+"""IQL against hand-computed values, and what the implicit methods share: the actor, its weights, the order of steps."""
+
+import math
+import shutil
+
+import pytest
+import torch
+from offline_data import (
+    BATCH,
+    Plain,
+    agent_of,
+    at_random,
+    chain_values,
+    derivative,
+    drawn,
+    filled,
+    learned_chain,
+    trained_value,
+)
+
+from algos.compile import fast
+
+D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
+implicit = pytest.mark.parametrize("script", ["iql", "xql", "f_dvl", "recoil"])
+
+
+def agent(**overrides):
+    return agent_of("iql", at_random(), **overrides)
+
+
+def any_agent(script, **overrides):
+    return agent_of(script, at_random(), *[at_random(16, seed=1)] * (script == "recoil"), **overrides)
+
+
+class Constant(torch.nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, *inputs):
+        return self.output
+
+
+# -- the value ---------------------------------------------------------------------------------------------------------
+
+
+def test_value_loss_by_hand():
+    loss = agent(expectile=0.7).value_loss(D)
+    torch.testing.assert_close(loss, torch.tensor([[10.8, 4.8, 1.2, 0.3, 0.0, 0.7, 2.8]]))
+
+
+@pytest.mark.parametrize(("expectile", "value"), [(0.5, 1.5), (0.7, 1.9), (0.9, 2.5)])
+def test_a_trained_value_is_the_expectile(expectile, value, float64):
+    loss = agent(expectile=expectile).value_loss
+    assert trained_value(loss, [0.0, 1.0, 2.0, 3.0]) == pytest.approx(value, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("expectile", "values"),
+    [
+        (0.5, [0.1738, 0.2125, 0.2983, 0.4505, 0.7027]),
+        (0.7, [0.4140, 0.4797, 0.5840, 0.7214, 0.8948]),
+        (0.9, [0.5928, 0.6660, 0.7563, 0.8597, 0.9774]),
+    ],
+)
+def test_values_of_the_chain(expectile, values, float64):
+    found = chain_values(agent(expectile=expectile).value_loss)
+    torch.testing.assert_close(found, torch.tensor(values), atol=1e-4, rtol=0)
+
+
+def test_derivative_of_the_value_loss_by_hand():
+    q = torch.tensor([[2.0], [-3.0]])
+    found = derivative(agent(expectile=0.7).value_loss, q, torch.zeros(2))
+    torch.testing.assert_close(found, torch.tensor([-2.8, 1.8]))
+
+
+# -- the actor and the critics -----------------------------------------------------------------------------------------
+
+
+@implicit
+def test_the_actors_weight_is_at_most_100(script):
+    one = any_agent(script, temperature=3.0)
+    advantage = torch.tensor([[-1.0, 0.0, 1.0, 2.0], [1e3, -1e3, 0.0, 0.0]])
+    weight = torch.tensor([[0.0498, 1.0, 20.0855, 100.0], [100.0, 0.0, 1.0, 1.0]])
+    one.actor.log_prob = lambda *_: torch.tensor([[1.0, 10.0, 100.0, 1000.0]])
+    loss = one.actor_loss(None, None, advantage, None)
+    expected = -(weight * torch.tensor([1.0, 10.0, 100.0, 1000.0])).mean(-1)
+    torch.testing.assert_close(loss, expected, atol=1e-3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("script", ["bc", "iql", "xql", "f_dvl", "recoil"])
+def test_log_density_by_hand(script):
+    one = any_agent(script)
+    one.actor.net = Constant(torch.tensor([[[0.5, -0.2]], [[0.5, -0.2]]]))
+    action = torch.tensor([[[0.3, 0.1]], [[0.3, 0.1]]])
+    found = one.actor.log_prob(None, action)
+    torch.testing.assert_close(found, torch.full((2, 1), -1.895234), atol=1e-6, rtol=0)
+    with torch.no_grad():
+        one.actor.log_std[0] = 9.0  # counts as 2
+        one.actor.log_std[1] = -9.0  # counts as -5
+    wide, narrow = one.actor.log_prob(None, action).flatten().tolist()
+    squares = (0.3 - math.tanh(0.5)) ** 2 + (0.1 - math.tanh(-0.2)) ** 2
+    assert wide == pytest.approx(-0.5 * squares * math.exp(-4) - 4 - math.log(2 * math.pi), abs=1e-5)
+    assert narrow == pytest.approx(-0.5 * squares * math.exp(10) + 10 - math.log(2 * math.pi), rel=1e-4)
+
+
+def test_critic_loss_by_hand():
+    one = agent()
+    one.critic = Constant(torch.tensor([[[1.0, 30.0], [0.0, -20.0]]]).expand(2, 2, 2))
+    loss = one.critic_loss(None, None, torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    torch.testing.assert_close(loss, torch.tensor([450.5 + 200.0, 450.0 + 200.5]))
+
+
+@implicit
+def test_networks_have_the_sizes_of_the_official_code(script):
+    data = at_random(obs_size=11, act_size=3)
+    one = agent_of(script, data, *[data] * (script == "recoil"), seeds=(0,), hidden=(256, 256))
+    counts = {name: sum(p.numel() for p in getattr(one, name).parameters()) for name in ("value", "critic", "actor")}
+    norm = 1024 if script in ("xql", "f_dvl") else 0
+    assert counts == {"value": 69_121 + norm, "critic": 139_778, "actor": 69_638}
+
+
+@implicit
+def test_all_layers_begin_orthogonal_and_targets_as_their_critics(script):
+    one = any_agent(script)
+    for net in (one.actor.net, one.critic.net, one.value.net):
+        for layer in [*(block[0] for block in net.hidden), net.out]:
+            weight = layer.weight.detach()
+            tall = weight if weight.shape[1] >= weight.shape[2] else weight.mT
+            torch.testing.assert_close(
+                tall.mT @ tall, 2 * torch.eye(tall.shape[2]).expand(len(tall), -1, -1), atol=1e-5, rtol=0
+            )
+            assert not layer.bias.any()
+    assert not one.actor.log_std.any()
+    for a, b in zip(one.critic.parameters(), one.target_critic.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
+    one = agent(expectile=0.7, temperature=3.0, dropout=0.3, decay_steps=4, lr=0.01, tau=0.1)
+
+    def loss(d):
+        return torch.where(d < 0, 0.3, 0.7) * d**2
+
+    plain = Plain(one, 1, loss, decay=4)
+    for k in range(3):
+        torch.manual_seed(k)
+        integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
+        plain.update(one.data.gather(integers), lambda q, target: (q - target) ** 2, uniform[1])
+        one.update(integers, uniform)
+    plain.assert_same(one)
+
+
+@implicit
+def test_a_terminal_transition_does_not_bootstrap(script):
+    """The critics' step is the same whatever V says of states after a termination."""
+    ends = []
+    for shift in (0.0, 100.0):
+        one = any_agent(script, decay_steps=0)
+        data = one.mixed if script == "recoil" else one.data
+        data.rows[::2, -1] = 1.0
+        data.rows[1::2, :3] += shift
+        one.update(drawn(2, 2, BATCH) if script == "recoil" else drawn(2, BATCH))
+        ends.append(list(one.critic.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@implicit
+def test_dropout_is_each_runs_own_and_only_where_the_actor_learns(script):
+    def after(uniform):
+        one = any_agent(script, dropout=0.5)
+        one.update(drawn(2, 2, BATCH) if script == "recoil" else drawn(2, BATCH), uniform)
+        return one
+
+    uniform = torch.rand(2, 2, BATCH, 8, generator=torch.Generator().manual_seed(0))
+    other = uniform.clone()
+    other[1] = 1 - other[1]
+    first, second = after(uniform), after(other)
+    pairs = {
+        name: list(zip(getattr(first, name).parameters(), getattr(second, name).parameters(), strict=True))
+        for name in ("actor", "critic", "value")
+    }
+    assert all(torch.equal(a[0], b[0]) for a, b in pairs["actor"])
+    assert not all(torch.equal(a[1], b[1]) for a, b in pairs["actor"])
+    assert all(torch.equal(a, b) for a, b in pairs["critic"] + pairs["value"])
+
+
+def test_the_actors_rate_falls_along_a_cosine():
+    one = agent(lr=3e-4, decay_steps=4)
+    rates = []
+    for k in range(6):
+        rates.append(float(one.actor_adam.rate()))
+        one.update(drawn(2, BATCH, seed=k))
+    assert rates == pytest.approx([3e-4, 2.56066e-4, 1.5e-4, 4.3934e-5, 0.0, 0.0], rel=1e-4, abs=1e-10)
+    assert one.critic_adam.rate() == one.value_adam.rate() == 3e-4
+
+
+@pytest.mark.parametrize("expectile", [0.7, 0.9])
+def test_it_learns_to_walk_right(expectile):
+    action, value = learned_chain("iql", expectile=expectile)
+    assert (action > 0.05).all()
+    expected = {0.7: [0.4140, 0.4797, 0.5840, 0.7214, 0.8948], 0.9: [0.5928, 0.6660, 0.7563, 0.8597, 0.9774]}
+    torch.testing.assert_close(value, torch.tensor(expected[expectile]).expand(2, 5), atol=0.15, rtol=0)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings"),
+    [
+        ("d4rl/hopper-medium-v2", (0.7, 3.0, 0.0)),
+        ("d4rl/antmaze-umaze-v0", (0.9, 10.0, 0.0)),
+        ("d4rl/kitchen-mixed-v0", (0.7, 0.5, 0.1)),
+        ("minari/D4RL/pen/human-v2", (0.7, 0.5, 0.1)),
+        ("d4rl/maze2d-umaze-v1", (0.7, 3.0, 0.0)),
+    ],
+)
+def test_settings_depend_on_the_domain(dataset, settings):
+    found = filled("iql", dataset=dataset)
+    assert (found.expectile, found.temperature, found.dropout) == settings
+    assert found.decay_steps == 1_000_000
+    assert filled("iql", dataset=dataset, expectile=0.6, dropout=0.0, decay_steps=0).expectile == 0.6
+    assert filled("iql", dataset=dataset, dropout=0.0, decay_steps=0).dropout == 0.0
+    assert filled("iql", dataset=dataset, decay_steps=0).decay_steps == 0
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("script", ["iql", "xql"])
+def test_the_compiled_update_is_the_same(script):
+    agents = []
+    for compiled in (False, True):
+        one = any_agent(script, hidden=(8,), dropout=0.3, decay_steps=4)
+        update = fast(one.update, torch.device("cpu"), compile_on_cpu=compiled)
+        for k in range(3):
+            update(drawn(2, BATCH, seed=k), torch.rand(2, 1, BATCH, 8, generator=torch.Generator().manual_seed(k)))
+        agents.append(one)
+    for name in ("actor", "critic", "value", "target_critic"):
+        for a, b in zip(*(getattr(one, name).parameters() for one in agents), strict=True):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)

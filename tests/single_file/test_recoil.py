@@ -1,0 +1,272 @@
+"""ReCOIL against hand-computed values, and the data that it mixes."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+import recoil
+import torch
+from offline_data import (
+    BATCH,
+    Plain,
+    agent_of,
+    at_random,
+    drawn,
+    filled,
+    made_of,
+    write_hdf5,
+)
+
+from algos.dataset import load
+
+
+def agent(**overrides):
+    return agent_of("recoil", at_random(), at_random(16, seed=1), **overrides)
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def test_critic_loss_by_hand():
+    """Targets are 7.9 and -200, those of the expert 200; each critic's loss is 23165.6025."""
+    q = torch.tensor([0.0, 100.0, 150.0, 190.0]).expand(2, 2, 4)
+    next_value, terminated = torch.tensor([[10.0, 1e6]]).expand(2, 2), torch.tensor([[0.0, 1.0]]).expand(2, 2)
+    loss = agent(discount=0.99).critic_loss(q, next_value, terminated)
+    torch.testing.assert_close(loss, torch.full((2,), 2 * 23165.6025))
+    q = torch.tensor([7.9, -200.0, 200.0, 200.0]).expand(2, 2, 4)
+    assert agent(discount=0.99).critic_loss(q, next_value, terminated).abs().max() < 1e-6
+
+
+def test_value_loss_is_of_the_mixed_half_scaled_by_the_greatest_of_both():
+    loss = agent(scale=1.0, clip=7.0).value_loss
+    both = torch.tensor([[1.0, -1.0, 2.0, 0.0], [1.0, -1.0, 2.0, 0.0]])
+    torch.testing.assert_close(loss(both), torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
+    found = [loss(torch.tensor([[d, d, 2.0, 0.0]])).item() for d in (1.0, -1.0)]
+    assert found == pytest.approx([0.0972089, 0.0497871], abs=1e-6)
+    wide = agent(scale=2.0).value_loss(2 * both)
+    torch.testing.assert_close(wide, torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
+
+
+def test_a_clipped_sample_has_no_gradient():
+    advantage = torch.tensor([[8.0, 1.0, 0.0, 0.0]], requires_grad=True)
+    found = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(advantage).sum(), advantage)[0]
+    assert found[0, 0] == 0 and found[0, 1] > 0 and found[0, 2:].eq(0).all()
+
+
+def test_paper_loss_by_hand():
+    """beta 0.25: of each critic 0.25 (3 - 2) + (0.25 (0.25 + 6.25) + 0.75 (1 + 4)) / 2 / 4 = 0.921875."""
+    one = agent(discount=0.5, beta=0.25)
+    q = torch.tensor([1.0, 2.0, 1.5, 2.5]).expand(2, 2, 4)
+    next_value = torch.tensor([[4.0, 8.0, 2.0, 0.0]]).expand(2, 4)  # halved: 2, 4, 1, 0
+    loss = one.paper_loss(q, next_value, torch.tensor([2.0, 4.0]).expand(2, 2, 2))
+    torch.testing.assert_close(loss, torch.full((2,), 2 * 0.921875))
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+def gumbel(d):
+    """Of both halves, with scale 0.5 and clip 2: losses of the first."""
+    z = torch.minimum(d / 0.5, torch.tensor(2.0))
+    m = max(z.max().item(), -1.0)
+    return (torch.exp(z - m) - z * math.exp(-m) - math.exp(-m))[:BATCH]
+
+
+@pytest.mark.parametrize("objective", ["code", "paper"])
+def test_three_updates_equal_the_algorithm_written_for_one_run(objective, float64):
+    one = agent(
+        objective=objective,
+        scale=0.5,
+        clip=2.0,
+        dropout=0.3,
+        decay_steps=4,
+        lr=0.01,
+        tau=0.1,
+        beta=0.3,
+        layer_norm="on",
+    )
+    plain = Plain(one, 1, gumbel, decay=4)
+    for k in range(3):
+        torch.manual_seed(k)
+        integers, uniform = drawn(2, 2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
+        normal = torch.randn(2, BATCH, 2) if objective == "paper" else None
+        mixed, expert = one.mixed.gather(integers[:, 0]), one.expert.gather(integers[:, 1])
+        obs, action = torch.cat([mixed.obs[1], expert.obs[1]]), torch.cat([mixed.action[1], expert.action[1]])
+        plain.learn_value(obs, action)
+        plain.learn_actor(mixed.obs[1], mixed.action[1], uniform[1])
+        with torch.no_grad():
+            following, of_expert = (plain.value(b.next_obs[1]).squeeze(-1) for b in (mixed, expert))
+            own = torch.tanh(plain.actor(mixed.obs[1])) + plain.log_std.exp() * (0.0 if normal is None else normal[1])
+            own = own.clamp(-1, 1)
+        goes_on = 1 - mixed.terminated[1]
+
+        def loss(q, mixed=mixed, expert=expert, following=following, of_expert=of_expert, own=own, goes_on=goes_on):
+            of_data, labelled = q(mixed.obs[1], mixed.action[1]), q(expert.obs[1], expert.action[1])
+            if objective == "code":
+                y = -2 + 0.99 * goes_on * following + 0.99 * (1 - goes_on) * -200
+                return (0.5 * (labelled - 200) ** 2 + 0.5 * (of_data - y) ** 2).mean()
+            squares = (
+                ((0.99 * goes_on * following - of_data) ** 2).mean(),
+                ((0.99 * (1 - expert.terminated[1]) * of_expert - labelled) ** 2).mean(),
+            )
+            contrast = q(mixed.obs[1], own).mean() - labelled.mean()
+            return 0.3 * contrast + 0.25 * (0.7 * squares[0] + 0.3 * squares[1])
+
+        plain.learn_critics(loss)
+        one.update(integers, uniform, normal)
+    plain.assert_same(one)
+
+
+@pytest.mark.parametrize("objective", ["code", "paper"])
+def test_rewards_have_no_effect(objective):
+    ends = []
+    for reward in (0.0, 1e6):
+        one = agent(objective=objective)
+        for data in (one.mixed, one.expert):
+            data.reward.fill_(reward)
+        one.update(drawn(2, 2, BATCH), None, torch.ones(2, BATCH, 2) if objective == "paper" else None)
+        ends.append([*one.actor.parameters(), *one.critic.parameters(), *one.value.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows", "limit", "trajectories", "count"),
+    [
+        ([], 999_000, 1000, 200, 199_999),
+        ([], 199_999, 1000, 200, 0),  # it is never reached
+        ([], 200_000, 1000, 200, 199_999),
+        ([2, 5], 20, 1000, 2, 5),  # the transition that ends it is left out
+        ([2, 5], 20, 1000, 1, 2),
+        ([1], 20, 3, 2, 4),  # steps are counted anew after a termination
+        ([2], 20, 3, 2, 5),  # a termination at the limit counts once
+        ([0], 5, 10, 1, 0),
+    ],
+)
+def test_trajectories_are_counted_as_the_official_code_does(ends, rows, limit, trajectories, count):
+    terminated = np.zeros(rows)
+    terminated[ends] = 1
+    assert recoil.count_rows(terminated, limit, trajectories) == count
+
+
+@pytest.mark.parametrize(
+    ("trajectories", "labelled", "hidden"),
+    [(2, 12, 29), (1, 25, 9), (99, 25, 0), (1, 5_000, 9)],
+)
+def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labelled, hidden, train, tmp_path):
+    """Every other episode of the expert's file terminates: after 10, 30, 50, ... of its 300 transitions."""
+    others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
+    seen = []
+
+    class Stopped(recoil.ReCOIL):
+        def __init__(self, args, run, mixed, expert):
+            seen.extend([mixed, expert])
+            raise SystemExit(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recoil, "ReCOIL", Stopped)
+        with pytest.raises(SystemExit):
+            recoil.main(
+                recoil.Args(
+                    dataset=str(others), expert_dataset=str(experts), expert_trajectories=trajectories,
+                    expert_transitions=labelled, eval_episodes=0, out=tmp_path, device="cpu", quiet=True,
+                )
+            )  # fmt: skip
+    mixed, expert = seen
+    rows = []
+    for path in (others, experts):
+        with h5py.File(path) as file:
+            action = file["actions"][:].clip(-1 + 1e-5, 1 - 1e-5)
+            ends = file["terminals"][:][:, None]
+            rows.append(np.concatenate([file["observations"], action, ends, file["next_observations"]], 1))
+
+    def held(data):
+        after = data.obs[data.index + 1]
+        parts = [data.obs[data.index], data.action[data.index], data.terminated[data.index, None], after]
+        return torch.cat(parts, 1).numpy()
+
+    np.testing.assert_allclose(held(mixed), np.concatenate([rows[0], rows[1][:hidden]]), atol=1e-5)
+    np.testing.assert_allclose(held(expert), rows[1][:labelled], atol=1e-5)
+
+
+def test_it_is_stored_which_expert_was_used(train, tmp_path):
+    others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
+    short = {"dataset": str(others), "total_steps": 2, "eval_episodes": 0, "batch_size": 4, "hidden": (4,)}
+    facts = [
+        train("recoil", out=name, expert_dataset=str(path), expert_trajectories=2, **short).config["facts"]
+        for name, path in (("a", experts), ("b", others))
+    ]
+    assert facts[0]["digest"] != facts[1]["digest"] != load(str(others)).digest
+    assert facts[0]["expert_transitions"] == 1000 and facts[0]["temperature"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "trajectories", "labelled", "temperature", "dropout", "norm"),
+    [
+        ("d4rl/hopper-random-v2", 200, 1000, 3.0, 0.0, False),
+        ("d4rl/walker2d-medium-v2", 100, 1000, 3.0, 0.0, False),
+        ("d4rl/ant-random-v2", 200, 1000, 3.0, 0.0, False),
+        ("d4rl/pen-cloned-v0", 200, 100, 3.0, 0.1, True),
+        ("minari/D4RL/pen/human-v2", 200, 100, 3.0, 0.1, True),
+        ("local/pendulum-random-v0", 200, 1000, 3.0, 0.0, False),
+        ("d4rl/door-human-v0", 200, 200, 3.0, 0.1, True),
+        ("d4rl/hammer-cloned-v0", 200, 200, 3.0, 0.1, True),
+        ("d4rl/relocate-human-v0", 200, 200, 3.0, 0.1, True),
+        ("d4rl/kitchen-mixed-v0", 1, 183, 0.5, 0.1, True),
+    ],
+)
+def test_settings_depend_on_the_task(dataset, trajectories, labelled, temperature, dropout, norm):
+    found = filled("recoil", dataset=dataset)
+    assert (found.expert_trajectories, found.expert_transitions) == (trajectories, labelled)
+    assert (found.temperature, found.dropout, found.decay_steps) == (temperature, dropout, 1_000_000)
+    assert (found.batch_size, found.scale, found.clip, found.tau, found.discount) == (1024, 1.0, 7.0, 0.005, 0.99)
+    assert len(list(agent(dataset=dataset).value.parameters())) == (10 if norm else 6)
+    own = filled("recoil", dataset=dataset, expert_trajectories=7, expert_transitions=9)
+    assert (own.expert_trajectories, own.expert_transitions) == (7, 9)
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+def point_data():
+    """s' = s + a / 4: random walks of 10 steps with one way of an expert to the goal (1.2, 1.2); and this way alone."""
+    rng = np.random.default_rng(0)
+    action = rng.uniform(-1, 1, (5001, 10, 2))
+    obs = np.empty((5001, 11, 2))
+    obs[:, 0] = rng.uniform(-1.5, 1.5, (5001, 2))
+    obs[-1, 0] = -1.2
+    for t in range(10):
+        action[-1, t] = ((1.2 - obs[-1, t]) * 4).clip(-1, 1)
+        obs[:, t + 1] = obs[:, t] + action[:, t] / 4
+    assert np.allclose(obs[-1, -1], 1.2)
+    zeros = np.zeros((5001, 10))
+    action = action.clip(-1 + 1e-5, 1 - 1e-5)
+    parts = (obs[:, :-1], action, zeros, obs[:, 1:], zeros)
+    return tuple(
+        made_of(*(x[which].reshape(-1, *x.shape[2:]) for x in parts)) for which in (slice(None), slice(-1, None))
+    )
+
+
+def nearest(actor):
+    """Least distances to the goal on the way from where the expert begins: [R]."""
+    obs, distances = torch.full((2, 1, 2), -1.2), []
+    with torch.no_grad():
+        for _ in range(14):
+            obs = obs + actor(obs).clamp(-1, 1) / 4
+            distances.append((obs - 1.2).norm(dim=-1).squeeze(1))
+    return torch.stack(distances).amin(0)
+
+
+def test_it_reaches_the_goal_of_the_expert_and_cloning_the_mixed_data_does_not():
+    mixed, expert = point_data()
+    own = {"scale": 5.0, "temperature": 1.0, "discount": 0.9, "tau": 0.02}
+    settings = {"batch_size": 128, "hidden": (64, 64), "lr": 1.5e-3, "decay_steps": 400}
+    one, cloned = agent_of("recoil", mixed, expert, **own, **settings), agent_of("bc", mixed, **settings)
+    for k in range(400):
+        one.update(drawn(2, 2, 128, seed=k))
+        cloned.update(drawn(2, 128, seed=k))
+    assert (nearest(one.actor) < 0.4).all()
+    assert (nearest(cloned.actor) > 1.5).all()
