@@ -6,7 +6,7 @@
 | `minari/mujoco/hopper/medium-v0` | Minari's, in $MINARI_DATASETS_PATH or ~/.minari/datasets; downloaded if missing |
 | `ogbench/pointmaze-medium-navigate-v0` | OGBench's npz, in ~/.ogbench/data; downloaded if missing |
 | `local/hopper-medium-v0` | made by `python -m benchmarks.collect`, kept as a Minari dataset |
-| `data/mine.hdf5`, `data/mine.npz` | a file with D4RL's or OGBench's keys |
+| `data/mine.hdf5`, `data/mine.npz` | a file with D4RL's keys; npz without `timeouts`, with OGBench's |
 
 Observations are stored once: row i holds observation, action, reward and `terminated` of a transition, and row i + 1
 its next observation, whether that row begins a transition or, after an episode's last, only holds this observation.
@@ -15,16 +15,20 @@ its next observation, whether that row begins a transition or, after an episode'
 import contextlib
 import hashlib
 import os
+import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
+from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces.utils import flatten_space
 from numpy.typing import NDArray
@@ -33,8 +37,13 @@ from torch import Tensor
 from algos.errors import UserError
 from algos.replay import Batch
 from envs import d4rl, register
+from envs.mujoco import RENDERING
 
-CHUNK = 1 << 16  # rows read at a time
+CHUNK = 1 << 13  # rows worked on at a time
+KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")  # D4RL's and OGBench's
+# what reading a damaged file raises in h5py, zipfile, NumPy and Minari
+DAMAGED = (OSError, EOFError, LookupError, TypeError, ValueError, AssertionError, MemoryError, RuntimeError,
+           zipfile.BadZipFile, zlib.error)  # fmt: skip
 EDGE = 1e-5  # by which actions stay inside of [-1, 1], as in IQL's code
 OGBENCH = "https://rail.eecs.berkeley.edu/datasets/ogbench/"
 
@@ -46,7 +55,8 @@ class Dataset:
     `rows` [M, O + A + 2] float32: observation, action, reward, terminated; `index` [N]: rows that begin transitions.
     `env_id` with `env_options` is what it is evaluated on, None if there is nothing; `note` says what differs there
     from where the data comes from. Returns `low` and `high` score 0 and 100. `limit`: most steps of an episode, 0 if
-    unknown. `rewarded`: whether it has rewards. `source`: where it came from; `digest`: SHA-256 of rows and index.
+    unknown. `bounds`: of actions, least and greatest [A], where the format tells them. `rewarded`: whether it has
+    rewards. `source`: where it came from; `digest`: SHA-256 of rows and index.
 
     Policies act in [-1, 1]: `fit_actions` makes the data's so, and `actor` turns a policy into one for the environment.
     """
@@ -62,6 +72,7 @@ class Dataset:
     low: float | None = None
     high: float | None = None
     limit: int = 0
+    bounds: tuple[NDArray, NDArray] | None = None
     rewarded: bool = True
     source: str = ""
     digest: str = ""
@@ -171,7 +182,7 @@ class Dataset:
             raise UserError(f"--dataset {self.name} and {other.name} are not of the same sizes")
         rows, index = torch.cat([self.rows, other.rows]), torch.cat([self.index, other.index + len(self.rows)])
         digest = hashlib.sha256((self.digest + other.digest).encode()).hexdigest()
-        return replace(self, rows=rows, index=index, digest=digest)
+        return replace(self, rows=rows, index=index, digest=digest, rewarded=self.rewarded and other.rewarded)
 
     def scale_rewards(self, how: str) -> str:
         """Changes the rewards in place, and says how in words.
@@ -206,7 +217,12 @@ class Dataset:
         self.obs_scaling = mean, scale
 
     def fit_actions(self, low: NDArray, high: NDArray) -> None:
-        """Maps actions from an environment's bounds [A] to [-1, 1], and clips them a little inside, both in place."""
+        """Maps actions from bounds [A] to [-1, 1], and clips them a little inside, both in place.
+
+        Raises UserError if there is an action without a bound.
+        """
+        if not np.isfinite([low, high]).all():
+            raise UserError(f"--dataset {self.name} has actions without bounds, where policies act within bounds")
         if (low != -1).any() or (high != 1).any():
             mean, scale = (
                 torch.as_tensor(x.ravel(), dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2)
@@ -228,27 +244,30 @@ def load(name: str, exact_d4rl: bool = False) -> Dataset:
     check_name(name)
     kind, _, rest = name.partition("/")
     try:
-        if Path(name).suffix == ".npz":
-            found = _read_npz(Path(name), name)
-        elif Path(name).suffix in (".hdf5", ".h5"):
-            found = _read_hdf5(Path(name), name, exact_d4rl, 0)
+        if is_file(name):
+            found = _read(Path(name), name, exact_d4rl)
         elif kind == "d4rl":
             found = _load_d4rl(rest, exact_d4rl)
         elif kind == "ogbench":
             found = _load_ogbench(rest)
         else:
             found = _load_minari(name, rest if kind == "minari" else name)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"--dataset {name} is damaged or is not of this kind: {error}") from None
     digest = hashlib.sha256(found.rows.numpy().data)
     digest.update(found.index.numpy().data)
     return replace(found, digest=digest.hexdigest())
 
 
+def is_file(name: str) -> bool:
+    """Whether a dataset's name is the path of a file."""
+    return Path(name).suffix in (".hdf5", ".h5", ".npz")
+
+
 def check_name(name: str) -> None:
-    """Raises UserError if no dataset can have that name, or if it is that of a file which is not there."""
+    """Raises UserError if no dataset can have that name, or if it is one that no download could bring."""
     kind, _, rest = name.partition("/")
-    if Path(name).suffix in (".hdf5", ".h5", ".npz"):
+    if is_file(name):
         if not Path(name).is_file():
             raise UserError(f"--dataset: there is no file {name}")
     elif kind == "d4rl":
@@ -258,7 +277,12 @@ def check_name(name: str) -> None:
             raise UserError(f"--dataset: {error}") from None
         if not task.file:
             raise UserError(f"--dataset: D4RL has no data of {rest}")
-    elif kind not in ("minari", "ogbench", "local") or not rest:
+    elif kind == "local" and rest:
+        from minari.storage import get_dataset_path
+
+        if not (place := get_dataset_path(name)).exists():
+            raise UserError(f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {rest}")
+    elif kind not in ("minari", "ogbench") or not rest:
         raise UserError(
             f"--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got {name!r}"
         )
@@ -268,13 +292,11 @@ class Builder:
     """Rows that are appended to, without ever holding them twice: memory is taken as it is filled."""
 
     def __init__(self, capacity: int, obs_size: int, act_size: int):
-        self.obs_size, self.act_size, self.filled = obs_size, act_size, 0
+        self.obs_size, self.act_size, self.filled, self.count = obs_size, act_size, 0, 0
         self.rows = np.empty((capacity, obs_size + act_size + 2), np.float32)
-        self.index: list[NDArray[np.int64]] = []
+        self.index = np.empty(capacity, np.int64)
 
-    def add(
-        self, obs: NDArray, action: NDArray, reward: NDArray, terminated: NDArray, keep: NDArray | None = None
-    ) -> None:
+    def add(self, obs: NDArray, action: NDArray, reward: Any, terminated: Any, keep: NDArray | None = None) -> None:
         """Appends rows: obs [n, O], the others of the first n or n - 1 rows, which are transitions where `keep`."""
         start, count = self.filled, len(action)
         rows = self.rows[start : start + len(obs)]
@@ -282,15 +304,15 @@ class Builder:
         rows[count:, self.obs_size :] = 0
         rows[:count, self.obs_size : -2] = action
         rows[:count, -2], rows[:count, -1] = reward, terminated
-        self.index.append(start + (np.arange(count) if keep is None else np.flatnonzero(keep)))
-        self.filled += len(obs)
+        index = start + (np.arange(count) if keep is None else np.flatnonzero(keep))
+        self.index[self.count : self.count + len(index)] = index
+        self.filled, self.count = start + len(obs), self.count + len(index)
 
     def finish(self, name: str, **facts: Any) -> Dataset:
-        index = np.concatenate(self.index) if self.index else np.zeros(0, np.int64)
-        if not len(index):
+        if not self.count:
             raise UserError(f"--dataset {name} has no transition")
-        rows = self.rows[: self.filled]
-        return Dataset(name, torch.from_numpy(rows), torch.from_numpy(index), self.obs_size, self.act_size, **facts)
+        rows, index = torch.from_numpy(self.rows[: self.filled]), torch.from_numpy(self.index[: self.count])
+        return Dataset(name, rows, index, self.obs_size, self.act_size, **facts)
 
 
 # -- D4RL --------------------------------------------------------------------------------------------------------------
@@ -339,56 +361,17 @@ def _load_d4rl(name: str, exact: bool) -> Dataset:
     assert task.place and task.url  # see check_name
     if not task.place.exists():
         download(task.url, task.place, f"d4rl/{name}")
-    found = _read_hdf5(task.place, f"d4rl/{name}", exact, task.limit)
+    found = _read(task.place, f"d4rl/{name}", exact, task.limit)
     return replace(
-        found, env_id=task.env_id, note=task.note, low=task.low, high=task.high, limit=task.limit, source=task.url
+        found,
+        env_id=task.env_id,
+        env_options=task.env_options,
+        note=task.note,
+        low=task.low,
+        high=task.high,
+        limit=task.limit,
+        source=task.url,
     )
-
-
-def _read_hdf5(path: Path, name: str, exact: bool, limit: int) -> Dataset:
-    import h5py
-
-    with h5py.File(path) as file:
-        for key in ("observations", "actions", "rewards", "terminals"):
-            if key not in file:
-                raise UserError(f"--dataset: {path} has no {key!r}, so it is not of D4RL's layout")
-        obs, action = file["observations"], file["actions"]
-        count = len(obs)
-        for key in ("actions", "rewards", "terminals", "timeouts", "next_observations"):
-            if key in file and len(file[key]) != count:
-                raise UserError(f"--dataset: {path} has {count:,} observations and {len(file[key]):,} {key}")
-        if obs.ndim != 2 or action.ndim != 2:
-            raise UserError(f"--dataset: {path} has observations {obs.shape} and actions {action.shape}, not two axes")
-        reward = file["rewards"][:].reshape(count)
-        terminals = file["terminals"][:].reshape(count) > 0.5
-        timeouts = file["timeouts"][:].reshape(count) > 0.5 if "timeouts" in file else None
-        true = not exact and "next_observations" in file
-        if not true and timeouts is None and not limit:
-            raise UserError(f"--dataset: {path} has neither 'timeouts' nor 'next_observations' to tell episodes apart")
-        build = Builder(2 * count if true else count, obs.shape[1], action.shape[1])
-        keep = np.zeros(count, bool)
-        keep[np.arange(count) if true else kept_rows(terminals, timeouts, limit)] = True
-        for start in range(0, count, CHUNK):
-            part = slice(start, min(start + CHUNK, count))
-            here, act = obs[part], action[part]
-            if not true:
-                build.add(here, act, reward[part], terminals[part], keep[part])
-                continue
-            following = file["next_observations"][part]
-            later = np.concatenate([here[1:], obs[part.stop : part.stop + 1]])
-            gaps = np.ones(len(here), bool)  # where the next row does not hold the next observation
-            gaps[: len(later)] = (following[: len(later)] != later).any(1)
-            if timeouts is not None:
-                gaps |= timeouts[part]
-            slots = np.arange(len(here)) + np.append(0, np.cumsum(gaps)[:-1])
-            rows = np.empty((len(here) + gaps.sum(), obs.shape[1]), np.float32)
-            rows[slots], rows[slots[gaps] + 1] = here, following[gaps]
-            columns = np.zeros((len(rows), action.shape[1] + 2), np.float32)
-            columns[slots, :-2], columns[slots, -2], columns[slots, -1] = act, reward[part], terminals[part]
-            own = np.zeros(len(rows), bool)
-            own[slots] = True
-            build.add(rows, columns[:, :-2], columns[:, -2], columns[:, -1], own)
-    return build.finish(name, limit=limit, source=path.name)
 
 
 # -- Minari ------------------------------------------------------------------------------------------------------------
@@ -400,9 +383,6 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
 
     place = get_dataset_path(minari_id)
     if not place.exists():
-        if name.startswith("local/"):
-            recipe = minari_id.removeprefix("local/")
-            raise UserError(f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {recipe}")
         try:
             minari.download_dataset(minari_id)
         except Exception as error:  # of whatever transport Minari uses
@@ -410,18 +390,19 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
                 f"--dataset: {name} is not in {place}, and downloading it failed ({error}): minari download {minari_id}"
             ) from None
     data = minari.load_dataset(minari_id)
-    space = flatten_space(data.observation_space)
-    obs_size, act_size = int(np.prod(space.shape or ())), int(np.prod(data.action_space.shape or ()))
     if not isinstance(data.action_space, gym.spaces.Box):
         raise UserError(f"--dataset: {name} has {type(data.action_space).__name__} actions; this needs numbers (a Box)")
+    if len(data.observation_space.shape or ()) > 2:
+        raise UserError(f"--dataset: {name} has images, {data.observation_space.shape}; this needs vectors")
+    space = flatten_space(data.observation_space)
+    obs_size, act_size = int(np.prod(space.shape or ())), int(np.prod(data.action_space.shape or ()))
     build = Builder(int(data.total_steps + data.total_episodes), obs_size, act_size)
     for episode in data.iterate_episodes():
         steps = len(episode.rewards)
         obs = _flat(data.observation_space, episode.observations, steps + 1)
         build.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
     meta = data.storage.metadata
-    text = meta.get("eval_env_spec") or meta.get("env_spec")
-    spec = EnvSpec.from_json(text) if text else None
+    spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari mends what older versions wrote
     return build.finish(
         name,
         env_id=spec.id if spec else None,
@@ -429,20 +410,21 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         low=meta.get("ref_min_score"),
         high=meta.get("ref_max_score"),
         limit=(spec.max_episode_steps or 0) if spec else 0,
+        bounds=(data.action_space.low.ravel(), data.action_space.high.ravel()),
         source=str(meta.get("code_permalink") or minari_id),
     )
 
 
 def _options(spec: EnvSpec) -> dict[str, Any]:
     """What a recorded environment has besides its id's own arguments."""
-    options = dict(spec.kwargs)
+    options = {k: v for k, v in spec.kwargs.items() if k not in RENDERING}
     with contextlib.suppress(ModuleNotFoundError):  # said when it is made
         register(spec.id)
     if spec.id in gym.registry:
         standard = gym.registry[spec.id]
         options = {k: v for k, v in options.items() if standard.kwargs.get(k, ...) != v}
         if spec.max_episode_steps != standard.max_episode_steps:
-            options["max_episode_steps"] = spec.max_episode_steps
+            options["max_episode_steps"] = spec.max_episode_steps or -1
     return options
 
 
@@ -464,58 +446,147 @@ def _load_ogbench(name: str) -> Dataset:
     place = Path.home() / ".ogbench" / "data" / f"{name}.npz"
     if not place.exists():
         download(f"{OGBENCH}{name}.npz", place, f"ogbench/{name}")
-    words = name.split("-")
+    words = name.removesuffix("-val").split("-")
     env_id = "-".join([*words[:-2], words[-1]]) if len(words) > 2 else None  # without navigate, stitch, play, ...
-    return replace(_read_npz(place, f"ogbench/{name}"), env_id=env_id, source=f"{OGBENCH}{name}.npz")
+    return replace(_read(place, f"ogbench/{name}"), env_id=env_id, source=f"{OGBENCH}{name}.npz")
 
 
-def _read_npz(path: Path, name: str) -> Dataset:
-    """A file of OGBench's keys, or of D4RL's; read in pieces, since a whole array may be as large as all rows."""
-    with zipfile.ZipFile(path) as archive:
-        there = {member.removesuffix(".npy") for member in archive.namelist()}
-        for key in ("observations", "actions", "terminals"):
-            if key not in there:
-                raise UserError(f"--dataset: {path} has no {key!r}, so it is not of OGBench's layout")
-        shapes = {key: _npy_shape(archive, key) for key in ("observations", "actions")}
-        count = shapes["observations"][0]
-        build = Builder(count, *(int(np.prod(shapes[key][1:])) for key in ("observations", "actions")))
-        columns = [_pieces(archive, key) for key in ("observations", "actions", "terminals")]
-        rewards = _pieces(archive, "rewards") if "rewards" in there else None
-        for obs, action, ends in zip(*columns, strict=True):
-            reward = np.zeros(len(obs)) if rewards is None else next(rewards)
-            # the last row of an episode leads nowhere, and nothing there says that a task ended it
-            build.add(obs.reshape(len(obs), -1), action.reshape(len(obs), -1), reward, ends * 0, ends == 0)
-    last = build.index[-1]
-    if len(last) and last[-1] == count - 1:  # an episode that was cut: its last row has no next one
-        build.index[-1] = last[:-1]
-    return build.finish(name, rewarded=rewards is not None, source=path.name)
+# -- files of D4RL's and OGBench's layouts -----------------------------------------------------------------------------
 
 
-def _npy_shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...]:
+class Column(NamedTuple):
+    """An array of a file, whose rows `pieces()` reads some at a time: a whole one may be as large as all rows."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: Callable[[], Iterator[NDArray]]
+
+
+def _read(path: Path, name: str, exact: bool = False, limit: int = 0) -> Dataset:
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            columns = {key: _npz_column(archive, key) for key in KEYS if f"{key}.npy" in members}
+            return _dataset(path, name, columns, exact, limit)
+    import h5py
+
+    with h5py.File(path, rdcc_nbytes=1 << 21) as file:  # its default of 1 MiB would decompress some pieces repeatedly
+        columns = {key: _hdf5_column(file[key]) for key in KEYS if isinstance(file.get(key), h5py.Dataset)}
+        return _dataset(path, name, columns, exact, limit)
+
+
+def _hdf5_column(array: Any) -> Column:
+    def pieces() -> Iterator[NDArray]:
+        for start in range(0, len(array), CHUNK):
+            yield array[start : start + CHUNK]
+
+    return Column(array.shape, array.dtype, pieces)
+
+
+def _npz_column(archive: zipfile.ZipFile, key: str) -> Column:
     with archive.open(f"{key}.npy") as file:
-        return _header(file)[0]
+        shape, dtype = _npy_header(file, key)
+
+    def pieces() -> Iterator[NDArray]:
+        with archive.open(f"{key}.npy") as file:
+            _npy_header(file, key)
+            row = int(np.prod(shape[1:])) * dtype.itemsize
+            for start in range(0, shape[0], CHUNK):
+                count = min(CHUNK, shape[0] - start)
+                yield np.frombuffer(file.read(count * row), dtype).reshape(count, *shape[1:])
+
+    return Column(shape, dtype, pieces)
 
 
-def _header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+def _npy_header(file: Any, key: str) -> tuple[tuple[int, ...], np.dtype]:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
-    if fortran or dtype.hasobject:
-        raise ValueError("an array is stored column by column, or holds objects")
+    if fortran and len(shape) > 1:
+        raise ValueError(f"{key} is stored column by column")
     return shape, dtype
 
 
-def _pieces(archive: zipfile.ZipFile, key: str) -> Iterator[NDArray]:
-    """An array of an npz file, some rows at a time."""
-    with archive.open(f"{key}.npy") as file:
-        shape, dtype = _header(file)
-        row = int(np.prod(shape[1:])) * dtype.itemsize
-        for start in range(0, shape[0], CHUNK):
-            count = min(CHUNK, shape[0] - start)
-            data = file.read(count * row)
-            if len(data) != count * row:
-                raise ValueError(f"{key} is cut")
-            yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
+def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, limit: int) -> Dataset:
+    """The transitions of a file, by the rules of its layout."""
+    _check_columns(path, columns)
+    (count, obs_size), act_size = columns["observations"].shape, columns["actions"].shape[1]
+    terminals, timeouts = (_flags(path, key, columns) for key in ("terminals", "timeouts"))
+    assert terminals is not None  # see _check_columns
+    true = not exact and "next_observations" in columns
+    keep = np.zeros(count, bool)
+    if path.suffix == ".npz" and timeouts is None and "next_observations" not in columns:
+        # OGBench's: a terminal row only holds an episode's last observation, and nothing says whether the task ended it
+        keep[:-1] = ~terminals[:-1]
+    elif not true and timeouts is None and not limit:
+        raise UserError(f"--dataset: {path} has neither 'timeouts' nor 'next_observations' to tell episodes apart")
+    else:
+        keep[np.arange(count) if true else kept_rows(terminals, timeouts, limit)] = True
+
+    build = Builder(2 * count if true else count, obs_size, act_size)
+    rewards = columns["rewards"].pieces() if "rewards" in columns else None
+    following = columns["next_observations"].pieces() if true else None
+    last, part, cut = np.empty((0, obs_size)), slice(0, 0), False
+    for obs, action in zip(columns["observations"].pieces(), columns["actions"].pieces(), strict=True):
+        part = slice(part.stop, part.stop + len(obs))
+        reward = next(rewards).reshape(-1) if rewards else 0
+        if following is None:
+            build.add(obs, action, reward, terminals[part], keep[part])
+            continue
+        # a next observation that the row after it does not hold gets a row of its own
+        after = next(following)
+        before = np.concatenate([last if len(last) else obs[:1], after[:-1]])
+        apart = (before != obs).any(1)
+        if timeouts is not None:
+            apart |= np.append(cut, timeouts[part])[:-1]
+            cut = timeouts[part.stop - 1]
+        own = np.arange(len(obs)) + np.cumsum(apart)
+        rows = np.zeros((len(obs) + int(apart.sum()), obs_size + act_size + 2), np.float32)
+        rows[own, :obs_size], rows[own[apart] - 1, :obs_size] = obs, before[apart]
+        rows[own, obs_size:-2], rows[own, -2], rows[own, -1] = action, reward, terminals[part]
+        begins = np.zeros(len(rows), bool)
+        begins[own] = True
+        build.add(rows[:, :obs_size], rows[:, obs_size:-2], rows[:, -2], rows[:, -1], begins)
+        last = after[-1:]
+    build.add(last, np.empty((0, act_size)), 0, 0)  # the last row's next observation
+    return build.finish(name, limit=limit, rewarded=rewards is not None, source=path.name)
+
+
+def _check_columns(path: Path, columns: dict[str, Column]) -> None:
+    """Raises UserError if something is missing, is not of numbers, or has another length or another shape."""
+    for key in ("observations", "actions", "terminals"):
+        if key not in columns:
+            raise UserError(f"--dataset: {path} has no array {key!r}, so it is not of D4RL's or OGBench's layout")
+    shapes = {key: column.shape for key, column in columns.items()}
+    for key, column in columns.items():
+        if column.dtype.kind not in "fiub":
+            raise UserError(f"--dataset: {path} has {key} of {column.dtype}, which are not numbers")
+        if not column.shape or column.shape[0] != shapes["observations"][0]:
+            raise UserError(
+                f"--dataset: {path} has {key} of shape {column.shape}, and observations of {shapes['observations']}"
+            )
+    if columns["actions"].dtype.kind != "f":
+        raise UserError(f"--dataset: {path} has actions of {columns['actions'].dtype}; discrete ones are not for this")
+    for key in ("observations", "actions"):
+        if len(shapes[key]) != 2:
+            raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}; this needs two axes, rows of numbers")
+    if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
+        raise UserError(f"--dataset: {path} has next_observations of another shape than observations")
+    for key in ("rewards", "terminals", "timeouts"):
+        if key in shapes and shapes[key][1:] not in ((), (1,)):
+            raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}; this needs a number for each row")
+
+
+def _flags(path: Path, key: str, columns: dict[str, Column]) -> NDArray[np.bool_] | None:
+    """An array of truth values [N], or None if there is none; raises UserError if it has other numbers than 0 and 1."""
+    if key not in columns:
+        return None
+    found = []
+    for piece in columns[key].pieces():
+        found.append((flags := piece.reshape(-1)) != 0)
+        if (found[-1] & (flags != 1)).any():
+            raise UserError(f"--dataset: {path} has {key} other than 0 and 1")
+    return np.concatenate([np.zeros(0, bool), *found])
 
 
 # -- files that are missing --------------------------------------------------------------------------------------------
@@ -524,35 +595,60 @@ def _pieces(archive: zipfile.ZipFile, key: str) -> Iterator[NDArray]:
 def download(url: str, place: Path, name: str) -> None:
     """Fetches a file, going on where an earlier try ended; `place` appears when all of it is there.
 
-    Raises UserError, in a sentence with the file, its folder and a command, if that is not possible.
+    Of several processes one fetches it, and the others wait. Raises UserError, in a sentence with the file, its folder
+    and a command, if that is not possible.
     """
-    from tqdm import tqdm
-
     part = place.with_name(place.name + ".part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        have = part.stat().st_size if part.exists() else 0
-        request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            have = have if reply.status == 206 else 0  # the server may send all of it again
-            total = have + int(reply.headers["Content-Length"])
-            with (
-                open(part, "ab" if have else "wb") as file,
-                tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=name, disable=None) as progress,
-            ):
-                while block := reply.read(1 << 20):
-                    file.write(block)
-                    progress.update(len(block))
-                file.flush()
-                os.fsync(file.fileno())
-        if part.stat().st_size != total:
-            raise OSError(f"{part.stat().st_size:,} of {total:,} bytes came")
-        os.replace(part, place)
-    except (OSError, TypeError, ValueError) as error:  # urllib's errors are OSErrors
+        with FileLock(place.with_name(place.name + ".lock")):
+            if place.exists():
+                return
+            _fetch(url, part, name)
+            with open(part, "rb") as file:
+                magic = file.read(8)
+            if not magic.startswith((b"\x89HDF\r\n\x1a\n", b"PK\x03\x04")):
+                part.unlink()
+                raise OSError("what came is neither HDF5 nor npz")
+            os.replace(part, place)
+    except (OSError, HTTPException, ValueError) as error:  # urllib's errors are OSErrors
         raise UserError(
             f"--dataset: {name} needs the file {place.name} in {place.parent}, and downloading it failed ({error}): "
             f"curl -L -C - -o {place} {url}"
         ) from None
+
+
+def _fetch(url: str, part: Path, name: str) -> None:
+    """Appends to a file what it lacks of a URL; raises OSError if not all of it came."""
+    from tqdm import tqdm
+
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        reply = urllib.request.urlopen(request, timeout=30)
+    except urllib.error.HTTPError as error:
+        if not have or error.code != 416:
+            raise
+        if error.headers.get("Content-Range") == f"bytes */{have}":  # nothing is lacking
+            return
+        part.unlink()
+        return _fetch(url, part, name)
+    with reply:
+        have = have if reply.status == 206 else 0  # the server may send all of it again
+        if "Content-Length" not in reply.headers:
+            raise OSError("the server does not say how long it is")
+        total = have + int(reply.headers["Content-Length"])
+        with (
+            open(part, "ab" if have else "wb") as file,
+            tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=name, disable=None) as progress,
+        ):
+            while block := reply.read(1 << 20):
+                file.write(block)
+                progress.update(len(block))
+            file.flush()
+            os.fsync(file.fileno())
+    if (came := part.stat().st_size) != total:
+        raise OSError(f"{came:,} of {total:,} bytes came; the next try goes on from there")
 
 
 # -- before training ---------------------------------------------------------------------------------------------------
@@ -569,19 +665,19 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
         bad = ~data.rows[start : start + CHUNK].isfinite()
         if bad.any():
             row, column = bad.nonzero()[0].tolist()
-            raise UserError(f"{where}: the {names[column]} of row {start + row:,} is not a finite number")
-    flags = data.terminated[data.index]
-    if ((flags != 0) & (flags != 1)).any():
-        raise UserError(f"{where}: terminals must be 0 or 1")
-    if isinstance(obs_space, gym.spaces.Box):
-        for what, size, space in (("observations", data.obs_size, obs_space), ("actions", data.act_size, act_space)):
-            expected = int(np.prod(space.shape or ())) if isinstance(space, gym.spaces.Box) else None
-            if size != expected:
-                note = f" ({data.note})" if data.note else ""
-                raise UserError(
-                    f"{where} has {size} numbers in its {what}, where {data.env_id} has {expected}{note}; name another "
-                    "environment with --env-id, or train without one: --eval-episodes 0"
-                )
+            transition = max(int((data.index <= start + row).sum()) - 1, 0)
+            raise UserError(f"{where}: the {names[column]} of transition {transition:,} is not a finite number")
+    for what, size, space in (("observations", data.obs_size, obs_space), ("actions", data.act_size, act_space)):
+        if space is None:
+            continue
+        box = isinstance(space, gym.spaces.Box)
+        if not box or size != int(np.prod(space.shape or ())):
+            has = int(np.prod(space.shape or ())) if box else type(space).__name__
+            note = f" ({data.note})" if data.note else ""
+            raise UserError(
+                f"{where} has {size} numbers in its {what}, where {data.env_id} has {has}{note}; name another "
+                "environment with --env-id, or train without one: --eval-episodes 0"
+            )
     found = []
     if isinstance(act_space, gym.spaces.Box):
         low, high = (torch.as_tensor(bound.ravel()) for bound in (act_space.low, act_space.high))
@@ -590,18 +686,20 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
             action = data.action[part]
             outside += int(((action < low - 1e-6) | (action > high + 1e-6)).any(1).sum())
         if outside:
-            found.append(f"{outside / len(data):.1%} of actions lie out of the environment's bounds, and are clipped")
-    reward = data.reward[data.index]
+            found.append(f"{outside / len(data):.1%} of actions lie out of bounds, and are clipped")
+    least, greatest = data.reward[data.index].aminmax()
     if not data.rewarded:
         found.append("there are no rewards")
-    elif reward.min() == reward.max():
-        found.append(f"all rewards are {reward[0].item():g}")
+    elif least == greatest:
+        found.append(f"all rewards are {least.item():g}")
     trajectories = data.trajectories()
     if len(trajectories) == 1:
         found.append(f"no episode ends within its {len(data):,} transitions")
     elif data.limit and (longest := int(np.diff(trajectories).max())) > data.limit:
         found.append(f"an episode has {longest:,} steps, more than the {data.limit:,} of the task")
-    repeated = len(data) - len(np.unique(_fingerprints(data)))
+    prints = _fingerprints(data)
+    prints.sort()
+    repeated = np.count_nonzero(prints[1:] == prints[:-1])
     if repeated:
         found.append(f"{repeated:,} transitions ({repeated / len(data):.1%}) occur more than once")
     return found
@@ -610,10 +708,12 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
 def _fingerprints(data: Dataset) -> NDArray[np.uint64]:
     """A number for each transition that two different ones hardly share."""
     weights = np.random.default_rng(0).integers(1, 2**63, data.rows.shape[1] + data.obs_size, dtype=np.uint64) | 1
-    found = []
-    for part in data.index.split(CHUNK):
+    found = np.empty(len(data), np.uint64)
+    for number, part in enumerate(data.index.split(CHUNK)):
         both = torch.cat([data.rows[part], data.obs[part + 1]], 1) + 0.0  # no negative zeros
-        bits = both.contiguous().numpy().view(np.uint32).astype(np.uint64)
-        mixed = (bits ^ (bits << np.uint64(29))) * weights  # modulo 2^64
-        found.append((mixed ^ (mixed >> np.uint64(31))).sum(1, dtype=np.uint64))
-    return np.concatenate(found)
+        bits = both.numpy().view(np.uint32).astype(np.uint64)
+        bits ^= bits << np.uint64(29)
+        bits *= weights  # modulo 2^64
+        bits ^= bits >> np.uint64(31)
+        found[number * CHUNK : number * CHUNK + len(part)] = bits.sum(1)
+    return found

@@ -1,11 +1,16 @@
 """What offline scripts share around their algorithm: arguments, and a run on a dataset that was made ready."""
 
+import re
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+import gymnasium as gym
+import numpy as np
+
 from algos.arguments import Count
-from algos.dataset import Dataset, check_name, load, validate
+from algos.dataset import Dataset, check_name, is_file, load, validate
 from algos.errors import UserError
 from algos.run import Run, RunArgs, check_env_id
 from envs import make_vec
@@ -19,6 +24,7 @@ class OfflineArgs(RunArgs):
     """Arguments of every offline script."""
 
     TASK: ClassVar[str] = "dataset"
+    STEPS: ClassVar[str] = "gradient updates"
 
     dataset: str = "local/hopper-medium-v0"
     """d4rl/…, minari/…, ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .hdf5 or .npz file"""
@@ -43,12 +49,13 @@ class OfflineArgs(RunArgs):
     @property
     def domain(self) -> str:
         """The family of tasks that the dataset's name tells: locomotion, antmaze, kitchen, adroit, maze2d or other."""
-        name = self.dataset.lower()
         families = {
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
-            "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("/pen", "/door", "/hammer", "/relocate"),
+            "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
         }  # fmt: skip
-        return next((family for family, words in families.items() if any(w in name for w in words)), "other")
+        name = Path(self.dataset).name if is_file(self.dataset) else self.dataset  # folders of files say nothing
+        found = set(re.split(r"[^a-z0-9]+", name.lower()))
+        return next((family for family, words in families.items() if found & set(words)), "other")
 
     def fill(self: T, *tables: dict[str, Any]) -> T:
         """The arguments with those that are None taken from the first table that has them."""
@@ -64,34 +71,43 @@ def begin(
     standardise: bool = False,
     settings: OfflineArgs | None = None,
     more: Dataset | None = None,
+    **facts: Any,
 ) -> tuple[Run, Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
-    Actions are mapped to [-1, 1]; `reward` says how rewards are changed (see `Dataset.scale_rewards`), "auto" being
-    IQL's way: "minus_one" for antmaze, "range" for locomotion; None says that the method uses none. `settings` are the
-    arguments after `fill`; what they add is stored with the results. The transitions of `more` follow the dataset's.
+    Actions are mapped to [-1, 1] from the environment's bounds, without one from those that the data tells, if it does.
+    `reward` says how rewards are changed (see `Dataset.scale_rewards`), "auto" being IQL's way: "minus_one" for
+    antmaze, "range" for locomotion; None says that the method uses none. `settings` are the arguments after `fill`;
+    what they add is stored with the results, as are `facts`. The transitions of `more` follow the dataset's.
     """
     data = load(args.dataset, args.exact_d4rl)
     data = data if more is None else data.joined(more)
     if args.env_id:
         data = replace(data, env_id=args.env_id, env_options={})
-    spaces: tuple = (None, None)
+    obs_space: gym.Space | None = None
+    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
+    act_space: Any = gym.spaces.Box(low, high, dtype=np.float64)
     if args.eval_episodes and not data.env_id:
         raise UserError(
             f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
         )
     if data.env_id and (args.eval_episodes or args.env_id):
         check_env_id(data.env_id)
-        venv = make_vec(data.env_id, 1, **data.env_options)
-        spaces = venv.single_observation_space, venv.single_action_space
+        try:
+            venv = make_vec(data.env_id, 1, **data.env_options)
+        except Exception as error:  # whatever the environment's own code raises
+            raise UserError(
+                f"--dataset {data.name} is evaluated in {data.env_id}, which cannot be made here "
+                f"({type(error).__name__}: {error}); name another one with --env-id, or give --eval-episodes 0"
+            ) from None
+        obs_space, act_space = venv.single_observation_space, venv.single_action_space
         venv.close()
-    warnings = validate(data, *spaces)
+    warnings = validate(data, obs_space, act_space)
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
     for warning in warnings:
         print(f"warning: {data.name}: {warning}", file=sys.stderr)
-    if spaces[1]:
-        data.fit_actions(spaces[1].low, spaces[1].high)
+    data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
     if reward == "auto":
         reward = {"antmaze": "minus_one", "locomotion": "range"}.get(args.domain, "none")  # type: ignore[assignment]
@@ -100,8 +116,8 @@ def begin(
     if standardise:
         data.standardise()
         done.append("observations standardised")
-    facts = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
-    facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id}
+    facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
+    facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
     facts |= {name: value for name, value in vars(settings or args).items() if value != getattr(args, name)}
     run = Run(
         args,
@@ -109,7 +125,7 @@ def begin(
         make_envs=lambda seeds, device: data.to(device),
         eval_env=(data.env_id, data.env_options) if data.env_id else None,
         score="return" if data.low is None else "score",
-        show=data.score,
+        show=lambda returns: run.envs.score(returns),  # data.score would keep what is not on the device
         facts=facts,
     )
     place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "") if run.evaluator else ""

@@ -422,7 +422,7 @@ class Run:
         for run, seed in enumerate(self.seeds):
             if seed in self.diverged:
                 continue
-            rows = {name: float(array[run]) for name, array in values.items()}
+            rows = {name: float(values[name][run]) for name in sorted(values)}  # their order is lost in a checkpoint
             if totals := [total for r, total, _ in self.episodes if r == run]:
                 rows["episode_return"] = float(np.mean(totals))
             rows["seconds"] = self.seconds

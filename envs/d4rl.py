@@ -9,7 +9,7 @@ import difflib
 import os
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,17 @@ NOTES = {
     "halfcheetah": "the data is of Gym's v2 task with MuJoCo 2; nothing but the engine's version differs",
     "hopper": "the data is of Gym's v2 task with MuJoCo 2; v5 would also withhold the reward of 1 of a fall's step",
     "walker2d": "the data is of Gym's v2 task with MuJoCo 2; v5 would also change the friction of one foot",
-    "ant": "the data has 111 observations, with contact forces and their cost, where Ant-v4 has 27 and no such cost",
+    "ant": "the data is of Gym's v2 task with MuJoCo 2, which is said to have left all contact forces at 0",
     "antmaze": "not equivalent: torques, time step, goal radius, starts and goals differ from those of the data",
     "maze2d": "not equivalent: the point's model, observations and the goal's radius differ from those of the data",
     "kitchen": "not equivalent: 59 observations and goals apart, where the data has 60 in one, and sensor noise",
-    "pen": "200 steps without an end where the pen falls, where the data was made with 100 and such an end",
+    "pen": "no end where the pen falls, with which the data was made",
     "door": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
     "hammer": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
     "relocate": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
 }
+# arguments with which that environment comes closest
+OPTIONS: dict[str, dict[str, Any]] = {"ant": {"use_contact_forces": True}, "pen": {"max_episode_steps": 100}}
 LIMITS = {
     "halfcheetah": 1000, "hopper": 1000, "walker2d": 1000, "ant": 1000, "antmaze": 1000, "antmaze-umaze": 700,
     "kitchen": 280, "pen": 100, "door": 200, "hammer": 200, "relocate": 200, "maze2d-open": 150, "maze2d-umaze": 300,
@@ -43,6 +45,7 @@ class Task(NamedTuple):
     name: str
     file: str | None
     env_id: str | None  # the closest environment of today
+    env_options: dict[str, Any]  # what it is made with
     low: float | None  # mean return of a random policy, which scores 0
     high: float | None  # mean return of an expert, which scores 100
     limit: int
@@ -79,7 +82,8 @@ def _task(row: dict[str, str]) -> Task:
     family, _, rest = name.partition("-")
     limit = LIMITS.get(f"{family}-{rest.partition('-')[0]}", LIMITS.get(family, 0))
     low, high = (float(row[key]) if row[key] else None for key in ("low", "high"))
-    return Task(name, row["file"] or None, row["env_id"] or None, low, high, limit, NOTES.get(family, ""))
+    env_id, options, note = row["env_id"] or None, OPTIONS.get(family, {}), NOTES.get(family, "")
+    return Task(name, row["file"] or None, env_id, options, low, high, limit, note)
 
 
 def find(name: str) -> Task:

@@ -250,7 +250,7 @@ def main(args: Args) -> None:
     hidden = count_rows(terminated, source.limit or 1000, settings.expert_trajectories)
     labelled = min(settings.expert_transitions, len(source))
     source = source.part(np.arange(max(hidden, labelled)))
-    run, both = begin(args, "recoil", settings=settings, more=source)
+    run, both = begin(args, "recoil", settings=settings, more=source, hidden_expert=hidden, labelled_expert=labelled)
     others = len(both) - len(source)
     mixed, expert = both.part(np.arange(others + hidden)), both.part(np.arange(others, others + labelled))
     run.say(

@@ -1,0 +1,247 @@
+"""From arguments to data made ready: rewards, actions and observations by method, and what is refused."""
+
+import sys
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from algos.dataset import EDGE, load
+from algos.errors import UserError
+from algos.offline import OfflineArgs, begin
+from algos.run import cli
+from envs import d4rl
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors, and Gymnasium's, about v4
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "d4rl"))
+    monkeypatch.chdir(tmp_path)
+
+
+def arrays(obs_size=3, act_size=1, count=12, scale=1.0):
+    """Three episodes that end by turns, the first of which is in D4RL's own files a timeout."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(count, obs_size)).astype(np.float32)
+    ends = np.arange(count) % 4 == 3
+    return {
+        "observations": obs,
+        "next_observations": np.roll(obs, -1, 0) + ends[:, None].astype(np.float32),
+        "actions": rng.uniform(-scale, scale, (count, act_size)).astype(np.float32),
+        "rewards": rng.normal(size=count).astype(np.float32),
+        "terminals": ends & (np.arange(count) > 4),
+        "timeouts": ends & (np.arange(count) < 4),
+    }
+
+
+def write(path, columns) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for key, array in columns.items():
+            file[key] = array
+    return str(path)
+
+
+def settings(tmp_path, dataset, **others) -> OfflineArgs:
+    return OfflineArgs(**{"dataset": dataset, "out": tmp_path / "runs", "quiet": True, "device": "cpu", **others})
+
+
+def prepared(tmp_path, dataset, reward=None, standardise=False, **others):
+    """The data as a method gets it, without evaluation."""
+    args = settings(tmp_path, dataset, **{"eval_episodes": 0, **others})
+    run, data = begin(args, "test", reward, standardise)
+    assert run.envs is data
+    return data
+
+
+def pendulum(name="test/pendulum-v0", steps=6):
+    import minari
+
+    env = minari.DataCollector(gym.make("Pendulum-v1", max_episode_steps=3))
+    env.action_space.seed(0)
+    for seed in range(2):
+        env.reset(seed=seed)
+        for _ in range(steps // 2):
+            env.step(env.action_space.sample())
+    env.create_dataset(name)
+    env.close()
+    return f"minari/{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [
+        ("d4rl/hopper-medium-v2", "locomotion"),
+        ("minari/mujoco/walker2d/medium-v0", "locomotion"),
+        ("local/halfcheetah-medium-replay-v0", "locomotion"),
+        ("d4rl/ant-medium-v2", "other"),
+        ("d4rl/antmaze-large-play-v2", "antmaze"),
+        ("minari/D4RL/antmaze/umaze-v1", "antmaze"),
+        ("minari/D4RL/pen/human-v2", "adroit"),
+        ("d4rl/relocate-cloned-v1", "adroit"),
+        ("minari/classic/pendulum-v0", "other"),
+        ("d4rl/kitchen-mixed-v0", "kitchen"),
+        ("d4rl/maze2d-umaze-v1", "maze2d"),
+        ("ogbench/pointmaze-medium-navigate-v0", "maze2d"),
+        ("/home/antmaze-project/hopper_medium-v2.hdf5", "locomotion"),
+        ("/home/kitchen/mine.npz", "other"),
+    ],
+)
+def test_the_domain_is_told_by_the_name(name, domain):
+    assert OfflineArgs(dataset=name).domain == domain
+
+
+def test_fill_takes_the_first_table_that_has_it():
+    args = OfflineArgs(variant=None, threads=None, out=None)  # type: ignore[arg-type]
+    filled = args.fill({"variant": "a"}, {"variant": "b", "threads": 3, "quiet": True})
+    assert (filled.variant, filled.threads, filled.out, filled.quiet) == ("a", 3, None, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "reward", "expected"),
+    [
+        ("hopper.hdf5", "auto", "range"),
+        ("antmaze.hdf5", "auto", "minus_one"),
+        ("mine.hdf5", "auto", "none"),
+        ("hopper.hdf5", "minus_one", "minus_one"),
+        ("antmaze.hdf5", None, "none"),
+    ],
+)
+def test_rewards_by_domain(tmp_path, file, reward, expected):
+    columns = arrays()
+    data = prepared(tmp_path, write(tmp_path / file, columns), reward)
+    before = columns["rewards"]
+    returns = before.reshape(3, 4).astype(float).sum(1)
+    wanted = {"none": before, "minus_one": before - 1, "range": before * 1000 / np.ptp(returns)}[expected]
+    np.testing.assert_allclose(data.reward[data.index], wanted, rtol=1e-5)
+
+
+def test_observations_are_standardised_where_the_method_says_so(tmp_path):
+    columns = arrays()
+    path = write(tmp_path / "mine.hdf5", columns)
+    obs = columns["observations"]
+    np.testing.assert_array_equal(prepared(tmp_path, path).obs[:4], obs[:4])
+    data = prepared(tmp_path, path, standardise=True, variant="standardised")
+    np.testing.assert_allclose(data.obs[:4], ((obs - obs.mean(0)) / (obs.std(0) + 1e-3))[:4], atol=1e-6)
+
+
+def test_exact_d4rl_is_an_argument(tmp_path):
+    path = write(tmp_path / "mine.hdf5", arrays())
+    assert len(prepared(tmp_path, path)) == 12
+    assert len(prepared(tmp_path, path, exact_d4rl=True, variant="exact")) == 10
+
+
+def test_the_data_is_the_same_with_and_without_evaluation(tmp_path):
+    name = pendulum()
+    raw = load(name)
+    assert raw.action.abs().max() > 1  # bounds are -2 and 2
+    blind = prepared(tmp_path, name)
+    run, seeing = begin(settings(tmp_path, name, eval_episodes=1, variant="evaluated"), "test")
+    assert torch.equal(blind.rows, seeing.rows) and blind.digest == seeing.digest
+    np.testing.assert_allclose(seeing.action[seeing.index], raw.action[raw.index] / 2, atol=EDGE)
+    assert run.facts["evaluated_in"] == "Pendulum-v1" and run.facts["env_options"] == {"max_episode_steps": 3}
+    assert run.evaluator.venv.envs[0].spec.max_episode_steps == 3
+
+
+def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
+    path = write(tmp_path / "mine.hdf5", arrays(scale=2.0))
+    data = prepared(tmp_path, path, env_id="Pendulum-v1")
+    np.testing.assert_allclose(data.action[data.index], (arrays(scale=2.0)["actions"] / 2).clip(EDGE - 1, 1 - EDGE))
+    assert capsys.readouterr().err == ""
+    clipped = prepared(tmp_path, path, variant="blind")
+    assert clipped.action.abs().max() == pytest.approx(1 - EDGE)
+    assert "of actions lie out of bounds, and are clipped" in capsys.readouterr().err
+
+
+def test_more_data_follows(tmp_path):
+    path = write(tmp_path / "mine.hdf5", arrays())
+    more = load(write(tmp_path / "more.hdf5", arrays(count=8)))
+    run, data = begin(settings(tmp_path, path, eval_episodes=0), "test", more=more)
+    assert len(data) == 20 and run.facts["transitions"] == 20
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        (arrays(), {"eval_episodes": 1}, "names no environment to evaluate in: give --env-id, or --eval-episodes 0"),
+        (arrays(), {"env_id": "Hopper-v5"}, "has 3 numbers in its observations, where Hopper-v5 has 11"),
+        (arrays(act_size=2), {"env_id": "Pendulum-v1"}, "has 2 numbers in its actions, where Pendulum-v1 has 1"),
+        (arrays(4), {"env_id": "CartPole-v1"}, "has 1 numbers in its actions, where CartPole-v1 has Discrete"),
+        ({k: v for k, v in arrays().items() if k != "rewards"}, {}, "has no rewards, which test learns from"),
+        (arrays() | {"rewards": np.full(12, np.nan)}, {}, "the reward of transition 0 is not a finite number"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(tmp_path, columns, options, words):
+    args = settings(tmp_path, write(tmp_path / "mine.hdf5", columns), **{"eval_episodes": 0, **options})
+    with pytest.raises(UserError, match=words):
+        begin(args, "test", "none")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
+    def broken(**_):
+        raise AssertionError("not with this MuJoCo")
+
+    gym.register("test/Broken-v0", broken)
+    try:
+        path = write(tmp_path / "mine.hdf5", arrays())
+        with pytest.raises(UserError, match=r"test/Broken-v0, which cannot be made here .*not with this MuJoCo"):
+            begin(settings(tmp_path, path, env_id="test/Broken-v0", eval_episodes=0), "test")
+    finally:
+        del gym.registry["test/Broken-v0"]
+
+
+def test_what_a_run_of_d4rl_data_stores(tmp_path, train):
+    place = d4rl.find("hopper-medium-v2").place
+    write(place, arrays(11, 3))
+    small = {"hidden": (4,), "batch_size": 2, "total_steps": 1, "eval_episodes": 1}
+    result = train("bc", dataset="d4rl/hopper-medium-v2", **small)
+    facts, data = result.config["facts"], load("d4rl/hopper-medium-v2")
+    assert facts["digest"] == data.digest and facts["transitions"] == 12
+    assert facts["source"].endswith("gym_mujoco_v2/hopper_medium-v2.hdf5")
+    assert (facts["low"], facts["high"], facts["evaluated_in"]) == (-20.272305, 3234.3, "Hopper-v4")
+    assert "v5" in facts["note"]
+    table = pd.read_parquet(result.folder / "eval.parquet")
+    assert (table["return"] > 0).all()
+
+
+def test_data_of_ants_fits_an_environment_with_contact_forces(tmp_path):
+    write(d4rl.find("ant-medium-v2").place, arrays(111, 8))
+    run, data = begin(settings(tmp_path, "d4rl/ant-medium-v2", eval_episodes=1), "test")
+    assert run.evaluator.venv.single_observation_space.shape == (111,) and data.obs_size == 111
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, train):
+    path = write(tmp_path / "mine.hdf5", arrays())
+    small = {"hidden": (4,), "batch_size": 2, "total_steps": 1, "eval_episodes": 0}
+    train("bc", dataset=path, **small)
+    write(tmp_path / "mine.hdf5", arrays() | {"rewards": np.arange(12.0)})
+    with pytest.raises(UserError, match="digest"):
+        train("bc", dataset=path, **small)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("d4rl/hopper-medum-v2", "the closest names are"),
+        ("nothing", "--dataset takes d4rl/…"),
+        ("mine.npz", "there is no file mine.npz"),
+        ("bad.hdf5", "damaged"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys, dataset, words):
+    import bc
+
+    (tmp_path / "bad.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    monkeypatch.setattr(sys, "argv", ["bc.py", "--dataset", dataset, "--device", "cpu"])
+    with pytest.raises(SystemExit) as stop:
+        cli(bc.main)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and words in error
+    assert not (tmp_path / "runs").exists()
