@@ -14,6 +14,7 @@ its next observation, whether that row begins a transition or, after an episode'
 
 import contextlib
 import hashlib
+import json
 import os
 import urllib.error
 import urllib.request
@@ -56,7 +57,8 @@ class Dataset:
     `env_id` with `env_options` is what it is evaluated on, None if there is nothing; `note` says what differs there
     from where the data comes from. Returns `low` and `high` score 0 and 100. `limit`: most steps of an episode, 0 if
     unknown. `bounds`: of actions, least and greatest [A], where the format tells them. `rewarded`: whether it has
-    rewards. `source`: where it came from; `digest`: SHA-256 of rows and index.
+    rewards. `made`: what its recipe says of it, if it has one. `source`: where it came from; `digest`: SHA-256 of rows
+    and index.
 
     Policies act in [-1, 1]: `fit_actions` makes the data's so, and `actor` turns a policy into one for the environment.
     """
@@ -74,6 +76,7 @@ class Dataset:
     limit: int = 0
     bounds: tuple[NDArray, NDArray] | None = None
     rewarded: bool = True
+    made: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     digest: str = ""
     # what was subtracted from observations [O] and actions [A], and by what they were divided then; None: nothing
@@ -242,6 +245,7 @@ def load(name: str, exact_d4rl: bool = False) -> Dataset:
     observations of D4RL's own `qlearning_dataset` instead: the observation of the next row, and no row of a timeout.
     """
     check_name(name)
+    check_made(name)
     kind, _, rest = name.partition("/")
     try:
         if is_file(name):
@@ -265,7 +269,7 @@ def is_file(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raises UserError if no dataset can have that name, or if it is one that no download could bring."""
+    """Raises UserError if no dataset can have that name, or if it is that of a file which is not there."""
     kind, _, rest = name.partition("/")
     if is_file(name):
         if not Path(name).is_file():
@@ -277,15 +281,19 @@ def check_name(name: str) -> None:
             raise UserError(f"--dataset: {error}") from None
         if not task.file:
             raise UserError(f"--dataset: D4RL has no data of {rest}")
-    elif kind == "local" and rest:
-        from minari.storage import get_dataset_path
-
-        if not (place := get_dataset_path(name)).exists():
-            raise UserError(f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {rest}")
-    elif kind not in ("minari", "ogbench") or not rest:
+    elif kind not in ("minari", "ogbench", "local") or not rest:
         raise UserError(
             f"--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got {name!r}"
         )
+
+
+def check_made(name: str) -> None:
+    """Raises UserError if it is the name of a dataset that has to be made here first."""
+    from minari.storage import get_dataset_path
+
+    if name.startswith("local/") and not (place := get_dataset_path(name)).exists():
+        recipe = name.removeprefix("local/")
+        raise UserError(f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {recipe}")
 
 
 class Builder:
@@ -402,6 +410,7 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         obs = _flat(data.observation_space, episode.observations, steps + 1)
         build.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
     meta = data.storage.metadata
+    made = json.loads(meta["description"]) if name.startswith("local/") else {}
     spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari mends what older versions wrote
     return build.finish(
         name,
@@ -411,7 +420,8 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         high=meta.get("ref_max_score"),
         limit=(spec.max_episode_steps or 0) if spec else 0,
         bounds=(data.action_space.low.ravel(), data.action_space.high.ravel()),
-        source=str(meta.get("code_permalink") or minari_id),
+        source=str(made.get("command") or meta.get("code_permalink") or minari_id),
+        made=made,
     )
 
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from algos.arguments import Count
-from algos.dataset import Dataset, check_name, is_file, load, validate
+from algos.dataset import Dataset, check_made, check_name, is_file, load, validate
 from algos.errors import UserError
 from algos.run import Run, RunArgs, check_env_id
 from envs import make_vec
@@ -45,6 +45,9 @@ class OfflineArgs(RunArgs):
         check_name(self.dataset)
         if self.env_id:
             check_env_id(self.env_id)
+
+    def check_ready(self) -> None:
+        check_made(self.dataset)
 
     @property
     def domain(self) -> str:
@@ -86,7 +89,7 @@ def begin(
         data = replace(data, env_id=args.env_id, env_options={})
     obs_space: gym.Space | None = None
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
-    act_space: Any = gym.spaces.Box(low, high, dtype=np.float64)
+    act_space: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
     if args.eval_episodes and not data.env_id:
         raise UserError(
             f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"

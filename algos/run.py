@@ -92,6 +92,9 @@ class RunArgs:
         """Raises UserError if there is no such task."""
         check_env_id(self.env_id)
 
+    def check_ready(self) -> None:
+        """Raises UserError if something has to be made before this can run."""
+
 
 def parse_seeds(words: tuple[str, ...]) -> list[int]:
     """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for what is no seed, for negative and for repeated ones."""

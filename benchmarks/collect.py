@@ -119,7 +119,8 @@ def training(task: str, args: Args) -> Iterator[Episode]:
         command = [sys.executable, str(ROOT / "single_file" / "sac.py"), *words, *flags]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            raise UserError(f"training {task} failed: {done.stderr.strip().splitlines()[-1]}")
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise UserError(f"training SAC on {task} ended with exit code {done.returncode}: {last}")
         from safetensors.numpy import load_file
 
         rows = load_file(next(Path(place).rglob("*.safetensors")))[f"replay/rows.{facts['run']}"]
@@ -140,7 +141,9 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
 
     register(recipe.env_id)
     place = get_dataset_path(f"local/{name}")
-    goals = "goal" in found[0].infos
+    with quiet_mujoco():
+        env = gym.make(recipe.env_id)
+    goals = isinstance(env.observation_space, gym.spaces.Dict)
     sizes = {"observation": found[0].obs.shape[1]} | ({"achieved_goal": 2, "desired_goal": 2} if goals else {})
     boxes: dict[str, gym.Space] = {
         key: gym.spaces.Box(-np.inf, np.inf, (size,), np.float32) for key, size in sizes.items()
@@ -156,8 +159,6 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
                 truncations=e.truncated, infos={},
             )
         )  # fmt: skip
-    with quiet_mujoco():
-        env = gym.make(recipe.env_id)
     like = d4rl.find(recipe.like) if recipe.like else None
     root = get_dataset_path("")
     root.mkdir(parents=True, exist_ok=True)
@@ -173,7 +174,7 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
                     eval_env=env,
                     observation_space=gym.spaces.Dict(boxes) if goals else boxes["observation"],
                     action_space=env.action_space,
-                    algorithm_name="controller" if goals else "SAC",
+                    algorithm_name=facts["by"],
                     author="Seedbed",
                     description=json.dumps(facts),
                     ref_min_score=like.low if like else None,
@@ -187,9 +188,15 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
             else:
                 os.environ["MINARI_DATASETS_PATH"] = before
         place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():
-            place.rename(Path(aside) / "old")
-        (Path(aside) / "local" / name).rename(place)
+        old = Path(aside) / "old"
+        try:
+            if place.exists():
+                place.rename(old)
+            (Path(aside) / "local" / name).rename(place)
+        except BaseException:
+            if old.exists() and not place.exists():
+                old.rename(place)
+            raise
     return place
 
 
@@ -241,12 +248,27 @@ def gather(recipe: Recipe, args: Args, validation: bool = False) -> list[Episode
     return found
 
 
-def make(recipe: Recipe, args: Args) -> None:
+def parts_of(recipe: Recipe) -> list[str]:
+    """The datasets that a recipe makes: OGBench's have validation episodes apart."""
+    val = [recipe.name.replace("-v0", "-val-v0")] if recipe.name.startswith("pointmaze") else []
+    return [recipe.name, *val]
+
+
+def check_recipe(recipe: Recipe, args: Args) -> None:
+    """Raises UserError for what can be known to be wrong before anything is made."""
     from minari.storage import get_dataset_path
 
-    place = get_dataset_path(f"local/{recipe.name}")
-    if place.exists() and not args.overwrite:
-        raise UserError(f"local/{recipe.name} is there already, in {place}: pass --overwrite to make it anew")
+    for name in parts_of(recipe):
+        place = get_dataset_path(f"local/{name}")
+        if place.exists() and not args.overwrite:
+            raise UserError(f"local/{name} is there already, in {place}: pass --overwrite to make it anew")
+    task, _, quality = recipe.name.removesuffix("-v0").partition("-")
+    if task in TASKS:
+        for part in ("medium", "expert"):
+            if part in quality and f"{task}-{part}" not in policies(recipe):
+                raise UserError(f"{recipe.name} needs the {part} policy of {task}, which has not been trained yet")
+    if "medium-replay" in recipe.name and args.seed:
+        raise UserError(f"--seed: {recipe.name} is what one training run saw, so it has the seed of its policy")
     for name, folder in (("d4rl", args.d4rl), ("npz", args.npz)):
         if folder:
             try:
@@ -255,27 +277,39 @@ def make(recipe: Recipe, args: Args) -> None:
                 raise UserError(f"--{name}: cannot make {folder}: {error}") from None
     if args.npz and not recipe.name.startswith("pointmaze"):
         raise UserError("--npz: only recipes of OGBench's mazes have its layout")
+
+
+def make(recipe: Recipe, args: Args) -> None:
+    """Makes the datasets of a recipe."""
     try:
-        parts = {recipe.name: gather(recipe, args)}
-        if recipe.name.startswith("pointmaze"):
-            parts[recipe.name.replace("-v0", "-val-v0")] = gather(recipe, args, validation=True)
+        parts = {name: gather(recipe, args, validation="-val-" in name) for name in parts_of(recipe)}
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         raise UserError(f"{recipe.name}: {error}") from None
     for name, found in parts.items():
         returns = np.array([e.reward.sum(dtype=np.float64) for e in found])
         facts = {"about": recipe.about, "command": command(recipe, args), "seed": args.seed}
-        facts |= {"mean_return": round(float(returns.mean()), 2), "policies": policies(recipe)}
-        place = write_minari(recipe, name, found, args, facts)
-        if args.d4rl:
-            write_d4rl(args.d4rl / f"{name}.hdf5", found)
-        if args.npz:
-            write_npz(args.npz / f"{name.replace('-val-v0', '-v0-val')}.npz", found)
+        facts |= {"mean_return": round(float(returns.mean()), 2), "policies": policies(recipe), "by": maker(recipe)}
+        try:
+            if args.d4rl:
+                write_d4rl(args.d4rl / f"{name}.hdf5", found)
+            if args.npz:
+                write_npz(args.npz / f"{name.replace('-val-v0', '-v0-val')}.npz", found)
+            place = write_minari(recipe, name, found, args, facts)
+        except OSError as error:
+            raise UserError(f"{recipe.name} cannot be written: {error}") from None
         if not args.quiet:
             steps = sum(len(e.reward) for e in found)
             print(
                 f"local/{name}: {steps:,} steps in {len(found):,} episodes, mean return {returns.mean():,.1f} "
                 f"({returns.min():,.1f} to {returns.max():,.1f}), in {place}"
             )
+
+
+def maker(recipe: Recipe) -> str:
+    """What acted."""
+    if recipe.name.partition("-")[0] not in TASKS:
+        return "controller"
+    return "uniformly random actions" if "-random-" in recipe.name else "SAC"
 
 
 def command(recipe: Recipe, args: Args) -> str:
@@ -314,6 +348,8 @@ def main(args: Args) -> None:
     for name in args.names:
         if name.removeprefix("local/") not in known:
             raise UserError(f"there is no recipe {name!r}; python -m benchmarks.collect --list names them")
+    for name in args.names:
+        check_recipe(known[name.removeprefix("local/")], args)
     for name in args.names:
         make(known[name.removeprefix("local/")], args)
 

@@ -59,6 +59,11 @@ def facts(data: Dataset) -> dict[str, str]:
     found["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at 1 or -1 or beyond"
     found["evaluated in"] = (data.env_id or "no environment") + (f"; {data.note}" if data.note else "")
     found["source"] = data.source
+    for name, policy in data.made.get("policies", {}).items():
+        total, steps, score = policy["return"], policy["steps"], data.score(policy["return"])
+        found[name] = (
+            f"a policy that returns {total:,.0f} (score {score:.1f}) after {steps:,} steps: {policy['command']}"
+        )
     found["SHA-256"] = data.digest
     return found
 

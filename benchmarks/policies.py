@@ -8,23 +8,26 @@ The run's newest checkpoint is taken, or that of --step if it is still there.
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 import tyro
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from algos.errors import UserError
-from algos.run import report_errors
-from benchmarks.suite import as_words
+from algos.run import read_table, report_errors
+from benchmarks.suite import ROOT, as_words, load_args
 from envs import make_vec
-from envs.locomotion import POLICIES
+from envs.locomotion import POLICIES, TASKS
 
-KEPT = ("env_id", "seeds", "compile", "eager", "threads")  # arguments that change what is learned, up to rounding
+# arguments that do not change what is learned, or that are said otherwise
+LEFT = (
+    "total_steps", "out", "variant", "resume", "quiet", "checkpoint_every", "eval_every", "eval_episodes", "log_every",
+    "keep_replay",
+)  # fmt: skip
 
 
 @dataclass
@@ -40,12 +43,17 @@ class Args:
 
 
 def main(args: Args) -> None:
+    task, _, quality = args.name.partition("-")
+    if task not in TASKS or quality not in ("medium", "expert"):
+        raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
     try:
         config = json.loads((args.run / "config.json").read_text())
         steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json"))
         step = steps[-1] if args.step is None else args.step
         path = args.run / "checkpoint" / f"{step:012d}.safetensors"
-        frame = pd.read_parquet(args.run / "eval.parquet")
+        frame = read_table(args.run / "eval.parquet")
+        if config["algorithm"] != "sac" or config["env_id"] != TASKS[task]:
+            raise ValueError(f"it is {config['algorithm']} on {config['env_id']}")
         seeds = config["identity"]["seeds"]
         row = seeds.index(seeds[0] if args.seed is None else args.seed)
         with safe_open(path, "pt") as file:
@@ -61,15 +69,16 @@ def main(args: Args) -> None:
     low, high = (np.asarray(b, np.float32) for b in (venv.single_action_space.low, venv.single_action_space.high))  # type: ignore[attr-defined]
     venv.close()
     tensors |= {"mean": torch.tensor((high + low) / 2), "scale": torch.tensor((high - low) / 2)}
-    flags = {name: config["args"][name] for name in KEPT}
-    flags["seeds"] = seeds
-    words = [
-        word
-        for name, value in flags.items()
-        for word in as_words(name, tuple(value) if isinstance(value, list) else value)
-    ]
+    usual = json.loads(json.dumps(asdict(load_args(ROOT / "single_file" / "sac.py")()), default=str))
+    flags = {"env_id": config["env_id"], "seeds": seeds, "threads": config["args"]["threads"]}
+    flags |= {k: v for k, v in config["args"].items() if k not in (*LEFT, *flags) and v != usual.get(k)}
+    flags["device"] = config["identity"]["device"]
+    flags = {name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()}
+    words = [word for name, value in flags.items() for word in as_words(name, value)]
     near = frame[(frame["seed"] == seeds[row]) & (frame["step"] <= step)]
     last = near[near["step"] == near["step"].max()]
+    if last.empty:
+        raise UserError(f"{args.run} has no evaluation of seed {seeds[row]} up to step {step:,}")
     facts = {
         "command": shlex.join(["python", "single_file/sac.py", *words, "--total-steps", str(step)]),
         "flags": words,

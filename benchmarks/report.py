@@ -341,7 +341,9 @@ def source_part(results: Results) -> Part:
         packages = ", ".join(str(versions.get(name, "–")) for name in ("gymnasium", "mujoco", "torch"))
         seconds = config.get("seconds")
         minutes: Cell = (f"{seconds / 60:,.0f} min", float(seconds)) if seconds else ("–", -1.0)
-        cells = [word(config["task"]), word(label(config)), word(spoken or ", ".join(map(str, seeds)))]
+        place = config.get("facts", {}).get("evaluated_in")
+        task = config["task"] + (f", evaluated in {place}" if place else "")
+        cells = [word(task), word(label(config)), word(spoken or ", ".join(map(str, seeds)))]
         cells += [word(config["status"]), number(config.get("step", facts["steps"] or 0), 0)]
         cells += [number(facts["evaluation episodes"] or np.nan, 0), word(config.get("commit") or "–")]
         table.rows.append([*cells, word(packages), word(config.get("device", "–")), minutes])

@@ -201,6 +201,7 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
         "steps between evaluations": facts.get("eval_every"),
         "Gymnasium": versions.get("gymnasium"),
         "MuJoCo": versions.get("mujoco"),
+        "environment": config.get("facts", {}).get("evaluated_in"),
     }
 
 
@@ -221,6 +222,7 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
         same: dict[str, dict[str, Any]] = {}
         for config in configs:
             facts = {k: v for k, v in config.get("identity", {}).items() if k not in ("seeds", "device", *_PROTOCOL)}
+            facts |= config.get("facts", {})  # such as a dataset's digest
             first = same.setdefault(label(config), facts)
             if differs := difference(facts, first):
                 found.append(f"{label(config)} on {task}: {differs.replace(' there', '').replace(' here', '')}")

@@ -46,7 +46,7 @@ Score = Literal["last", "mean", "max"]
 SCORES: tuple[Score, ...] = get_args(Score)
 # what a suite says elsewhere, or what is the sweep's to choose
 TAKEN = (
-    "env_id", "dataset", "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
+    "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
     "resume", "quiet", "checkpoint_every",
 )  # fmt: skip
 
@@ -127,6 +127,8 @@ def read(path: Path) -> Suite:
         seeds = parse_seeds(tuple(seeds.split()) if isinstance(seeds, str) else tuple(map(str, seeds)))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
+    # a file is looked for from here, while jobs run elsewhere
+    table["tasks"] = [str(Path(task).resolve()) if Path(task).is_file() else task for task in table["tasks"]]
     suite = Suite(
         path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
         table["eval_episodes"], table.get("score", "last"),
@@ -151,10 +153,17 @@ def read(path: Path) -> Suite:
 
 
 def read_references(path: Path) -> pd.DataFrame:
-    """The scores that are 0 and 1 after normalisation: task, low, high, source; with d4rl.csv, datasets' as well."""
+    """The scores that are 0 and 1 after normalisation: task, low, high, source; shipped tables have datasets' too."""
     frame = _csv(path, ["task", "low", "high", "source"])
-    if path == HERE / "references" / "d4rl.csv":
+    if path.resolve() == HERE / "references" / "d4rl.csv":
         frame = pd.concat([frame, pd.DataFrame(d4rl_references())], ignore_index=True)
+    elif path.parent.resolve() == HERE / "references":
+        recipes = [
+            frame[frame["task"] == env_id].assign(task=f"local/{task}-{quality}-v0")
+            for task, env_id in TASKS.items()
+            for quality in QUALITIES
+        ]
+        frame = pd.concat([frame, *recipes], ignore_index=True)
     wrong = frame[~(frame["low"] < frame["high"])]
     if len(wrong):
         raise UserError(f"{path}: low must be below high, but is not for {wrong['task'].iloc[0]}")
@@ -268,7 +277,7 @@ def load_args(script: Path) -> type[RunArgs]:
 
 def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str, value: Any) -> Any:
     """A flag's value as the script's arguments hold it."""
-    if flag in TAKEN:
+    if flag in (*TAKEN, args_type.TASK):
         raise UserError(f"{path}: {key}: {flag} is not set by flags: it has its own key, or is chosen by the sweep")
     names = [f.name for f in fields(args_type)]
     if flag not in names:

@@ -583,6 +583,9 @@ def main(args: Args) -> None:
     if args.dry_run:
         show_plan(suite, plan(suite, out, args, batch), args, out, workers)
         return
+    for entry in suite.entries:
+        for script_args in entry.args.values():
+            script_args.check_ready()
     try:
         out.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(out).free

@@ -73,7 +73,7 @@ def locomotion(task: str, quality: str, seed: int, steps: int) -> Iterator[Episo
     """
     if task not in TASKS or quality not in QUALITIES or quality == "medium-replay":
         raise ValueError(f"there is no such recipe: {task}-{quality}")
-    if quality == "medium-expert":
+    if quality == "medium-expert" and steps > 1:
         first = locomotion(task, "medium", seed, steps - steps // 2)
         return (episode for part in (first, locomotion(task, "expert", seed, steps // 2)) for episode in part)
     policy = None if quality == "random" else policy_of(task, quality)

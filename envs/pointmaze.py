@@ -79,10 +79,10 @@ def ogbench_pointmaze(
 ) -> Iterator[Episode]:
     """Episodes of OGBench's `pointmaze-{maze}-{kind}-v0`, by default as many as there: 500, 1,000 or 5,000.
 
-    With `validation`, a tenth of that number of other episodes. An episode depends on its own place in the sequence
-    only, so fewer episodes are the first of more. Rewards are 1 for a goal that is reached, else 0; infos has `qpos`,
-    `qvel` and `goal`, where to go, each [T + 1, 2]. Raises ValueError for a name that OGBench does not have, and
-    ModuleNotFoundError where it is not installed.
+    With `validation`, a tenth of that number of other episodes, at least one. An episode depends on its own place in
+    the sequence only, so fewer episodes are the first of more. Rewards are 1 for a goal that is reached, else 0; infos
+    has `qpos`, `qvel` and `goal`, where to go, each [T + 1, 2]. Raises ValueError for a name that OGBench has not,
+    and ModuleNotFoundError where it is not installed.
     """
     task = f"pointmaze-{maze}-{kind}-v0"
     check(task, "maze", maze, OGBENCH_MAZES)
@@ -96,7 +96,7 @@ def ogbench_pointmaze(
     usual, rows = (5000, 201) if kind == "stitch" else (500, 2001) if maze == "giant" else (1000, 1001)
     number = usual if episodes is None else episodes
     purpose = f"{task} {'validation' if validation else 'train'}"
-    numbers = range(number // 10 if validation else number)
+    numbers = range(max(number // 10, 1) if validation else number)
     return (ogbench_episode(world, grid, kind, rows, sub_seed(seed, purpose, i)) for i in numbers)
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoCount, AutoFraction, AutoNatural, AutoRate, Count, Fraction, Rate, Step, Widths
-from algos.dataset import Dataset, check_name, load
+from algos.dataset import Dataset, check_made, check_name, load
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, begin
 from algos.optim import Adam, Target
@@ -86,6 +86,10 @@ class Args(OfflineArgs):
     def check_task(self) -> None:
         super().check_task()
         check_name(self.expert_dataset)
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        check_made(self.expert_dataset)
 
 
 class Actor(nn.Module):

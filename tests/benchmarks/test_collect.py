@@ -9,10 +9,11 @@ import minari
 import numpy as np
 import pytest
 
-from algos.dataset import load
+from algos.dataset import load, validate
 from algos.errors import UserError
 from benchmarks import collect, dataset, policies
 from benchmarks.collect import Args, recipes
+from envs import make_vec
 from envs.locomotion import Policy, locomotion
 
 
@@ -73,6 +74,8 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     make("pointmaze-medium-stitch-v0", steps=2_000, npz=place)
     train, val = (load(f"local/pointmaze-medium-stitch-{name}v0") for name in ("", "val-"))
     assert (len(train), len(val)) == (10 * 201, 201)
+    venv = make_vec(train.env_id, 1, **train.env_options)
+    validate(train, venv.single_observation_space, venv.single_action_space)
     file = load(str(place / "pointmaze-medium-stitch-v0.npz"))
     assert len(file) == 10 * 200 and not file.rewarded
     assert (place / "pointmaze-medium-stitch-v0-val.npz").exists()
@@ -96,10 +99,8 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
     make("hopper-medium-v0", steps=50)
     found = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
     assert found["policies"]["hopper-medium"]["seed"] == 5
-    # medium-replay trains again; with this run's small networks that takes its own flags
-    facts["flags"] += ["--learning-starts", "60", "--hidden", "8", "8", "--batch-size", "8", "--eval-every", "100"]
-    monkeypatch.setattr(collect, "policy_of", lambda task, quality: type("P", (), {"facts": facts}))
-    make("hopper-medium-replay-v0", steps=120)
+    assert "--hidden 8 8" in facts["command"] and "--learning-starts 60" in facts["command"]
+    make("hopper-medium-replay-v0", steps=120)  # trains again
     data = load("local/hopper-medium-replay-v0")
     from safetensors.torch import load_file
 
@@ -113,6 +114,8 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
         ({"names": ("hopper-good-v0",)}, "there is no recipe 'hopper-good-v0'"),
         ({"seed": -1}, "--seed must be at least 0"),
         ({"npz": "x"}, "only recipes of OGBench's mazes"),
+        ({"names": ("hopper-random-v0", "walker2d-expert-v0")}, "needs the expert policy of walker2d"),
+        ({"names": ("halfcheetah-medium-replay-v0",), "seed": 1}, "has the seed of its policy"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(overrides, message, tmp_path):
@@ -135,6 +138,19 @@ def test_a_dataset_is_replaced_only_on_demand():
     assert load("local/hopper-random-v0").digest == first
     make("hopper-random-v0", seed=1, overwrite=True)
     assert load("local/hopper-random-v0").digest != first
+
+
+def test_a_policy_is_taken_from_sac_on_its_task_only(place):
+    import dsac_t
+
+    args = {"env_id": "Hopper-v5", "total_steps": 20, "learning_starts": 10, "eval_episodes": 1, "hidden": (8,)}
+    args |= {"quiet": True, "threads": 1, "device": "cpu", "batch_size": 4, "buffer_size": 100, "eval_every": 10}
+    dsac_t.main(dsac_t.Args(**{k: v for k, v in args.items() if hasattr(dsac_t.Args, k)}, out=place))
+    run = place / "Hopper-v5" / "dsac_t" / "default"
+    with pytest.raises(UserError, match="it is dsac_t on Hopper-v5"):
+        policies.main(policies.Args(run, "hopper-medium"))
+    with pytest.raises(UserError, match="--name must be a task and a quality"):
+        policies.main(policies.Args(run, "../hopper-medium"))
 
 
 def test_nothing_is_left_of_a_dataset_that_was_not_finished(place, monkeypatch):

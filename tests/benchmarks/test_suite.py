@@ -38,7 +38,7 @@ def test_a_shipped_suite_is_sound(name):
         pytest.importorskip("minatar")
     suite = suites.read(suites.find(name))
     assert suite.name == name and suite.entries and len(suite.seeds) >= 3
-    assert all(entry.args[task].env_id == task for entry in suite.entries for task in suite.tasks)
+    assert all(entry.args[task].task == task for entry in suite.entries for task in suite.tasks)
 
 
 def test_the_smoke_suite_is_two_algorithms_on_two_tasks_with_three_seeds():
