@@ -68,7 +68,7 @@ def make_vec(
 
 def flat(env: gym.Env) -> gym.Env:
     """Observations in parts, such as those with goals, become one vector, in the order of Gymnasium's spaces."""
-    return FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict | gym.spaces.Tuple) else env
+    return FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict) else env
 
 
 def channels_first(env: gym.Env) -> gym.Env:

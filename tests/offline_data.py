@@ -255,3 +255,41 @@ class Plain:
 
 def huber(q: Tensor, target: Tensor) -> Tensor:
     return F.huber_loss(q, target, delta=20.0, reduction="none")
+
+
+def record(env_id, name, steps, seeds=(0,), **options):
+    """A Minari dataset of an environment with random actions, an episode a seed; the actions [episodes, steps, A]."""
+    import gymnasium as gym
+    import minari
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    env = gym.make(env_id, **options)
+    env.action_space.seed(0)
+    buffers = []
+    for number, seed in enumerate(seeds):
+        observations, columns = [env.reset(seed=seed)[0]], []
+        for _ in range(steps):
+            action = env.action_space.sample()
+            obs, *rest, _ = env.step(action)
+            observations.append(obs)
+            columns.append((action, *rest))
+        actions, rewards, terminations, truncations = (np.array(column) for column in zip(*columns, strict=True))
+        truncations[-1] = not terminations[-1]
+        buffers.append(
+            EpisodeBuffer(
+                id=number, observations=stacked(observations), actions=actions, rewards=rewards,
+                terminations=terminations, truncations=truncations,
+            )
+        )  # fmt: skip
+    minari.create_dataset_from_buffers(name, buffers, env=env)
+    env.close()
+    return np.stack([buffer.actions for buffer in buffers])
+
+
+def stacked(values):
+    """Observations one after the other, part by part."""
+    if isinstance(values[0], dict):
+        return {key: stacked([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(stacked(list(part)) for part in zip(*values, strict=True))
+    return np.stack(values)

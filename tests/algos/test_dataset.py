@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from minari.data_collector.episode_buffer import EpisodeBuffer
+from offline_data import record
 
 from algos import dataset
 from algos.dataset import EDGE, check_name, download, kept_rows, load, sequences, validate
@@ -390,15 +391,7 @@ def parts():
 
 def recorded(env_id, name, steps=8, **options) -> np.ndarray:
     """A Minari dataset of one episode from seed 0, and the actions that it took."""
-    env = minari.DataCollector(gym.make(env_id, **options))
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(steps)]
-    for action in actions:
-        env.step(action)
-    env.create_dataset(name)
-    env.close()
-    return np.stack(actions)
+    return record(env_id, name, steps, **options)[0]
 
 
 def test_parts_of_observations_are_in_the_order_of_the_evaluation_environment(parts):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from offline_data import record
 
 from algos.dataset import EDGE, load
 from algos.errors import UserError
@@ -61,16 +62,7 @@ def prepared(tmp_path, dataset, reward=None, standardise=False, **others):
 
 
 def pendulum(name="test/pendulum-v0", steps=6):
-    import minari
-
-    env = minari.DataCollector(gym.make("Pendulum-v1", max_episode_steps=3))
-    env.action_space.seed(0)
-    for seed in range(2):
-        env.reset(seed=seed)
-        for _ in range(steps // 2):
-            env.step(env.action_space.sample())
-    env.create_dataset(name)
-    env.close()
+    record("Pendulum-v1", name, steps // 2, seeds=(0, 1), max_episode_steps=3)
     return f"minari/{name}"
 
 

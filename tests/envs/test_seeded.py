@@ -240,7 +240,7 @@ class Spaces(gym.Env):
     ("spaces", "message"),
     [
         ({"act": gym.spaces.Discrete(3)}, "Discrete actions"),
-        ({"obs": gym.spaces.Dict({"a": gym.spaces.Box(0, 1)})}, "Dict observations"),
+        ({"obs": gym.spaces.Text(3)}, "Text observations"),
         ({"act": gym.spaces.MultiBinary(3)}, "MultiBinary actions"),
         ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
     ],
