@@ -26,7 +26,7 @@ class OfflineArgs(RunArgs):
     TASK: ClassVar[str] = "dataset"
     STEPS: ClassVar[str] = "gradient updates"
 
-    dataset: str = "local/hopper-medium-v0"
+    dataset: str = "local/halfcheetah-medium-v0"
     """d4rl/…, minari/…, ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .hdf5 or .npz file"""
     env_id: str = ""
     """Gymnasium id of the environment to evaluate in; by default the dataset's own"""
