@@ -171,6 +171,25 @@ class Dataset:
         index = self.index[torch.as_tensor(keep, device=self.index.device)]
         return replace(self, index=index, digest=hashlib.sha256(self.digest.encode() + keep.tobytes()).hexdigest())
 
+    def first(self, transitions: int) -> "Dataset":
+        """The first transitions, and no more rows than they need."""
+        part = self.part(np.arange(transitions))
+        return replace(part, rows=self.rows[: int(part.index[-1]) + 2 if transitions else 0])
+
+    def transitions_of(self, trajectories: int) -> int:
+        """How many the first trajectories have, as ReCOIL's official code counts: the last one of the last is left out.
+
+        A trajectory is over after `limit` transitions, 1,000 if there is none; 0 if there are fewer trajectories.
+        """
+        step = count = 0
+        for row, end in enumerate(self.terminated[self.index].tolist()):
+            step += 1
+            if end or step == (self.limit or 1000):
+                count, step = count + 1, 0
+            if count == trajectories:
+                return row
+        return 0
+
     def best(self, fraction: float) -> "Dataset":
         """The whole trajectories of highest return, as few as make up that share of all transitions."""
         bounds = self.trajectories()

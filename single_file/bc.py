@@ -7,6 +7,7 @@ learning rate.
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
+    python single_file/bc.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0
 
 Results lie in runs/<dataset>/bc/<variant>/, one row per seed and evaluation episode in eval.parquet.
 """
@@ -18,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoFraction, AutoNatural, Count, Rate, Step, Widths
-from algos.dataset import Dataset
+from algos.dataset import Dataset, check_made, check_name, load
 from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, begin
+from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam
 from algos.run import Run, cli
 
@@ -33,6 +34,10 @@ DOMAINS = {"kitchen": {"dropout": 0.1}, "adroit": {"dropout": 0.1}}
 class Args(OfflineArgs):
     top_fraction: Step = 1.0
     """share of transitions that is kept, those of the trajectories with the highest returns"""
+    expert_dataset: str = ""
+    """an expert's data to mix in, as recoil.py does"""
+    expert_trajectories: Count = 200
+    """of the expert's data; by default recoil.py takes 100 for walker2d and 1 for kitchen"""
     batch_size: Count = 256
     """transitions per update and seed"""
     lr: Rate = 3e-4
@@ -43,6 +48,16 @@ class Args(OfflineArgs):
     """widths of hidden layers"""
     decay_steps: AutoNatural = AUTO
     """updates within which the learning rate falls to 0, along a cosine; by default all; 0: it does not"""
+
+    def check_task(self) -> None:
+        super().check_task()
+        if self.expert_dataset:
+            check_name(self.expert_dataset)
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        if self.expert_dataset:
+            check_made(self.expert_dataset)
 
 
 class Actor(nn.Module):
@@ -87,7 +102,13 @@ class BC:
 
 def main(args: Args) -> None:
     settings = args.fill(DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    run, data = begin(args, "bc", "none" if args.top_fraction < 1 else None, settings=settings)
+    more, hidden = None, 0
+    if args.expert_dataset:
+        expert = load(args.expert_dataset, args.exact_d4rl)
+        hidden = expert.transitions_of(args.expert_trajectories)
+        more = expert.first(hidden)
+    reward: Rewards | None = "none" if args.top_fraction < 1 else None
+    run, data = begin(args, "bc", reward, settings=settings, more=more, hidden_expert=hidden)
     data = data.best(args.top_fraction) if args.top_fraction < 1 else data
     args, agent = settings, BC(settings, run, data)
     update = run.fast(agent.update)

@@ -233,27 +233,14 @@ class ReCOIL:
         }
 
 
-def count_rows(terminated: np.ndarray, limit: int, trajectories: int) -> int:
-    """Transitions of the first trajectories as the official code counts them: the last one of the last is left out."""
-    step = count = 0
-    for row, end in enumerate(terminated.tolist()):
-        step += 1
-        if end or step == limit:
-            count, step = count + 1, 0
-        if count == trajectories:
-            return row
-    return 0
-
-
 def main(args: Args) -> None:
     words = re.split(r"\W+", args.dataset)
     own = next((table for task, table in TASKS.items() if task in words), {})
     settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
     source = load(settings.expert_dataset, settings.exact_d4rl)
-    terminated = source.terminated[source.index].numpy()
-    hidden = count_rows(terminated, source.limit or 1000, settings.expert_trajectories)
+    hidden = source.transitions_of(settings.expert_trajectories)
     labelled = min(settings.expert_transitions, len(source))
-    source = source.part(np.arange(max(hidden, labelled)))
+    source = source.first(max(hidden, labelled))
     run, both = begin(args, "recoil", settings=settings, more=source, hidden_expert=hidden, labelled_expert=labelled)
     others = len(both) - len(source)
     mixed, expert = both.part(np.arange(others + hidden)), both.part(np.arange(others, others + labelled))

@@ -9,6 +9,8 @@ import pytest
 import torch
 from offline_data import BATCH, agent_of, assert_same, at_random, drawn, filled, layers_of, write_hdf5
 
+from algos.dataset import load
+
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     """With dropout, and a learning rate that falls along a cosine."""
@@ -63,6 +65,15 @@ def test_it_keeps_the_trajectories_of_highest_return(fraction, episodes, tmp_pat
         best = np.sort(np.argsort(-rewards.sum(1))[:episodes])
         obs = file["observations"][:].reshape(30, 10, 4)[best].reshape(-1, 4)
     np.testing.assert_array_equal(seen[0].obs[seen[0].index].numpy(), obs)
+
+
+def test_an_experts_first_trajectories_are_mixed_in(train, tmp_path):
+    """They end after 10, 30, 50, ... transitions, of which the last one is left out."""
+    others, expert = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "expert.hdf5", seed=1)
+    short = {"dataset": str(others), "total_steps": 2, "eval_episodes": 0, "batch_size": 4, "hidden": (4,)}
+    facts = train("bc", expert_dataset=str(expert), expert_trajectories=2, **short).config["facts"]
+    assert (facts["transitions"], facts["hidden_expert"]) == (300 + 29, 29)
+    assert facts["digest"] == load(str(others)).joined(load(str(expert)).first(29)).digest
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from offline_data import (
     write_hdf5,
 )
 
-from algos.dataset import load
+from algos.dataset import Dataset, load
 
 
 def agent(**overrides):
@@ -147,9 +147,10 @@ def test_rewards_have_no_effect(objective):
     ],
 )
 def test_trajectories_are_counted_as_the_official_code_does(ends, rows, limit, trajectories, count):
-    terminated = np.zeros(rows)
-    terminated[ends] = 1
-    assert recoil.count_rows(terminated, limit, trajectories) == count
+    held = torch.zeros(rows + 1, 3)
+    held[ends, -1] = 1.0
+    data = Dataset("tiny", held, torch.arange(rows), 1, 0, limit=limit if limit < 1000 else 0)
+    assert data.transitions_of(trajectories) == count
 
 
 @pytest.mark.parametrize(
