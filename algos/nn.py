@@ -84,7 +84,7 @@ class MLP(nn.Module):
         in_features: int,
         hidden: Sequence[int],
         out_features: int,
-        activation: Callable[[Tensor], Tensor] = F.relu,
+        activation: Callable[[Tensor], Tensor] = torch.relu_,  # in place, on what the layer has just made
         layer_norm: float | None = None,
         linear: type[Linear] = Linear,
     ):
