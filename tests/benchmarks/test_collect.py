@@ -34,6 +34,13 @@ def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
     assert all(line.startswith(name) for line, name in zip(lines, recipes(), strict=True))
 
 
+def test_a_reader_that_has_enough_ends_a_command_without_a_word():
+    command = [sys.executable, "-m", "benchmarks.collect", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=collect.ROOT) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 141
+
+
 def test_a_dataset_is_what_minari_and_the_loader_read(place):
     make("hopper-random-v0", d4rl=place / "files")
     episodes = list(locomotion("hopper", "random", 0, 300))
