@@ -411,7 +411,7 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
     place = get_dataset_path(minari_id)
     if not place.exists():
         try:
-            minari.download_dataset(minari_id)
+            _download_minari(minari_id, get_dataset_path())
         except Exception as error:  # of whatever transport Minari uses
             raise UserError(
                 f"--dataset: {name} is not in {place}, and downloading it failed ({error}): minari download {minari_id}"
@@ -442,6 +442,38 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         source=str(made.get("command") or meta.get("code_permalink") or minari_id),
         made=made,
     )
+
+
+@contextlib.contextmanager
+def minari_in(folder: Path) -> Iterator[None]:
+    """Lets Minari keep its datasets in another folder meanwhile."""
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MINARI_DATASETS_PATH"]
+        else:
+            os.environ["MINARI_DATASETS_PATH"] = before
+
+
+def _download_minari(minari_id: str, root: Path) -> None:
+    """Fetches a dataset aside, where the next try goes on, and moves it to its place when all of it is there."""
+    import minari
+
+    aside = root / ".downloads"
+    with FileLock(root / ".downloads.lock"):
+        if (root / minari_id).exists():  # another process was faster
+            return
+        with minari_in(aside):
+            minari.download_dataset(minari_id, force_download=(aside / minari_id).exists())
+        parts = [path.parent.parent for path in aside.rglob("data/metadata.json")]  # a dataset may be made of others
+        for part in [*aside.rglob("namespace_metadata.json"), *sorted(parts, key=(aside / minari_id).__eq__)]:
+            place = root / part.relative_to(aside)
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                part.rename(place)
 
 
 def _options(spec: EnvSpec) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import tyro
 from tqdm import tqdm
 
 from algos.arguments import Natural, check
+from algos.dataset import minari_in
 from algos.errors import UserError
 from algos.run import report_errors
 from envs import d4rl, make_vec, register
@@ -163,10 +164,9 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
     root = get_dataset_path("")
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".collect-") as aside:
-        os.environ["MINARI_DATASETS_PATH"], before = aside, os.environ.get("MINARI_DATASETS_PATH")
+        warnings.filterwarnings("ignore", module="minari")  # about authors and links
         try:
-            warnings.filterwarnings("ignore", module="minari")  # about authors and links
-            with quiet_mujoco():
+            with quiet_mujoco(), minari_in(Path(aside)):
                 minari.create_dataset_from_buffers(
                     f"local/{name}",
                     buffers,
@@ -183,10 +183,6 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
                 )
         finally:
             env.close()
-            if before is None:
-                del os.environ["MINARI_DATASETS_PATH"]
-            else:
-                os.environ["MINARI_DATASETS_PATH"] = before
         place.parent.mkdir(parents=True, exist_ok=True)
         old = Path(aside) / "old"
         try:

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import io
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.storage import get_dataset_path
 from offline_data import record
 
 from algos import dataset
@@ -445,13 +447,41 @@ def test_discrete_actions_and_images_of_minari_are_refused():
 
 
 def test_a_missing_minari_dataset(monkeypatch):
-    def no_network(name):
+    def no_network(name, force_download):
         raise ConnectionError("no network")
 
     monkeypatch.setattr(minari, "download_dataset", no_network)
     sentence = refused("minari/mujoco/hopper/medium-v0")
     assert "no network" in sentence and "minari download mujoco/hopper/medium-v0" in sentence
     assert "python -m benchmarks.collect hopper-medium-v0" in refused("local/hopper-medium-v0")
+
+
+def test_a_minari_download_goes_on_aside_until_all_of_it_is_there(tmp_path, monkeypatch):
+    found = trajectories(5, 4)
+    in_minari("test/far-v0", found)
+    root, far = tmp_path / "minari", tmp_path / "far"
+    root.rename(far)
+    asked = []
+
+    def transport(name, force_download):
+        """As Minari: it writes into the folder of datasets, and does nothing where one is, unless forced."""
+        place = get_dataset_path(name)
+        asked.append((name, force_download))
+        (place / "data").mkdir(parents=True, exist_ok=True)
+        if len(asked) == 1:
+            (place / "data" / "main_data.hdf5").write_bytes(b"half")
+            raise ConnectionError("cut off")
+        shutil.copytree(far / name, place, dirs_exist_ok=True)
+        (place.parent / "namespace_metadata.json").write_text("{}")
+
+    monkeypatch.setattr(minari, "download_dataset", transport)
+    assert "downloading it failed (cut off)" in refused("minari/test/far-v0")
+    assert not (root / "test").exists() and minari.list_local_datasets() == {}
+    assert_same(transitions(load("minari/test/far-v0")), expected(found))
+    load("minari/test/far-v0")
+    assert asked == [("test/far-v0", False), ("test/far-v0", True)]
+    assert list(minari.list_local_datasets()) == ["test/far-v0"]
+    assert (root / "test" / "namespace_metadata.json").exists()
 
 
 def test_a_damaged_minari_dataset(tmp_path):
