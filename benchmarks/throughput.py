@@ -7,7 +7,7 @@
 
 Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
-installed is left out and said so. `seconds to step 2,000` shows what compilation costs at the start. On a CPU, scripts
+installed is left out and said so. `seconds to step …` shows what compilation costs at the start. On a CPU, scripts
 are measured for one seed and for four, on CUDA for one and for sixteen. Of streams, `cost` is the time of a run-step
 over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the steps over the first's.
 Of offline scripts, steps are updates with batches of 256 of random data of HalfCheetah's sizes, and `ratio to CORL` is
@@ -131,12 +131,12 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-def script_log(script: str, args: Args, seeds: int, *flags: str) -> pd.Series:
+def script_log(script: str, args: Args, seeds: int, *flags: str, warm_up: int = WARM_UP) -> pd.Series:
     """Seconds in the script's own log by steps of each seed. Evaluation is not counted."""
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
-            "--total-steps", str(WARM_UP + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
+            "--total-steps", str(warm_up + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
             "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
@@ -186,7 +186,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
     if args.peers and not cuda and not peers:
         print("d3rlpy is not installed and left out: pip install -e '.[peers]'")
     kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
-    many = (16,) if cuda else (5, 10)
+    many = 16 if cuda else 5
     rates: dict[str, list[float]] = {}
     facts: dict[str, tuple[int, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -195,11 +195,11 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
         data = ("--dataset", str(file), "--eval-episodes", "0", "--batch-size", "256")
 
         def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *more: str) -> None:
-            seconds = script_log(script, args, seeds, *data, *flags, *more)
-            rate = args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP])
+            seconds = script_log(script, args, seeds, *data, *flags, *more, warm_up=LOG)
+            rate = args.steps / (seconds[LOG + args.steps] - seconds[LOG])
             name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
             rates.setdefault(name, []).append(rate)
-            facts[name] = seeds, seconds[WARM_UP]
+            facts[name] = seeds, seconds[LOG]
             print(f"{name}: {rate:.0f} updates/s", flush=True)
 
         for round_number in range(args.rounds):
@@ -210,11 +210,10 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
                 print(f"d3rlpy iql, 1 seed: {rates['d3rlpy iql, 1 seed'][-1]:.0f} updates/s", flush=True)
             if round_number == 0:
                 for kind, flags in kinds:
-                    for seeds in many:
-                        measure("iql", kind, flags, seeds)
+                    measure("iql", kind, flags, many)
                 for script in ("bc", "td3_bc", "xql", "f_dvl"):
-                    measure(script, *kinds[0], many[0])
-                measure("recoil", *kinds[0], many[0], "--expert-dataset", str(file), "--expert-trajectories", "10")
+                    measure(script, *kinds[0], many)
+                measure("recoil", *kinds[0], many, "--expert-dataset", str(file), "--expert-trajectories", "10")
     rows = []
     for name, values in rates.items():
         seeds, startup = facts.get(name, (1, math.nan))
@@ -226,7 +225,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
                 row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
             if not cuda and args.threads == 2:
                 row["ratio to CORL"] = row["rate"] / CORL
-        row["seconds to step 2,000"] = startup
+        row[f"seconds to step {LOG}"] = startup
         rows.append(row)
     return rows
 
