@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from algos.arguments import Count
+from algos.arguments import AUTO, AutoCount, AutoNatural, Count
 from algos.dataset import Dataset, check_made, check_name, is_file, load, validate
 from algos.errors import UserError
 from algos.run import Run, RunArgs, check_env_id
@@ -34,12 +34,21 @@ class OfflineArgs(RunArgs):
     """rows as D4RL's qlearning_dataset has them: none of a timeout, and the next row's observation as the next one"""
     total_steps: Count = 1_000_000
     """gradient updates of each run"""
-    eval_every: Count = 5_000
-    """updates between evaluations, which also take place at the first and the last one"""
+    eval_every: AutoCount = AUTO
+    """updates between evaluations, also done at the first and the last one; by default 5,000, antmaze 100,000"""
+    eval_episodes: AutoNatural = AUTO
+    """episodes of an evaluation; 0: none; by default 10, antmaze 100"""
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
     """updates between checkpoints; a kill loses no more than these"""
+
+    def __post_init__(self) -> None:
+        antmaze = self.domain == "antmaze"
+        if self.eval_every is None:
+            self.eval_every = 100_000 if antmaze else 5_000
+        if self.eval_episodes is None:
+            self.eval_episodes = 100 if antmaze else 10
 
     def check_task(self) -> None:
         check_name(self.dataset)

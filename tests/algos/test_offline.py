@@ -89,6 +89,19 @@ def test_the_domain_is_told_by_the_name(name, domain):
     assert OfflineArgs(dataset=name).domain == domain
 
 
+@pytest.mark.parametrize(
+    ("dataset", "given", "every", "episodes"),
+    [
+        ("d4rl/hopper-medium-v2", {}, 5_000, 10),
+        ("minari/D4RL/antmaze/umaze-v1", {}, 100_000, 100),
+        ("d4rl/antmaze-umaze-v2", {"eval_every": 7, "eval_episodes": 0}, 7, 0),
+    ],
+)
+def test_evaluation_is_the_domains_unless_given(dataset, given, every, episodes):
+    args = OfflineArgs(dataset=dataset, **given)
+    assert (args.eval_every, args.eval_episodes) == (every, episodes)
+
+
 def test_fill_takes_the_first_table_that_has_it():
     args = OfflineArgs(variant=None, threads=None, out=None)  # type: ignore[arg-type]
     filled = args.fill({"variant": "a"}, {"variant": "b", "threads": 3, "quiet": True})
