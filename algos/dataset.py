@@ -462,7 +462,7 @@ def _download_minari(minari_id: str, root: Path) -> None:
     """Fetches a dataset aside, where the next try goes on, and moves it to its place when all of it is there."""
     import minari
 
-    aside = root / ".downloads"
+    aside = root / ".downloads" / minari_id.replace("/", "-")
     with FileLock(root / ".downloads.lock"):
         if (root / minari_id).exists():  # another process was faster
             return

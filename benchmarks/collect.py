@@ -33,6 +33,7 @@ from algos.arguments import Natural, check
 from algos.dataset import minari_in
 from algos.errors import UserError
 from algos.run import report_errors
+from benchmarks.suite import HERE, read_references
 from envs import d4rl, make_vec, register
 from envs.locomotion import POLICIES, QUALITIES, TASKS, Policy, locomotion, policy_of, replayed
 from envs.mujoco import quiet_mujoco
@@ -321,15 +322,19 @@ def policies(recipe: Recipe) -> dict[str, Any]:
 
 
 def show() -> None:
-    """Prints all recipes, and the returns of their policies with D4RL's scores."""
+    """Prints all recipes, and the returns of their policies with their scores by D4RL's references and by our own."""
+    own = read_references(HERE / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
     for recipe in recipes().values():
         task, _, quality = recipe.name.removesuffix("-v0").partition("-")
         there, parts = policies(recipe), [recipe.about]
         for name in [f"{task}-{part}" for part in ("medium", "expert") if part in quality and task in TASKS]:
             if name in there:
                 total, steps = there[name]["return"], there[name]["steps"]
-                score = d4rl.score(f"{name}-v2", total)
-                parts.append(f"{name} returns {total:,.0f} (D4RL score {score:.1f}) after {steps:,} steps")
+                scores = f"D4RL score {d4rl.score(f'{name}-v2', total):.1f}"
+                if (task_name := f"local/{name}-v0") in own:
+                    low, high = own[task_name]
+                    scores += f", by our own references {100 * (total - low) / (high - low):.1f}"
+                parts.append(f"{name} returns {total:,.0f} ({scores}) after {steps:,} steps")
             else:
                 parts.append(f"{name} has not been trained yet")
         print(f"{recipe.name:<34} {'; '.join(parts)}")

@@ -8,11 +8,14 @@ import h5py
 import minari
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from algos.dataset import load, validate
 from algos.errors import UserError
-from benchmarks import collect, dataset, policies
+from benchmarks import collect, dataset, policies, random_policy
 from benchmarks.collect import Args, recipes
+from benchmarks.suite import read_references
 from envs import make_vec
 from envs.locomotion import Policy, locomotion
 
@@ -32,6 +35,18 @@ def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(recipes()) == 15 + 8 + 8
     assert all(line.startswith(name) for line, name in zip(lines, recipes(), strict=True))
+
+
+def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
+    """Of those there are; what the random policy returns is the other end."""
+    facts = {"return": 3000.5, "steps": 7, "episodes": 10}
+    save_file({"weight.0": torch.zeros(1)}, tmp_path / "hopper-expert.safetensors", {"facts": json.dumps(facts)})
+    monkeypatch.setattr(random_policy, "POLICIES", tmp_path)
+    random_policy.main(random_policy.Args(experts=True, episodes=2, out=tmp_path / "own.csv"))
+    table = read_references(tmp_path / "own.csv").set_index("task")
+    assert list(table.index) == ["Hopper-v5"] and table.loc["Hopper-v5", "high"] == 3000.5
+    assert table.loc["Hopper-v5", "low"] == round(random_policy.random_return("Hopper-v5", 2), 3)
+    assert "after 7 steps, 10 episodes" in table.loc["Hopper-v5", "source"]
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word():
