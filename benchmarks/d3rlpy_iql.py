@@ -1,0 +1,124 @@
+r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same environments, stored in the same tables.
+
+    python -m benchmarks.d3rlpy_iql --seeds 0 1 2
+    python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 10000 \
+      --eval-every 2500 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
+    python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
+
+One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
+locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
+3e-4, batches of 256, rewards scaled to a range of returns of 1,000. Of the two, the actor's learning rate stays
+constant there, as `--decay-steps 0` says here; what is left is how weights begin: uniform there, orthogonal here.
+"""
+
+import contextlib
+import io
+import json
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import tyro
+from torch import Tensor
+
+from algos.arguments import Count, check
+from algos.dataset import Dataset, load
+from algos.errors import UserError
+from algos.evaluate import Evaluator
+from algos.run import folder_name, report_errors
+
+
+@dataclass
+class Args:
+    dataset: str = "local/halfcheetah-medium-replay-v0"
+    """a dataset of locomotion"""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """one training run each"""
+    total_steps: Count = 10_000
+    """gradient updates of each seed"""
+    eval_every: Count = 2_500
+    """updates between evaluations"""
+    eval_episodes: Count = 10
+    """deterministic episodes per evaluation"""
+    threads: Count = 1
+    """threads for torch"""
+    out: Path = Path("runs/iql_peer")
+    """results go to OUT/<dataset>/d3rlpy_iql/default/"""
+
+
+def begin(data: Dataset, seed: int) -> tuple[Any, Any]:
+    """The library's learner, and the data in its form."""
+    try:
+        import d3rlpy
+    except ImportError:
+        raise UserError("d3rlpy is missing: pip install -e '.[peers]'") from None
+    action, reward, terminated = (part[data.index].numpy() for part in (data.action, data.reward, data.terminated))
+    cut = np.zeros(len(data))
+    cut[data.trajectories()[:, 1] - 1] = 1
+    with contextlib.redirect_stdout(io.StringIO()):
+        d3rlpy.seed(seed)
+        buffer = d3rlpy.dataset.MDPDataset(
+            data.obs[data.index].numpy(), action, reward[:, None], terminated, cut * (terminated == 0)
+        )
+        learner = d3rlpy.algos.IQLConfig(batch_size=256).create(device="cpu:0")
+        learner.build_with_dataset(buffer)
+    return learner, buffer
+
+
+def main(args: Args) -> None:
+    check(args)
+    torch.set_num_threads(args.threads)
+    data = load(args.dataset)
+    data.scale_rewards("range")
+    data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
+    assert data.env_id
+    folder = args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed in args.seeds:
+        learner, buffer = begin(data, seed)
+        evaluator = Evaluator(data.env_id, [seed], args.eval_episodes, torch.device("cpu"), **data.env_options)
+
+        def policy(obs: Tensor, learner: Any = learner) -> Tensor:
+            return torch.from_numpy(learner.predict(obs[0].numpy())).clamp(-1, 1)[None]
+
+        seconds = 0.0
+        for step in range(args.total_steps + 1):
+            if step:
+                started = time.perf_counter()
+                learner.update(buffer.sample_transition_batch(256))
+                seconds += time.perf_counter() - started
+            if step % args.eval_every == 0 or step == args.total_steps:
+                returns, lengths = (part[0] for part in evaluator(policy, step))
+                rows += [(seed, step, i, r, n) for i, (r, n) in enumerate(zip(returns, lengths, strict=True))]
+                print(
+                    f"{args.dataset} seed {seed} update {step} return {returns.mean():.1f} {seconds:.0f} s", flush=True
+                )
+        evaluator.close()
+        table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length"])
+        table.to_parquet(folder / "eval.parquet", index=False)
+        config = {
+            "algorithm": "d3rlpy_iql",
+            "task": args.dataset,
+            "env_id": data.env_id,
+            "variant": "default",
+            "steps": "gradient updates",
+            "status": "finished",
+            "step": args.total_steps,
+            "args": {**vars(args), "out": str(args.out)},
+            "facts": {"digest": data.digest, "evaluated_in": data.env_id},
+            "versions": {p: version(p) for p in ("d3rlpy", "torch", "gymnasium", "mujoco")},
+            "device": platform.processor() or platform.machine(),
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=2))
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    report_errors(lambda: main(args))
