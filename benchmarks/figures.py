@@ -23,7 +23,7 @@ from algos.plot import PALETTE, thousands
 INK, GRID = "#1b2330", "#8d96a3"
 COLORS = [*PALETTE, "#b5651d", "#c2528b", "#6b7a3a", "#5b6ee1"]
 DASHES = ["-", "--", ":"]
-MOST_SEED_LINES = 40  # lines of single seeds that a figure still shows
+MOST_SEED_LINES = 30  # lines of single seeds that a figure still shows
 MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
@@ -106,8 +106,11 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     names = [name for name in looks if any(name in curves for curves in panels.values())]
-    legend_rows = -(-len(names) // 4)
-    figure = Figure(figsize=(3.7 * columns + 0.3, 2.8 * rows + 0.45 + 0.22 * legend_rows))
+    width = 3.7 * columns + 0.3
+    entry = 0.6 + 0.08 * max(map(len, names))  # inches of one in the legend
+    legend_columns = max(1, min(4, len(names), int(width / entry)))
+    legend_rows = -(-len(names) // legend_columns)
+    figure = Figure(figsize=(width, 2.8 * rows + 0.45 + 0.22 * legend_rows))
     note_height = 0.2 / figure.get_figheight()
     layout = figure.get_layout_engine()
     layout.set(rect=(0, note_height, 1, 1 - note_height))  # type: ignore[union-attr, call-arg]
@@ -121,7 +124,7 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
         axes.set_visible(False)
     handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in names]  # type: ignore[arg-type]
     # its distance to the edge is in font sizes, and leaves room for the note
-    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), borderaxespad=1.9)
+    figure.legend(handles, names, loc="outside lower center", ncols=legend_columns, borderaxespad=1.9)
     figure.text(0.995, 0.05 / figure.get_figheight(), note, ha="right", va="bottom", fontsize=7, color=GRID)
     return figure
 

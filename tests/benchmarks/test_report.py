@@ -18,7 +18,7 @@ import synthetic
 from synthetic import store
 
 from algos.errors import UserError
-from benchmarks import index, report, scores
+from benchmarks import figures, index, report, scores
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -457,6 +457,18 @@ def test_the_index_shows_every_report(made, tmp_path):
         assert f"{value:,.1f}" in text
     with pytest.raises(UserError, match="no report"):
         index.main(index.Args(tmp_path / "speed"))
+
+
+@pytest.mark.parametrize(("panels", "names"), [(1, 8), (1, 1), (3, 5)])
+def test_the_legend_fits_the_figure(panels, names):
+    looks = figures.look([f"algorithm (variant_{i})" for i in range(names)])
+    line = np.arange(3), np.arange(3.0), np.zeros((2, 3)), np.zeros((1, 3))
+    with figures.style():
+        figure = figures.grid({f"task {i}": dict.fromkeys(looks, line) for i in range(panels)}, looks, "x", "y", "note")
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
 
 
 @pytest.mark.parametrize("module", ["report", "index", "sweep", "random_policy"])
