@@ -468,8 +468,8 @@ def _download_minari(minari_id: str, root: Path) -> None:
             return
         with minari_in(aside):
             minari.download_dataset(minari_id, force_download=(aside / minari_id).exists())
-        parts = [path.parent.parent for path in aside.rglob("data/metadata.json")]  # a dataset may be made of others
-        for part in [*aside.rglob("namespace_metadata.json"), *sorted(parts, key=(aside / minari_id).__eq__)]:
+        # a combined dataset holds what its parts do; parts that came along may be halves of an earlier try
+        for part in [*aside.rglob("namespace_metadata.json"), aside / minari_id]:
             place = root / part.relative_to(aside)
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)

@@ -704,6 +704,7 @@ def report_errors(command: Callable[[], None]) -> None:
     """Runs a command; an error that is the user's to mend becomes one sentence and exit code 2."""
     try:
         command()
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

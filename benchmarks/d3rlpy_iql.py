@@ -1,14 +1,16 @@
 r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same environments, stored in the same tables.
 
-    python -m benchmarks.d3rlpy_iql --seeds 0 1 2
+    python -m benchmarks.d3rlpy_iql --seeds 0:3
     python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 10000 \
       --eval-every 2500 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
     python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
 
 One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
 locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
-3e-4, batches of 256, rewards scaled to a range of returns of 1,000. Of the two, the actor's learning rate stays
-constant there, as `--decay-steps 0` says here; what is left is how weights begin: uniform there, orthogonal here.
+3e-4, batches of 256, rewards scaled to a range of returns of 1,000. What differs there: the actor's learning rate is
+constant (`--decay-steps 0` here), weights begin uniform and not orthogonal, the policy's standard deviation begins at
+0.22 and not at 1, critics and value take one step together, so that the critics' target has the value before it, and
+the last transition of a truncated episode is left out.
 """
 
 import contextlib
@@ -31,15 +33,15 @@ from algos.arguments import Count, check
 from algos.dataset import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.run import folder_name, report_errors
+from algos.run import folder_name, parse_seeds, report_errors
 
 
 @dataclass
 class Args:
     dataset: str = "local/halfcheetah-medium-replay-v0"
     """a dataset of locomotion"""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """one training run each"""
+    seeds: tuple[str, ...] = ("0:3",)
+    """numbers and ranges, one training run each"""
     total_steps: Count = 10_000
     """gradient updates of each seed"""
     eval_every: Count = 2_500
@@ -73,6 +75,7 @@ def begin(data: Dataset, seed: int) -> tuple[Any, Any]:
 
 def main(args: Args) -> None:
     check(args)
+    seeds = parse_seeds(args.seeds)
     torch.set_num_threads(args.threads)
     data = load(args.dataset)
     data.scale_rewards("range")
@@ -81,7 +84,7 @@ def main(args: Args) -> None:
     folder = args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for seed in args.seeds:
+    for seed in seeds:
         learner, buffer = begin(data, seed)
         evaluator = Evaluator(data.env_id, [seed], args.eval_episodes, torch.device("cpu"), **data.env_options)
 
@@ -109,7 +112,7 @@ def main(args: Args) -> None:
             "env_id": data.env_id,
             "variant": "default",
             "steps": "gradient updates",
-            "status": "finished",
+            "status": "finished" if seed == seeds[-1] else "running",
             "step": args.total_steps,
             "args": {**vars(args), "out": str(args.out)},
             "facts": {"digest": data.digest, "evaluated_in": data.env_id},

@@ -30,11 +30,11 @@ class Args:
     published: Path = HERE / "published" / "sac_1m.csv"
     """table of the scores that become 1"""
     experts: bool = False
-    """the scores of the expert policies that ship (envs/policies) become 1 instead"""
+    """the returns of the expert policies that ship (envs/policies) become 1, and --published is not read"""
     episodes: int = 100
     """episodes of the random policy"""
-    out: Path = Path("runs/random_sac.csv")
-    """the table of references: task, low, high, source"""
+    out: Path | None = None
+    """the table of references: task, low, high, source; by default runs/random_sac.csv, of experts runs/recipes.csv"""
 
 
 def random_return(env_id: str, episodes: int) -> float:
@@ -76,8 +76,9 @@ def main(args: Args) -> None:
         source = f"low: random policy, {args.episodes} episodes; high: {source}"
         rows.append({"task": env_id, "low": low, "high": high, "source": source})
         print(f"{env_id:<26} {low:>10.2f} {high:>10.2f}")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(args.out, index=False)
+    out = args.out or Path("runs") / ("recipes.csv" if args.experts else "random_sac.csv")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(out, index=False)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoFraction, AutoNatural, Count, Rate, Step, Widths
 from algos.dataset import Dataset, check_made, check_name, load
+from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam
@@ -106,9 +107,13 @@ def main(args: Args) -> None:
     if args.expert_dataset:
         expert = load(args.expert_dataset, args.exact_d4rl)
         hidden = expert.transitions_of(args.expert_trajectories)
+        if not hidden:
+            raise UserError(f"--expert-trajectories: {expert.name} has fewer than {args.expert_trajectories:,}")
         more = expert.first(hidden)
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = begin(args, "bc", reward, settings=settings, more=more, hidden_expert=hidden)
+    if hidden:
+        run.say(f"{hidden:,} transitions of the data are the expert's, {hidden / len(data):.1%}")
     data = data.best(args.top_fraction) if args.top_fraction < 1 else data
     args, agent = settings, BC(settings, run, data)
     update = run.fast(agent.update)

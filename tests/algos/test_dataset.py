@@ -474,9 +474,9 @@ def test_a_minari_download_goes_on_aside_until_all_of_it_is_there(tmp_path, monk
         shutil.copytree(far / name, place, dirs_exist_ok=True)
         (place.parent / "namespace_metadata.json").write_text("{}")
 
-    other = root / ".downloads" / "test-half-v0" / "test" / "half-v0" / "data"
+    other = root / ".downloads" / "test-far-v0" / "test" / "half-v0" / "data"
     other.mkdir(parents=True)
-    (other / "metadata.json").write_text("{}")  # of a download that was cut off
+    (other / "metadata.json").write_text("{}")  # half of a dataset of which this one was made
     monkeypatch.setattr(minari, "download_dataset", transport)
     assert "downloading it failed (cut off)" in refused("minari/test/far-v0")
     assert not (root / "test").exists() and minari.list_local_datasets() == {}

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from algos.dataset import load, validate
 from algos.errors import UserError
-from benchmarks import collect, dataset, policies, random_policy
+from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
 from benchmarks.collect import Args, recipes
 from benchmarks.suite import read_references
 from envs import make_vec
@@ -49,7 +49,9 @@ def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
     assert "after 7 steps, 10 episodes" in table.loc["Hopper-v5", "source"]
 
 
-def test_a_reader_that_has_enough_ends_a_command_without_a_word():
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_has_enough_ends_a_command_without_a_word(buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
     command = [sys.executable, "-m", "benchmarks.collect", "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=collect.ROOT) as process:
         process.stdout.close()
@@ -197,3 +199,15 @@ def test_the_command_says_errors_in_one_line():
     done = subprocess.run([sys.executable, "-m", "benchmarks.collect", "nothing"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: there is no recipe 'nothing'")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path):
+    pytest.importorskip("d3rlpy")
+    make("hopper-random-v0")
+    short = {"dataset": "local/hopper-random-v0", "total_steps": 2, "eval_every": 1, "eval_episodes": 1}
+    d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("3", "5"), out=tmp_path / "peer", **short))
+    found = scores.load([tmp_path / "peer"])
+    assert found.table.groupby("seed")["step"].apply(list).to_dict() == {3: [0, 1, 2], 5: [0, 1, 2]}
+    assert found.sources[0]["status"] == "finished" and found.sources[0]["facts"]["digest"]
+    with pytest.raises(UserError, match="negative"):
+        d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("-1",), **short))

@@ -10,6 +10,7 @@ import torch
 from offline_data import BATCH, agent_of, assert_same, at_random, drawn, filled, layers_of, write_hdf5
 
 from algos.dataset import load
+from algos.errors import UserError
 
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
@@ -74,6 +75,8 @@ def test_an_experts_first_trajectories_are_mixed_in(train, tmp_path):
     facts = train("bc", expert_dataset=str(expert), expert_trajectories=2, **short).config["facts"]
     assert (facts["transitions"], facts["hidden_expert"]) == (300 + 29, 29)
     assert facts["digest"] == load(str(others)).joined(load(str(expert)).first(29)).digest
+    with pytest.raises(UserError, match="fewer than 99"):
+        bc.main(bc.Args(expert_dataset=str(expert), expert_trajectories=99, **short))
 
 
 @pytest.mark.parametrize(
