@@ -8,8 +8,9 @@
 Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
 logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
 installed is left out and said so. `seconds to step …` shows what compilation costs at the start. On a CPU, scripts
-are measured for one seed and for four (offline five), on CUDA for one and for sixteen. Of streams, `cost` is the time of a run-step
-over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the steps over the first's.
+are measured for one seed and for four, offline ones five, on CUDA for one and for sixteen. Of streams, `cost` is the
+time of a run-step over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the
+steps over the first's.
 Of offline scripts, steps are updates with batches of 256 of random data of HalfCheetah's sizes, and `ratio to CORL` is
 to 103 updates/s, what CORL's iql.py did in PyTorch on two cores of this kind.
 
