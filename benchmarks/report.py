@@ -50,7 +50,7 @@ class Args:
     out: Path
     """where the report goes"""
     references: str = ""
-    """d4rl, random_sac, a CSV with task, low, high, source, or raw; by default what the sweep's suite says"""
+    """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default what the sweep's suite says"""
     published: tuple[Path, ...] = ()
     """CSVs of published scores to show beside"""
     score: Literal["last", "mean", "max", "suite"] = "suite"

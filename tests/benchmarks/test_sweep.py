@@ -47,7 +47,7 @@ def start(suite: Path, out: Path, *flags: str) -> subprocess.Popen:
 
 
 def do(suite: Path, out: Path, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=300)
 
 
 def jobs(suite: Path, out: Path, **flags) -> list[sweep.Job]:
@@ -201,7 +201,7 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
     wait_for_steps(tmp_path / "out", 1_000)
     (script,) = scripts_of(tmp_path / "out")
     script.kill()
-    said, _ = running.communicate(timeout=120)
+    said, _ = running.communicate(timeout=300)
     assert running.returncode == 0 and "after 2 attempts" in said
     first, second = sorted((tmp_path / "out" / "logs").glob("*.log"))
     assert "resumed at step" not in first.read_text() and "resumed at step" in second.read_text()
