@@ -92,7 +92,7 @@ class Job:
     identity: dict[str, Any]
     folder: Path
     command: list[str]
-    total_steps: int
+    args: Any  # the script's Args
     state: State
 
     @property
@@ -103,6 +103,10 @@ class Job:
     @property
     def seeds(self) -> list[int]:
         return self.identity["seeds"]
+
+    @property
+    def total_steps(self) -> int:
+        return self.args.total_steps
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ def plan(suite: Suite, out: Path, args: Args, batch: int) -> list[Job]:
                             f"--out: {run} holds a run with another configuration ({differs}): take another --out, or "
                             "remove it"
                         )
-                return Job(name, facts, run, command, script_args.total_steps, state)
+                return Job(name, facts, run, command, script_args, state)
 
             facts = identity(replace(entry.args[task], variant=entry.variant), entry.algorithm, [], device)
             parts = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
@@ -583,9 +587,6 @@ def main(args: Args) -> None:
     if args.dry_run:
         show_plan(suite, plan(suite, out, args, batch), args, out, workers)
         return
-    for entry in suite.entries:
-        for script_args in entry.args.values():
-            script_args.check_ready()
     try:
         out.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(out).free
@@ -599,6 +600,9 @@ def main(args: Args) -> None:
     try:
         with FileLock(out / ".sweep.lock", timeout=0):  # the system drops it when this process ends, however it ends
             jobs = plan(suite, out, args, batch)
+            for job in jobs:
+                if job.state != "finished":
+                    job.args.check_ready()
             describe(suite, out)
             outcomes = sweep(args, suite, jobs, out, workers, gpus)
     except Timeout:
@@ -627,6 +631,7 @@ def run_one(args: Args, suite: Suite, out: Path, batch: int, gpus: list[str]) ->
     if job.state == "finished":
         print(f"finished already: {job.name}")
         return
+    job.args.check_ready()
     print(f"{job.name}, {job.total_steps:,} steps", flush=True)
     mend(job, out)
     stop = out / f"stop.{job.id}"

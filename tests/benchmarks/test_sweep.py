@@ -47,7 +47,7 @@ def start(suite: Path, out: Path, *flags: str) -> subprocess.Popen:
 
 
 def do(suite: Path, out: Path, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=300)
+    return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=120)
 
 
 def jobs(suite: Path, out: Path, **flags) -> list[sweep.Job]:
@@ -160,6 +160,38 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, whole, cap
     assert sweep.estimate(double, earlier)[0] == pytest.approx(seconds)  # as many seeds again instead of steps
 
 
+def test_only_jobs_that_will_run_need_their_datasets(tmp_path, monkeypatch):
+    text = """
+purpose = "a test"
+tasks = ["local/a-v0", "local/b-v0"]
+seeds = "0:2"
+total_steps = 1_000
+eval_every = 500
+eval_episodes = 1
+[algorithms.bc]
+"""
+    suite, out, ran = write(tmp_path, text), tmp_path / "out", []
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr(sweep, "run_job", lambda command, *more: ran.append(command) or sweep.Outcome("finished", 1, 0))
+    (tmp_path / "local" / "a-v0").mkdir(parents=True)
+
+    def run(**flags) -> None:
+        sweep.main(sweep.Args(str(suite), out, device="cpu", workers=1, **flags))
+
+    run(job=0)
+    for flags in ({"job": 1}, {}):
+        with pytest.raises(UserError, match=r"^--dataset: local/b-v0 is not in .*make it: .*collect b-v0$"):
+            run(**flags)
+    assert len(ran) == 1
+    _, second = jobs(suite, out)
+    second.folder.mkdir(parents=True)
+    (second.folder / "config.json").write_text(json.dumps({"identity": second.identity, "status": "finished"}))
+    for name in ("eval", "train"):
+        pd.DataFrame({"step": [1_000]}).to_parquet(second.folder / f"{name}.parquet")
+    run()
+    assert len(ran) == 2 and all("local/a-v0" in command for command in ran)
+
+
 # -- real sweeps ------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +233,7 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
     wait_for_steps(tmp_path / "out", 1_000)
     (script,) = scripts_of(tmp_path / "out")
     script.kill()
-    said, _ = running.communicate(timeout=300)
+    said, _ = running.communicate(timeout=120)
     assert running.returncode == 0 and "after 2 attempts" in said
     first, second = sorted((tmp_path / "out" / "logs").glob("*.log"))
     assert "resumed at step" not in first.read_text() and "resumed at step" in second.read_text()
