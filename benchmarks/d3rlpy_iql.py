@@ -1,8 +1,8 @@
 r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same environments, stored in the same tables.
 
     python -m benchmarks.d3rlpy_iql --seeds 0:3
-    python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 10000 \
-      --eval-every 2500 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
+    python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 20000 \
+      --eval-every 5000 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
     python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
 
 One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
@@ -42,9 +42,9 @@ class Args:
     """a dataset of locomotion"""
     seeds: tuple[str, ...] = ("0:3",)
     """numbers and ranges, one training run each"""
-    total_steps: Count = 10_000
+    total_steps: Count = 20_000
     """gradient updates of each seed"""
-    eval_every: Count = 2_500
+    eval_every: Count = 5_000
     """updates between evaluations"""
     eval_episodes: Count = 10
     """deterministic episodes per evaluation"""
