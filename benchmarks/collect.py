@@ -35,7 +35,7 @@ from algos.errors import UserError
 from algos.run import report_errors
 from benchmarks.suite import HERE, read_references
 from envs import d4rl, make_vec, register
-from envs.locomotion import POLICIES, QUALITIES, TASKS, Policy, locomotion, policy_of, replayed
+from envs.locomotion import QUALITIES, TASKS, locomotion, policy_of, replayed
 from envs.mujoco import quiet_mujoco
 from envs.pointmaze import GYMNASIUM_MAZES, OGBENCH_KINDS, OGBENCH_MAZES, gymnasium_pointmaze, ogbench_pointmaze
 from envs.recorded import Episode
@@ -81,7 +81,7 @@ def recipes() -> dict[str, Recipe]:
         steps = 2_000_000 if quality == "medium-expert" else 1_000_000
         name = f"{task}-{quality}"
         if quality == "medium-replay":
-            steps = Policy(path).facts["steps"] if (path := POLICIES / f"{task}-medium.safetensors").exists() else 0
+            steps = policy_of(task, "medium").facts["steps"]
         found.append(Recipe(f"{name}-v0", TASKS[task], steps, f"{quality} data of {TASKS[task]}", f"{name}-v2"))
     for maze, dense in itertools.product(GYMNASIUM_MAZES, (False, True)):
         name, env_id = f"maze2d-{maze.lower()}{'-dense' * dense}-v0", f"PointMaze_{maze}{'Dense' * dense}-v3"
@@ -259,11 +259,6 @@ def check_recipe(recipe: Recipe, args: Args) -> None:
         place = get_dataset_path(f"local/{name}")
         if place.exists() and not args.overwrite:
             raise UserError(f"local/{name} is there already, in {place}: pass --overwrite to make it anew")
-    task, _, quality = recipe.name.removesuffix("-v0").partition("-")
-    if task in TASKS:
-        for part in ("medium", "expert"):
-            if part in quality and f"{task}-{part}" not in policies(recipe):
-                raise UserError(f"{recipe.name} needs the {part} policy of {task}, which has not been trained yet")
     if "medium-replay" in recipe.name and args.seed:
         raise UserError(f"--seed: {recipe.name} is what one training run saw, so it has the seed of its policy")
     for name, folder in (("d4rl", args.d4rl), ("npz", args.npz)):
@@ -317,26 +312,20 @@ def command(recipe: Recipe, args: Args) -> str:
 def policies(recipe: Recipe) -> dict[str, Any]:
     """What is known of the policies that a recipe takes."""
     task = recipe.name.partition("-")[0]
-    names = [f"{task}-{quality}" for quality in ("medium", "expert") if quality in recipe.name and task in TASKS]
-    return {name: Policy(path).facts for name in names if (path := POLICIES / f"{name}.safetensors").exists()}
+    taken = [quality for quality in ("medium", "expert") if quality in recipe.name and task in TASKS]
+    return {f"{task}-{quality}": policy_of(task, quality).facts for quality in taken}
 
 
 def show() -> None:
     """Prints all recipes, and the returns of their policies with their scores by D4RL's references and by our own."""
     own = read_references(HERE / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
     for recipe in recipes().values():
-        task, _, quality = recipe.name.removesuffix("-v0").partition("-")
-        there, parts = policies(recipe), [recipe.about]
-        for name in [f"{task}-{part}" for part in ("medium", "expert") if part in quality and task in TASKS]:
-            if name in there:
-                total, steps = there[name]["return"], there[name]["steps"]
-                scores = f"D4RL score {d4rl.score(f'{name}-v2', total):.1f}"
-                if (task_name := f"local/{name}-v0") in own:
-                    low, high = own[task_name]
-                    scores += f", by our own references {100 * (total - low) / (high - low):.1f}"
-                parts.append(f"{name} returns {total:,.0f} ({scores}) after {steps:,} steps")
-            else:
-                parts.append(f"{name} has not been trained yet")
+        parts = [recipe.about]
+        for name, facts in policies(recipe).items():
+            total, (low, high) = facts["return"], own[f"local/{name}-v0"]
+            scores = f"D4RL score {d4rl.score(f'{name}-v2', total):.1f}"
+            scores += f", by our own references {100 * (total - low) / (high - low):.1f}"
+            parts.append(f"{name} returns {total:,.0f} ({scores}) after {facts['steps']:,} steps")
         print(f"{recipe.name:<34} {'; '.join(parts)}")
 
 

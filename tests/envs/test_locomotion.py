@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from envs import locomotion as module
-from envs.locomotion import Policy, locomotion, policy_of, replayed, rollouts
+from envs.locomotion import Policy, locomotion, replayed, rollouts
 from envs.mujoco import quiet_mujoco
 
 
@@ -100,12 +100,14 @@ def test_a_replay_falls_into_the_episodes_it_was_made_of():
     assert same(list(replayed(np.concatenate(rows), 11, 3)), episodes)
 
 
-def test_names_and_policies_that_are_not_there_are_refused(tmp_path, monkeypatch):
+def test_names_that_are_none_are_refused():
     with pytest.raises(ValueError, match="no such recipe: hopper-good"):
         locomotion("hopper", "good", 0, 10)
-    monkeypatch.setattr(module, "POLICIES", tmp_path)
-    with pytest.raises(FileNotFoundError, match="no expert policy of hopper; there are none"):
-        policy_of("hopper", "expert")
+
+
+def test_the_policies_of_all_tasks_ship():
+    there = {path.name for path in module.POLICIES.iterdir()}
+    assert there == {f"{task}-{quality}.safetensors" for task in module.TASKS for quality in ("medium", "expert")}
 
 
 @pytest.mark.parametrize("path", sorted(module.POLICIES.glob("*.safetensors")), ids=lambda path: path.stem)
