@@ -77,7 +77,10 @@ def locomotion(task: str, quality: str, seed: int, steps: int) -> Iterator[Episo
 
 
 def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps: int) -> Iterator[Episode]:
-    """Episodes of a policy, or of uniformly random actions without one, in the order in which they end."""
+    """Episodes of a policy, or of uniformly random actions without one, in the order in which they begin.
+
+    In the order in which they end, the first ones would be the shortest of those that begin together.
+    """
     streams = min(STREAMS, steps)
     venv = make_vec(env_id, streams, autoreset_mode=AutoresetMode.SAME_STEP)
     low, high = venv.single_action_space.low, venv.single_action_space.high  # type: ignore[attr-defined]
@@ -86,6 +89,7 @@ def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps:
     seeds: Any = [sub_seed(seed, f"{purpose} resets", i) % 2**31 for i in range(streams)]
     obs, _ = venv.reset(seed=seeds)
     tapes: list[list[tuple]] = [[] for _ in range(streams)]
+    begun: dict[tuple[int, int], Episode | None] = {(0, i): None for i in range(streams)}  # first step, stream
     try:
         for step in range(1, int(quota.max()) + 1):
             if policy:
@@ -98,8 +102,15 @@ def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps:
                 tapes[i].append((obs[i], action[i], reward[i]))
                 if ended or step == quota[i]:
                     last = infos["final_obs"][i] if ended else after[i]
-                    yield episode_of(tapes[i], last, bool(terminated[i]))
+                    begun[step - len(tapes[i]), i] = episode_of(tapes[i], last, bool(terminated[i]))
                     tapes[i] = []
+                    if step < quota[i]:
+                        begun[step, i] = None
+            for first, episode in list(begun.items()):
+                if episode is None:
+                    break
+                del begun[first]
+                yield episode
             obs = after
     finally:
         venv.close()

@@ -42,6 +42,17 @@ def test_the_number_of_steps_is_exact_and_episodes_end_as_they_did():
     assert 0 < len(cut) <= 10 and len(episodes) > 20  # the last of each of the ten streams, unless it just fell
 
 
+def test_episodes_come_in_the_order_in_which_they_begin():
+    # in the order in which they end, the first ones would be the shortest, and a part of the data no fair sample
+    episodes = list(locomotion("hopper", "random", 0, 3_000))
+    starts = [e.obs[0] for e in locomotion("hopper", "random", 0, 10)]
+    assert all(np.array_equal(e.obs[0], start) for e, start in zip(episodes[:10], starts, strict=True))
+    busy = np.zeros(10, int)  # steps that each of the ten streams has done when the next episode begins
+    for e in episodes:
+        busy[busy.argmin()] += len(e.reward)
+    assert (busy == 300).all()
+
+
 def test_a_recorded_episode_is_what_gymnasium_does_with_its_actions():
     episodes = list(rollouts("Hopper-v5", None, "test", 3, 200))
     with quiet_mujoco():
