@@ -10,19 +10,24 @@ from algos.errors import UserError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included unless `above` excludes the lower one."""
+    """The numbers from `low` to `high`, both included unless `above` or `below` exclude the lower or the upper one."""
 
     low: float
     high: float = math.inf
     above: bool = False
+    below: bool = False
 
     def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and value <= self.high and math.isfinite(value)
+        if not math.isfinite(value):
+            return False
+        return (self.low < value if self.above else self.low <= value) and (
+            value < self.high if self.below else value <= self.high
+        )
 
     def __str__(self) -> str:
         if self.high == math.inf:
             return f"be {'above' if self.above else 'at least'} {self.low:g}"
-        return f"lie in {'(' if self.above else '['}{self.low:g}, {self.high:g}]"
+        return f"lie in {'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
 
 
 Count = Annotated[int, Range(1)]
@@ -30,6 +35,7 @@ Natural = Annotated[int, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 Step = Annotated[float, Range(0, 1, above=True)]  # of an average
 Rate = Annotated[float, Range(0, above=True)]  # of learning
+Share = Annotated[float, Range(0, 1, below=True)]  # of units that dropout leaves out
 Widths = Annotated[tuple[int, ...], Range(1)]
 
 # arguments that may be left out, to be filled in before an algorithm sees them
@@ -39,8 +45,10 @@ if TYPE_CHECKING:
     AutoFraction = float
     AutoNatural = int
     AutoRate = float
+    AutoShare = float
 else:
     AutoCount, AutoFraction, AutoNatural, AutoRate = Count | None, Fraction | None, Natural | None, Rate | None
+    AutoShare = Share | None
 
 
 def check(args: Any) -> None:
@@ -52,6 +60,8 @@ def check(args: Any) -> None:
         if get_origin(hint) is not Annotated:
             continue
         for bounds in get_args(hint)[1:]:
+            if isinstance(bounds, Range) and value == ():
+                raise UserError(f"--{name.replace('_', '-')} takes at least one number")
             for number in value if isinstance(value, tuple) else [value]:
                 if isinstance(bounds, Range) and number not in bounds:
                     raise UserError(f"--{name.replace('_', '-')} must {bounds}, got {number}")

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 import zipfile
@@ -38,6 +39,7 @@ from torch import Tensor
 from algos.errors import UserError
 from algos.replay import Batch
 from envs import d4rl, register
+from envs.make import OGBENCH as OGBENCH_IDS
 from envs.mujoco import RENDERING
 
 CHUNK = 1 << 13  # rows worked on at a time
@@ -47,6 +49,7 @@ DAMAGED = (OSError, EOFError, LookupError, TypeError, ValueError, AssertionError
            zipfile.BadZipFile, zlib.error)  # fmt: skip
 EDGE = 1e-5  # by which actions stay inside of [-1, 1], as in IQL's code
 OGBENCH = "https://rail.eecs.berkeley.edu/datasets/ogbench/"
+GOALS = "each episode has a goal there, of which observations say nothing"
 
 
 @dataclass
@@ -121,13 +124,17 @@ class Dataset:
     def trajectories(self) -> NDArray[np.int64]:
         """First transition of each and the one after its last, [K, 2]: split at terminations and missing rows."""
         index, terminated = self.index.cpu().numpy(), self.terminated.cpu().numpy()
-        ends = np.flatnonzero((np.diff(index) != 1) | (terminated[index[:-1]] > 0)) + 1
+        found = []
+        for start in range(0, len(index) - 1, CHUNK):
+            at = index[start : start + CHUNK + 1]
+            found.append(start + 1 + np.flatnonzero((np.diff(at) != 1) | (terminated[at[:-1]] > 0)))
+        ends = np.concatenate([np.zeros(0, np.int64), *found])
         return np.stack([np.append(0, ends), np.append(ends, len(index))], 1)
 
     def returns(self) -> NDArray[np.float64]:
         """Undiscounted return of each trajectory: [K]."""
-        reward = self.reward[self.index].double().cpu().numpy()
-        return np.add.reduceat(reward, self.trajectories()[:, 0])
+        reward = self.reward[self.index].cpu().numpy()
+        return np.add.reduceat(reward, self.trajectories()[:, 0], dtype=np.float64)
 
     def score(self, returns: Any) -> Any:
         """Normalised scores of returns, 0 to 100 from `low` to `high`; where these are unknown, the returns."""
@@ -181,13 +188,15 @@ class Dataset:
 
         A trajectory is over after `limit` transitions, 1,000 if there is none; 0 if there are fewer trajectories.
         """
-        step = count = 0
-        for row, end in enumerate(self.terminated[self.index].tolist()):
-            step += 1
-            if end or step == (self.limit or 1000):
-                count, step = count + 1, 0
-            if count == trajectories:
-                return row
+        step = count = row = 0
+        for part in self.index.split(CHUNK):
+            for end in self.terminated[part].tolist():
+                step += 1
+                if end or step == (self.limit or 1000):
+                    count, step = count + 1, 0
+                if count == trajectories:
+                    return row
+                row += 1
         return 0
 
     def best(self, fraction: float) -> "Dataset":
@@ -279,7 +288,8 @@ def load(name: str, exact_d4rl: bool = False) -> Dataset:
         raise UserError(f"--dataset {name} is damaged or is not of this kind: {error}") from None
     digest = hashlib.sha256(found.rows.numpy().data)
     digest.update(found.index.numpy().data)
-    return replace(found, digest=digest.hexdigest())
+    note = GOALS if re.match(OGBENCH_IDS, found.env_id or "") else found.note
+    return replace(found, digest=digest.hexdigest(), note=note)
 
 
 def is_file(name: str) -> bool:
@@ -300,6 +310,10 @@ def check_name(name: str) -> None:
             raise UserError(f"--dataset: {error}") from None
         if not task.file:
             raise UserError(f"--dataset: D4RL has no data of {rest}")
+    elif kind == "minari" and rest and not re.search(r"-v\d+$", rest):
+        raise UserError(f"--dataset: {name} lacks the version, as in minari/mujoco/hopper/medium-v0")
+    elif kind == "ogbench" and "singletask" in rest:
+        raise UserError(f"--dataset: {name}: OGBench makes the rewards of single tasks from goals, which this does not")
     elif kind not in ("minari", "ogbench", "local") or not rest:
         raise UserError(
             f"--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got {name!r}"
@@ -312,7 +326,10 @@ def check_made(name: str) -> None:
 
     if name.startswith("local/") and not (place := get_dataset_path(name)).exists():
         recipe = name.removeprefix("local/")
-        raise UserError(f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {recipe}")
+        raise UserError(
+            f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {recipe} (--list names all "
+            "that can be made)"
+        )
 
 
 class Builder:
@@ -330,7 +347,8 @@ class Builder:
         rows[:, : self.obs_size] = obs
         rows[count:, self.obs_size :] = 0
         rows[:count, self.obs_size : -2] = action
-        rows[:count, -2], rows[:count, -1] = reward, terminated
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which `validate` refuses
+            rows[:count, -2], rows[:count, -1] = reward, terminated
         index = start + (np.arange(count) if keep is None else np.flatnonzero(keep))
         self.index[self.count : self.count + len(index)] = index
         self.filled, self.count = start + len(obs), self.count + len(index)
@@ -578,9 +596,16 @@ def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, lim
     keep = np.zeros(count, bool)
     if path.suffix == ".npz" and timeouts is None and "next_observations" not in columns:
         # OGBench's: a terminal row only holds an episode's last observation, and nothing says whether the task ended it
+        paid = [piece.reshape(-1) != 0 for piece in columns["rewards"].pieces()] if "rewards" in columns else []
+        if paid and (np.concatenate(paid) & terminals).any():
+            raise UserError(
+                f"--dataset: {path} has rewards at 'terminals', where OGBench's layout only has last observations, and "
+                "for D4RL's it lacks 'timeouts' or 'next_observations'"
+            )
         keep[:-1] = ~terminals[:-1]
     elif not true and timeouts is None and not limit:
-        raise UserError(f"--dataset: {path} has neither 'timeouts' nor 'next_observations' to tell episodes apart")
+        lacks = "no 'timeouts'" if "next_observations" in columns else "neither 'timeouts' nor 'next_observations'"
+        raise UserError(f"--dataset: {path} has {lacks} to tell episodes apart")
     else:
         keep[np.arange(count) if true else kept_rows(terminals, timeouts, limit)] = True
 
@@ -722,12 +747,13 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
     """
     where = f"--dataset {data.name}"
     names = ["observation"] * data.obs_size + ["action"] * data.act_size + ["reward", "terminated"]
-    for start in range(0, len(data.rows), CHUNK):
-        bad = ~data.rows[start : start + CHUNK].isfinite()
-        if bad.any():
-            row, column = bad.nonzero()[0].tolist()
-            transition = max(int((data.index <= start + row).sum()) - 1, 0)
-            raise UserError(f"{where}: the {names[column]} of transition {transition:,} is not a finite number")
+    for number, part in enumerate(data.index.split(CHUNK)):
+        for what, rows in (("", data.rows[part]), ("next ", data.obs[part + 1])):
+            if not (good := rows.isfinite()).all():
+                row, column = (~good).nonzero()[0].tolist()
+                raise UserError(
+                    f"{where}: the {what}{names[column]} of transition {number * CHUNK + row:,} is not a finite number"
+                )
     for what, size, space in (("observations", data.obs_size, obs_space), ("actions", data.act_size, act_space)):
         if space is None:
             continue

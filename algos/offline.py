@@ -1,7 +1,9 @@
 """What offline scripts share around their algorithm: arguments, and a run on a dataset that was made ready."""
 
+import contextlib
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -17,6 +19,15 @@ from envs import make_vec
 
 Rewards = Literal["auto", "range", "minus_one", "none"]
 T = TypeVar("T", bound="OfflineArgs")
+
+
+@contextlib.contextmanager
+def as_flag(flag: str) -> Iterator[None]:
+    """Errors about a dataset name this flag instead of --dataset."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace("--dataset", flag, 1)) from None
 
 
 @dataclass(kw_only=True)
@@ -52,11 +63,19 @@ class OfflineArgs(RunArgs):
 
     def check_task(self) -> None:
         check_name(self.dataset)
+        if self.exact_d4rl and not (is_file(self.dataset) or self.dataset.startswith("d4rl/")):
+            raise UserError(f"--exact-d4rl is for files of D4RL's layout, which {self.dataset} is not")
         if self.env_id:
             check_env_id(self.env_id)
 
     def check_ready(self) -> None:
         check_made(self.dataset)
+
+    @property
+    def words(self) -> set[str]:
+        """Of the dataset's name in lower case; of a file's own name, since folders say nothing."""
+        name = Path(self.dataset).name if is_file(self.dataset) else self.dataset
+        return set(re.split(r"[^a-z0-9]+", name.lower()))
 
     @property
     def domain(self) -> str:
@@ -65,15 +84,37 @@ class OfflineArgs(RunArgs):
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
             "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
         }  # fmt: skip
-        name = Path(self.dataset).name if is_file(self.dataset) else self.dataset  # folders of files say nothing
-        found = set(re.split(r"[^a-z0-9]+", name.lower()))
-        return next((family for family, words in families.items() if found & set(words)), "other")
+        return next((family for family, words in families.items() if self.words & set(words)), "other")
 
     def fill(self: T, *tables: dict[str, Any]) -> T:
         """The arguments with those that are None taken from the first table that has them."""
         missing = [name for name, value in vars(self).items() if value is None]
         found = {name: table[name] for table in reversed(tables) for name in missing if name in table}
         return replace(self, **found)
+
+
+@dataclass(kw_only=True)
+class MixedArgs(OfflineArgs):
+    """Arguments of scripts that can mix an expert's data into the dataset."""
+
+    expert_dataset: str = ""
+    """an expert's data to mix in"""
+
+    def check_task(self) -> None:
+        super().check_task()
+        if self.expert_dataset:
+            with as_flag("--expert-dataset"):
+                check_name(self.expert_dataset)
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        if self.expert_dataset:
+            with as_flag("--expert-dataset"):
+                check_made(self.expert_dataset)
+
+    def load_expert(self) -> Dataset:
+        with as_flag("--expert-dataset"):
+            return load(self.expert_dataset, self.exact_d4rl)
 
 
 def begin(
@@ -93,9 +134,11 @@ def begin(
     what they add is stored with the results, as are `facts`. The transitions of `more` follow the dataset's.
     """
     data = load(args.dataset, args.exact_d4rl)
-    data = data if more is None else data.joined(more)
+    if more is not None:
+        facts |= {"dataset_digest": data.digest}  # what follows is of both
+        data = data.joined(more)
     if args.env_id:
-        data = replace(data, env_id=args.env_id, env_options={})
+        data = replace(data, env_id=args.env_id, env_options={}, note="")
     obs_space: gym.Space | None = None
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
     act_space: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)

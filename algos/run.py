@@ -75,7 +75,7 @@ class RunArgs:
     checkpoint_every: Count = 50_000
     """environment steps between checkpoints; a kill loses no more than these"""
     out: Path = Path("runs")
-    """results go to OUT/<env_id>/<algorithm>/<variant>/"""
+    """results go to OUT/<task>/<algorithm>/<variant>/"""
     variant: str = "default"
     """name of this set of hyperparameters, the last part of the folder"""
     resume: bool = False
@@ -697,7 +697,16 @@ def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
     args_type = get_type_hints(main)["args"]
     args = tyro.cli(args_type, description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
-    report_errors(lambda: main(args))
+
+    def checked() -> None:
+        check(args)  # before data is loaded, which may take long
+        parse_seeds(args.seeds)
+        choose_device(args.device)
+        args.check_task()
+        args.check_ready()
+        main(args)
+
+    report_errors(checked)
 
 
 def report_errors(command: Callable[[], None]) -> None:

@@ -315,15 +315,42 @@ def value_part(results: Results, looks: dict[str, dict[str, str]], replications:
 
 
 def published_part(results: Results, paths: list[Path]) -> Part:
-    table = Table(["task", "algorithm", "published score", "spread", "seeds", "protocol", "source"], [])
-    families = {family(task) for task in results.scores.tasks}
-    for path in paths:
-        for row in read_published(path).itertuples():
-            if row.task in results.scores.tasks or family(str(row.task)) in families:
-                cells = [word(row.task), word(row.algorithm), number(row.score), number(row.spread)]
-                table.rows.append([*cells, number(row.seeds, 0), word(row.protocol), word(row.source)])
-    text = "Taken from papers and other projects, not run here; tasks and protocols differ from ours as stated."
+    table = Table(["task", "algorithm", "score", "spread", "seeds", "protocol", "source"], [])
+    published = pd.concat([read_published(path) for path in paths])
+    families: dict[str, list[str]] = {}
+    for task in results.scores.tasks:
+        families.setdefault(family(task), []).append(task)
+    for tasks in families.values():
+        rows = [row for row in published.itertuples() if any(comparable(task, str(row.task)) for task in tasks)]
+        for row in [*own_rows(results, tasks), *rows] if rows else []:
+            cells = [word(row.task), word(row.algorithm), number(row.score), number(row.spread)]
+            table.rows.append([*cells, number(row.seeds, 0), word(row.protocol), word(row.source)])
+    text = (
+        "Ours, and beside them what papers and other projects report, which was not run here; tasks and protocols "
+        "differ as stated. Scores on datasets are D4RL's, from 0 for a random policy to 100 for an expert."
+    )
     return Part("Published scores", text, tables=[("Published scores, to put ours into perspective", table)])
+
+
+def own_rows(results: Results, tasks: list[str]) -> list[Any]:
+    """Our scores as rows of the table of published ones, those on datasets by the references of the datasets."""
+    found = results.tasks[(results.tasks["score"] == results.score) & results.tasks["task"].isin(tasks)].copy()
+    facts = {config["task"]: config.get("facts", {}) for config in results.scores.sources}
+    low, high = (found["task"].map(lambda task, k=key: facts[task].get(k)).astype(float) for key in ("low", "high"))
+    given = low.notna() & high.notna()
+    found["spread"] = (100 * found["std"] / (high - low)).where(given, found["std"])
+    found["score"] = (100 * (found["mean"] - low) / (high - low)).where(given, found["mean"])
+    units = given.map({True: "D4RL score", False: "return"})
+    steps = found["steps"].map(f"{{:,}} {results.scores.steps}".format)
+    found["protocol"] = units + f", {LABELS[results.score]}; " + steps + "; spread: std over seeds"
+    return list(found.assign(source="this report").itertuples())
+
+
+def comparable(ours: str, theirs: str) -> bool:
+    """Whether a published score says something about a task: D4RL's versions are different data."""
+    if ours.startswith("d4rl/") and theirs.startswith("d4rl/"):
+        return ours == theirs
+    return family(ours) == family(theirs)
 
 
 def family(task: str) -> str:

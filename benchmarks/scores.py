@@ -194,14 +194,15 @@ def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
 def protocol(config: dict[str, Any]) -> dict[str, Any]:
     """What must be the same for scores on a task to be compared."""
     facts = config.get("identity") or config.get("args", {})
-    versions = config.get("versions", {})
+    versions, found = config.get("versions", {}), config.get("facts", {})
     return {
         "steps": facts.get("total_steps"),
         "evaluation episodes": facts.get("eval_episodes"),
         "steps between evaluations": facts.get("eval_every"),
         "Gymnasium": versions.get("gymnasium"),
         "MuJoCo": versions.get("mujoco"),
-        "environment": config.get("facts", {}).get("evaluated_in"),
+        "environment": found.get("evaluated_in"),
+        "data": found.get("dataset_digest", found.get("digest")),
     }
 
 

@@ -25,12 +25,15 @@ NOTES = {
     "maze2d": "not equivalent: the point's model, observations and the goal's radius differ from those of the data",
     "kitchen": "not equivalent: 59 observations and goals apart, where the data has 60 in one, and sensor noise",
     "pen": "no end where the pen falls, with which the data was made",
-    "door": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
-    "hammer": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
-    "relocate": "the sign of the palm's distance in the dense reward is the opposite of that in the data",
+    "door": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
+    "hammer": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
+    "relocate": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
 }
 # arguments with which that environment comes closest
-OPTIONS: dict[str, dict[str, Any]] = {"ant": {"use_contact_forces": True}, "pen": {"max_episode_steps": 100}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ant": {"use_contact_forces": True}, "pen": {"max_episode_steps": 100},
+    "door": {"d4rl_reward": True}, "hammer": {"d4rl_reward": True}, "relocate": {"d4rl_reward": True},
+}  # fmt: skip
 LIMITS = {
     "halfcheetah": 1000, "hopper": 1000, "walker2d": 1000, "ant": 1000, "antmaze": 1000, "antmaze-umaze": 700,
     "kitchen": 280, "pen": 100, "door": 200, "hammer": 200, "relocate": 200, "maze2d-open": 150, "maze2d-umaze": 300,

@@ -97,7 +97,7 @@ def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps:
             else:
                 action = rng.uniform(low, high, (streams, len(low))).astype(np.float32)
             after, reward, terminated, truncated, infos = venv.step(action)
-            for i in np.flatnonzero(quota >= step):
+            for i in np.flatnonzero(quota >= step).tolist():
                 ended = terminated[i] or truncated[i]
                 tapes[i].append((obs[i], action[i], reward[i]))
                 if ended or step == quota[i]:

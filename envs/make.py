@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from envs import atari
+from envs.adroit import D4RLReward
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 
 ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
@@ -36,7 +37,8 @@ def make_vec(
     The MuJoCo tasks are batched natively (`envs.mujoco`), unless a render mode is asked for; every other id
     is Gymnasium's own `SyncVectorEnv`, or the task's own vector environment where that is all it has. `threads` is the
     number of threads at physics in the first case, at most as many as pay by default. Further arguments go to the
-    task's constructor; `max_episode_steps` (-1: none) works for every id.
+    task's constructor; `max_episode_steps` (-1: none) works for every id, `d4rl_reward` for some of Adroit's (see
+    `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened, `…NoFrameskip-v4` get the
     usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ModuleNotFoundError as `register`
@@ -53,6 +55,8 @@ def make_vec(
         wrappers.append(partial(atari.preprocess, **own))
     else:
         wrappers.append(channels_first)
+    if kwargs.pop("d4rl_reward", False):
+        wrappers.append(D4RLReward)
     with quiet_mujoco():
         if gym.spec(env_id).entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)

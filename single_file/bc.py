@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoFraction, AutoNatural, Count, Rate, Step, Widths
-from algos.dataset import Dataset, check_made, check_name, load
+from algos.arguments import AUTO, AutoNatural, AutoShare, Count, Rate, Step, Widths
+from algos.dataset import Dataset
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, Rewards, begin
+from algos.offline import MixedArgs, Rewards, begin
 from algos.optim import Adam
 from algos.run import Run, cli
 
@@ -32,33 +32,21 @@ DOMAINS = {"kitchen": {"dropout": 0.1}, "adroit": {"dropout": 0.1}}
 
 
 @dataclass
-class Args(OfflineArgs):
+class Args(MixedArgs):
     top_fraction: Step = 1.0
     """share of transitions that is kept, those of the trajectories with the highest returns"""
-    expert_dataset: str = ""
-    """an expert's data to mix in, as recoil.py does"""
     expert_trajectories: Count = 200
     """of the expert's data; by default recoil.py takes 100 for walker2d and 1 for kitchen"""
     batch_size: Count = 256
     """transitions per update and seed"""
     lr: Rate = 3e-4
     """learning rate"""
-    dropout: AutoFraction = AUTO
+    dropout: AutoShare = AUTO
     """of the hidden layers while they learn; by default none, kitchen and adroit 0.1"""
     hidden: Widths = (256, 256)
     """widths of hidden layers"""
     decay_steps: AutoNatural = AUTO
     """updates within which the learning rate falls to 0, along a cosine; by default all; 0: it does not"""
-
-    def check_task(self) -> None:
-        super().check_task()
-        if self.expert_dataset:
-            check_name(self.expert_dataset)
-
-    def check_ready(self) -> None:
-        super().check_ready()
-        if self.expert_dataset:
-            check_made(self.expert_dataset)
 
 
 class Actor(nn.Module):
@@ -105,7 +93,7 @@ def main(args: Args) -> None:
     settings = args.fill(DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
     more, hidden = None, 0
     if args.expert_dataset:
-        expert = load(args.expert_dataset, args.exact_d4rl)
+        expert = args.load_expert()
         hidden = expert.transitions_of(args.expert_trajectories)
         if not hidden:
             raise UserError(f"--expert-trajectories: {expert.name} has fewer than {args.expert_trajectories:,}")
@@ -114,7 +102,9 @@ def main(args: Args) -> None:
     run, data = begin(args, "bc", reward, settings=settings, more=more, hidden_expert=hidden)
     if hidden:
         run.say(f"{hidden:,} transitions of the data are the expert's, {hidden / len(data):.1%}")
-    data = data.best(args.top_fraction) if args.top_fraction < 1 else data
+    if args.top_fraction < 1:
+        data = data.best(args.top_fraction)
+        run.say(f"{len(data):,} transitions are kept, those of the trajectories with the highest returns")
     args, agent = settings, BC(settings, run, data)
     update = run.fast(agent.update)
 

@@ -10,7 +10,8 @@ Other than in IQL, V has layer normalisation, critics learn by a Huber loss (del
 batch has 1,024 transitions. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
 term that holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates
 with batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is worst for both divergences and 0.7 worse
-than 0.8 and 0.9 for total variation; between 0.8 and 0.9 it leaves the choice open, for chi-square from 0.7 on.
+than 0.8 and 0.9 for total variation; between 0.8 and 0.9 it leaves the choice open, for chi-square from 0.7 on. Values
+still grew then, the faster the higher lambda was, so that it may favour what learns fast over what ends best.
 
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --f tv --optimism 0.7 --variant tv
@@ -28,9 +29,9 @@ from torch import Tensor, nn
 
 from algos.arguments import (
     AUTO,
-    AutoFraction,
     AutoNatural,
     AutoRate,
+    AutoShare,
     Count,
     Fraction,
     Natural,
@@ -79,7 +80,7 @@ class Args(OfflineArgs):
     """steps of V per update, all on the same minibatch"""
     temperature: AutoRate = AUTO
     """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoFraction = AUTO
+    dropout: AutoShare = AUTO
     """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoFraction, AutoNatural, AutoRate, Count, Fraction, Rate, Step, Widths
+from algos.arguments import AUTO, AutoFraction, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
 from algos.dataset import Dataset
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, Rewards, begin
@@ -54,7 +54,7 @@ class Args(OfflineArgs):
     """tau of the paper: 0.5 is the mean of the critics' values, 1 their maximum; by default 0.7, antmaze 0.9"""
     temperature: AutoRate = AUTO
     """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoFraction = AUTO
+    dropout: AutoShare = AUTO
     """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""

@@ -13,7 +13,7 @@ the paper's as others quote it, not the authors' code, and its published setting
 The mixed data is --dataset and, hidden in it, the first --expert-trajectories of --expert-dataset; the labelled expert
 is the first --expert-transitions of it, so it is part of the mixed data. As in the official code, trajectories are
 counted by terminations and by the task's greatest number of steps, and the transition at which the count is reached is
-left out.
+left out; if there are fewer, none are hidden.
 
     python single_file/recoil.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0 --seeds 0:10
 
@@ -21,7 +21,7 @@ Results lie in runs/<dataset>/recoil/<variant>/, one row per seed and evaluation
 """
 
 import math
-import re
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoCount, AutoFraction, AutoNatural, AutoRate, Count, Fraction, Rate, Step, Widths
-from algos.dataset import Dataset, check_made, check_name, load
+from algos.arguments import AUTO, AutoCount, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
+from algos.dataset import Dataset
 from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, begin
+from algos.offline import MixedArgs, begin
 from algos.optim import Adam, Target
 from algos.run import Run, cli
 
@@ -47,7 +47,7 @@ EXPERT, STEP, END = 200.0, -2.0, -200.0  # values of the expert and of terminati
 
 
 @dataclass
-class Args(OfflineArgs):
+class Args(MixedArgs):
     dataset: str = "local/hopper-random-v0"
     """the data that is no expert's: d4rl/…, minari/…, local/…, or a .hdf5 or .npz file"""
     expert_dataset: str = "local/hopper-expert-v0"
@@ -74,7 +74,7 @@ class Args(OfflineArgs):
     """greatest (Q - V) / scale that V learns from"""
     temperature: AutoRate = AUTO
     """inverse temperature of the actor's weights; by default 3, kitchen 0.5"""
-    dropout: AutoFraction = AUTO
+    dropout: AutoShare = AUTO
     """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
     layer_norm: Literal["auto", "on", "off"] = "auto"
     """normalise the layers of V; auto: for kitchen and adroit"""
@@ -82,14 +82,6 @@ class Args(OfflineArgs):
     """widths of the hidden layers of all networks"""
     decay_steps: AutoNatural = AUTO
     """updates within which the actor's learning rate falls to 0, along a cosine; by default all; 0: it does not"""
-
-    def check_task(self) -> None:
-        super().check_task()
-        check_name(self.expert_dataset)
-
-    def check_ready(self) -> None:
-        super().check_ready()
-        check_made(self.expert_dataset)
 
 
 class Actor(nn.Module):
@@ -234,15 +226,17 @@ class ReCOIL:
 
 
 def main(args: Args) -> None:
-    words = re.split(r"\W+", args.dataset)
-    own = next((table for task, table in TASKS.items() if task in words), {})
+    own = next((table for task, table in TASKS.items() if task in args.words), {})
     settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    source = load(settings.expert_dataset, settings.exact_d4rl)
+    source = args.load_expert()
     hidden = source.transitions_of(settings.expert_trajectories)
     labelled = min(settings.expert_transitions, len(source))
     source = source.first(max(hidden, labelled))
     run, both = begin(args, "recoil", settings=settings, more=source, hidden_expert=hidden, labelled_expert=labelled)
     others = len(both) - len(source)
+    if not hidden:
+        few = f"fewer than {settings.expert_trajectories:,} trajectories"
+        print(f"warning: {args.expert_dataset} has {few}, so nothing of it is in the mixed data", file=sys.stderr)
     mixed, expert = both.part(np.arange(others + hidden)), both.part(np.arange(others, others + labelled))
     run.say(
         f"{hidden:,} transitions of the mixed data are the expert's, {hidden / len(mixed):.1%}; {labelled:,} labelled"

@@ -23,7 +23,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoCount, AutoFraction, AutoNatural, AutoRate, Fraction, Rate, Step, Widths
+from algos.arguments import (
+    AUTO,
+    AutoCount,
+    AutoFraction,
+    AutoNatural,
+    AutoRate,
+    AutoShare,
+    Fraction,
+    Rate,
+    Step,
+    Widths,
+)
 from algos.dataset import Dataset
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, Rewards, begin
@@ -88,7 +99,7 @@ class Args(OfflineArgs):
     """steps of V per update, all on the same minibatch; by default 1, or 4 by the dataset"""
     temperature: AutoRate = AUTO
     """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoFraction = AUTO
+    dropout: AutoShare = AUTO
     """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -342,6 +343,7 @@ def test_ogbench(tmp_path, validation, cut):
     npz(folder / f"pointmaze-medium-navigate-v0{validation}.npz", arrays | {"qpos": np.zeros((18, 2))})
     data = load(f"ogbench/pointmaze-medium-navigate-v0{validation}")
     assert_same(transitions(data), expected(found))
+    assert "each episode has a goal there" in data.note
     assert data.env_id == "pointmaze-medium-v0" and data.source.endswith(f"navigate-v0{validation}.npz")
     assert data.trajectories().tolist() == [[0, 5], [5, 9], [9, 15]]
 
@@ -519,17 +521,52 @@ def test_a_damaged_minari_dataset(tmp_path):
         (lambda a: a["terminals"].__setitem__(3, 0.5), "terminals other than 0 and 1"),
         (lambda a: a["terminals"].__setitem__(3, np.nan), "terminals other than 0 and 1"),
         (lambda a: a["rewards"].__setitem__(7, np.nan), "the reward of transition 7 is not a finite number"),
+        (lambda a: a["rewards"].__setitem__(7, 1e300), "the reward of transition 7 is not a finite number"),
         (lambda a: a["observations"].__setitem__((8, 1), np.inf), "the observation of transition 8 is"),
         (lambda a: a["actions"].__setitem__((14, 1), -np.inf), "the action of transition 14 is"),
-        (lambda a: a["next_observations"].__setitem__((4, 0), np.nan), "the observation of transition 4 is"),
+        (lambda a: a["next_observations"].__setitem__((4, 0), np.nan), "the next observation of transition 4 is"),
     ],
 )
 @pytest.mark.parametrize("form", [hdf5, npz])
 def test_a_bad_file_is_refused_in_a_sentence(tmp_path, form, change, words):
     arrays = columns(trajectories(5, 4, 6))
     arrays["terminals"] = arrays["terminals"].astype(np.float32)
-    change(arrays)
+    arrays["rewards"] = arrays["rewards"].astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a sentence and nothing else
+        change(arrays)
     assert words in refused(form(tmp_path / ("bad.hdf5" if form is hdf5 else "bad.npz"), arrays))
+
+
+def test_what_is_never_read_may_be_anything(tmp_path):
+    arrays = columns(trajectories(5, 4, 6, ends="timeout"))
+    del arrays["next_observations"]
+    arrays["rewards"][4] = np.nan  # of a timeout, where D4RL's rules have no transition
+    assert "not a finite number" not in "".join(validate(load(hdf5(tmp_path / "a.hdf5", arrays))))
+    arrays["observations"][4, 1] = np.nan
+    assert "the next observation of transition 3 is" in refused(hdf5(tmp_path / "b.hdf5", arrays))
+
+
+def test_arrays_of_neither_layout_are_refused_in_both_formats(tmp_path):
+    arrays = {k: v for k, v in columns(trajectories(5, 4)).items() if k not in ("timeouts", "next_observations")}
+    arrays["terminals"][[4, 8]] = True
+    assert "has neither 'timeouts' nor 'next_observations'" in refused(hdf5(tmp_path / "a.hdf5", arrays))
+    assert "has rewards at 'terminals'" in refused(npz(tmp_path / "a.npz", arrays))
+    whole = columns(trajectories(5, 4))
+    del whole["timeouts"]
+    assert "has no 'timeouts' to tell" in refused(hdf5(tmp_path / "b.hdf5", whole), exact_d4rl=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("minari/mujoco/hopper/medium", "lacks the version"),
+        ("ogbench/pointmaze-medium-navigate-singletask-v0", "rewards of single tasks from goals"),
+        ("local/hopper-medium", "--list names all"),
+    ],
+)
+def test_names_that_nearly_are_some_are_refused_in_a_sentence(name, words):
+    assert words in refused(name)
 
 
 def test_empty_files_of_all_layouts_are_refused(tmp_path):
@@ -914,6 +951,9 @@ for name, exact in [(hdf5, False), (hdf5, True), (npz, False)]:
     before = status("VmRSS")
     data = load(name, exact)
     validate(data)
+    data.scale_rewards("range")
+    data.standardise()
+    data.transitions_of(10**6)
     print((status("VmHWM") - before) / (data.rows.nbytes + data.index.nbytes))
     del data
 """
@@ -928,7 +968,7 @@ def test_loading_takes_little_more_memory_than_the_arrays(tmp_path):
         "rewards": rng.random(count, np.float32),
         "terminals": np.arange(count) % 1000 == 999,
     }
-    path = npz(tmp_path / "large.npz", arrays)
+    path = npz(tmp_path / "large.npz", arrays | {"rewards": arrays["rewards"] * ~arrays["terminals"]})
     arrays["next_observations"] = np.roll(arrays["observations"], -1, 0)
     arrays["next_observations"][999::1000] += 1
     arrays["timeouts"] = np.zeros(count, bool)

@@ -189,6 +189,30 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path, columns, options, words)
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--seeds", "-1"], "--seeds must not be negative"),
+        (["--dropout", "1"], r"--dropout must lie in [0, 1), got 1.0"),
+        (["--device", "gpu"], "--device takes auto"),
+        (["--env-id", "Hoper-v5"], "no environment 'Hoper-v5'"),
+        (["--exact-d4rl"], "--exact-d4rl is for files of D4RL's layout"),
+        (["--expert-dataset", "nothing"], "--expert-dataset takes d4rl/…"),
+        (["--expert-dataset", "local/hopper-good-v0"], "--expert-dataset: local/hopper-good-v0 is not in"),
+    ],
+)
+def test_bad_arguments_are_refused_before_data_is_loaded(tmp_path, monkeypatch, capsys, flags, words):
+    import bc
+
+    (tmp_path / "local" / "mine-v0").mkdir(parents=True)  # damaged, if it were loaded
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["bc.py", "--dataset", "local/mine-v0", "--device", "cpu", *flags])
+    with pytest.raises(SystemExit) as stop:
+        cli(bc.main)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1 and words in error
+
+
 def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
     def broken(**_):
         raise AssertionError("not with this MuJoCo")

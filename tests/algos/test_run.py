@@ -62,6 +62,7 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
         ({"device": "gpu"}, "--device takes auto, cpu, cuda"),
         ({"batch_size": 0}, "--batch-size must be at least 1"),
         ({"discount": 1.5}, "--discount must lie in"),
+        ({"hidden": ()}, "--hidden takes at least one number"),
         ({"buffer_size": 10**12, "total_steps": 10**12}, "GiB"),
     ],
 )

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ import synthetic
 from synthetic import store
 
 from algos.errors import UserError
-from benchmarks import figures, index, report, scores
+from benchmarks import figures, index, report, scores, suite
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -148,6 +149,16 @@ def test_other_versions_of_the_environments_are_another_protocol(tmp_path):
         scores.load([tmp_path])
 
 
+def test_other_data_under_one_name_are_refused_but_not_what_an_algorithm_adds(tmp_path):
+    task = "local/hopper-medium-v0"
+    store(tmp_path, "a", table(ten(1, 2, 3)), task, facts={"digest": "x"})
+    store(tmp_path, "b", table(ten(1, 2, 3)), task, facts={"digest": "x and more", "dataset_digest": "x"})
+    scores.load([tmp_path])
+    store(tmp_path, "c", table(ten(1, 2, 3)), task, facts={"digest": "y"})
+    with pytest.raises(UserError, match=r"data on local/hopper-medium-v0: x \(a, b\) but y \(c\)"):
+        scores.load([tmp_path])
+
+
 def test_other_hyperparameters_under_one_name_are_refused(tmp_path):
     identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
     frame = table(ten(1, 2, 3))
@@ -236,6 +247,39 @@ def test_what_a_suite_says_is_the_default(tmp_path):
     assert results.score == "max" and results.references is not None
     page = (tmp_path / "out" / "report.html").read_text()
     assert "max over last 10%" in page and "arXiv 2310.05858" in page and "not run here" in page
+
+
+@pytest.mark.parametrize(
+    ("group", "count", "means"),
+    [  # of BC, 10% BC, TD3+BC, AWAC, CQL, IQL, ReBRAC, SAC-N, EDAC, DT, as CORL's README gives them
+        ("(halfcheetah|hopper|walker2d)", 9, (50.40, 69.29, 76.45, 79.39, 78.28, 81.63, 89.74, 83.52, 92.92, 73.84)),
+        ("maze2d", 3, (1.13, 12.58, 61.99, 121.92, 33.65, 46.23, 96.77, 141.32, 82.64, 28.48)),
+        ("antmaze", 6, (17.21, 19.71, 19.33, 18.58, 50.71, 57.17, 78.42, 0.00, 0.00, 18.12)),
+        ("(pen|door|hammer|relocate)", 12, (48.18, 42.69, 10.40, 55.71, 1.53, 53.43, 59.39, 12.43, 18.78, 49.21)),
+    ],
+)
+def test_the_means_of_corls_table_are_those_that_it_gives(group, count, means):
+    rows = suite.read_published(suite.HERE / "published" / "corl.csv")
+    rows = rows[rows["task"].str.match(f"d4rl/{group}-")]
+    found = rows.groupby("algorithm", sort=False)["score"].agg(["size", "mean"])
+    assert (found["size"] == count).all()
+    np.testing.assert_allclose(found["mean"], means, atol=0.0101)
+
+
+def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tmp_path):
+    for task in ("d4rl/hopper-medium-v2", "local/hopper-medium-v0", "d4rl/antmaze-umaze-v0", "Hopper-v5"):
+        facts = {} if task == "Hopper-v5" else {"low": -20.0, "high": 180.0}
+        store(tmp_path / "in", "iql", table(ten(1, 2, 80)), task, facts=facts)
+    args = {"references": "raw", "published": (Path("corl"), Path("sac_1m"))}
+    results = make(tmp_path / "in", tmp_path / "out", **args)
+    chosen = [suite.HERE / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
+    ((_, shown),) = report.published_part(results, chosen).tables
+    rows = [(row[0][0], row[1][0], row[2][0]) for row in shown.rows]
+    assert rows[0] == ("Hopper-v5", "iql", "80.00") and rows[1][:2] == ("Hopper-v3", "SAC")
+    data = rows[2:]
+    assert data[:2] == [("d4rl/hopper-medium-v2", "iql", "50.00"), ("local/hopper-medium-v0", "iql", "50.00")]
+    assert ("d4rl/hopper-medium-v2", "BC", "53.51") in data
+    assert not any("antmaze" in task for task, *_ in rows)  # v0 and v2 are different data
 
 
 def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):

@@ -170,3 +170,29 @@ def test_unknown_ids_are_refused_with_the_closest_ones():
         score("carla-town-render-v0", 1.0)
     with pytest.raises(ValueError, match="no task"):
         d4rl.score("", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "palm", "thing"),
+    [
+        ("door-human-v1", "site", "S_grasp", "S_handle"),
+        ("hammer-cloned-v1", "body", "S_grasp", "Object"),
+        ("relocate-expert-v1", "body", "S_grasp", "Object"),
+    ],
+)
+def test_in_adroit_the_palms_distance_is_taken_off_the_reward(name, kind, palm, thing):
+    pytest.importorskip("gymnasium_robotics")
+    task = find(name)
+    ours, theirs = (make_vec(task.env_id, 1, **options) for options in (task.env_options, {}))
+    for venv in (ours, theirs):
+        venv.reset(seed=0)
+        venv.action_space.seed(0)
+    for _ in range(3):
+        action = ours.action_space.sample()
+        (_, reward, *_), (_, raw, *_) = ours.step(action), theirs.step(action)
+        env = theirs.envs[0].unwrapped
+        place = env.data.site(thing).xpos if kind == "site" else env.data.body(thing).xpos
+        distance = np.linalg.norm(env.data.site(palm).xpos - place)
+        assert distance > 0.05
+        np.testing.assert_allclose(reward, raw - 0.2 * distance, rtol=1e-6)
+    ours.close(), theirs.close()

@@ -157,7 +157,7 @@ def test_trajectories_are_counted_as_the_official_code_does(ends, rows, limit, t
     ("trajectories", "labelled", "hidden"),
     [(2, 12, 29), (1, 25, 9), (99, 25, 0), (1, 5_000, 9)],
 )
-def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labelled, hidden, train, tmp_path):
+def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labelled, hidden, train, tmp_path, capsys):
     """Every other episode of the expert's file terminates: after 10, 30, 50, ... of its 300 transitions."""
     others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
     seen = []
@@ -177,6 +177,7 @@ def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labe
                 )
             )  # fmt: skip
     mixed, expert = seen
+    assert ("so nothing of it is in the mixed data" in capsys.readouterr().err) == (not hidden)
     rows = []
     for path in (others, experts):
         with h5py.File(path) as file:
@@ -209,6 +210,8 @@ def test_it_is_stored_which_expert_was_used(train, tmp_path):
     [
         ("d4rl/hopper-random-v2", 200, 1000, 3.0, 0.0, False),
         ("d4rl/walker2d-medium-v2", 100, 1000, 3.0, 0.0, False),
+        ("data/walker2d_random-v2.hdf5", 100, 1000, 3.0, 0.0, False),
+        ("walker2d/hopper_random-v2.hdf5", 200, 1000, 3.0, 0.0, False),
         ("d4rl/ant-random-v2", 200, 1000, 3.0, 0.0, False),
         ("d4rl/pen-cloned-v0", 200, 100, 3.0, 0.1, True),
         ("minari/D4RL/pen/human-v2", 200, 100, 3.0, 0.1, True),
