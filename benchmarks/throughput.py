@@ -12,7 +12,8 @@ are measured for one seed and for four, offline ones five, on CUDA for one and f
 time of a run-step over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the
 steps over the first's.
 Of offline scripts, steps are updates with batches of 256 of random data of HalfCheetah's sizes, and `ratio to CORL` is
-to 103 updates/s, what CORL's iql.py did in PyTorch on two cores of this kind.
+to 103 updates/s, what CORL's iql.py did in PyTorch on two cores of this kind. `sampling alone` is drawing minibatches
+of four million transitions, and `share of iql` its part of an update of iql.py for one seed.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -41,6 +42,8 @@ import pandas as pd
 import torch
 import tyro
 
+from algos.dataset import Dataset
+from algos.random import Stream
 from algos.run import choose_device, device_name, git_commit, versions
 from benchmarks.tables import table_of
 from envs import make_vec
@@ -228,7 +231,28 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
                 row["ratio to CORL"] = row["rate"] / CORL
         row[f"seconds to step {LOG}"] = startup
         rows.append(row)
+    rate = sampling_rate(args)
+    rows.append(
+        {"name": "sampling alone, 1 seed", "rate": rate, "run-updates/s": rate, "share of iql": rows[0]["rate"] / rate}
+    )
     return rows
+
+
+def sampling_rate(args: Args, count: int = 4_000_000) -> float:
+    """Minibatches of 256 per second from so many transitions of HalfCheetah's sizes."""
+    torch.set_num_threads(args.threads)
+    device = choose_device(args.device)
+    data = Dataset("random", torch.rand(count + 1, 17 + 6 + 2), torch.arange(count), 17, 6).to(device)
+    choice = Stream([0], "minibatch", (256,), "integer", device)
+    rates = []
+    for _ in range(args.rounds + 1):  # the first is a warm-up
+        started = time.perf_counter()
+        for _ in range(args.steps):
+            data.gather(choice())
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        rates.append(args.steps / (time.perf_counter() - started))
+    return statistics.median(rates[1:])
 
 
 def random_data(path: Path, count: int = 100_000, obs_size: int = 17, act_size: int = 6) -> None:

@@ -47,6 +47,11 @@ def test_scripts_are_measured(tmp_path):
     assert rate > 50 and 0 < start < 60
 
 
+def test_sampling_is_measured():
+    args = throughput.Args("offline", threads=1, steps=50, rounds=1, device="cpu")
+    assert throughput.sampling_rate(args, count=1_000) > 100
+
+
 @pytest.mark.parametrize("module", ["pendulum_check", "throughput", "peer_speed", "sb3_sac"])
 def test_every_command_explains_itself(module):
     done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", "--help"], capture_output=True, text=True)
