@@ -60,7 +60,7 @@ def check(args: Any) -> None:
         if get_origin(hint) is not Annotated:
             continue
         for bounds in get_args(hint)[1:]:
-            if isinstance(bounds, Range) and value == ():
+            if isinstance(bounds, Range) and value == () != getattr(type(args), name):  # a default () means something
                 raise UserError(f"--{name.replace('_', '-')} takes at least one number")
             for number in value if isinstance(value, tuple) else [value]:
                 if isinstance(bounds, Range) and number not in bounds:

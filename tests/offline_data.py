@@ -61,7 +61,7 @@ def filled(script: str, **given: Any) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "begin", begin)
-        patch.setattr(module, "load", lambda *_: at_random(), raising=False)
+        patch.setattr("algos.offline.load", lambda *_: at_random())
         with pytest.raises(Stop):
             module.main(module.Args(**given))
     return seen[0]

@@ -180,7 +180,7 @@ eval_episodes = 1
 
     run(job=0)
     for flags in ({"job": 1}, {}):
-        with pytest.raises(UserError, match=r"^--dataset: local/b-v0 is not in .*make it: .*collect b-v0$"):
+        with pytest.raises(UserError, match=r"^--dataset: local/b-v0 is not in .*make it: .*collect b-v0 "):
             run(**flags)
     assert len(ran) == 1
     _, second = jobs(suite, out)
