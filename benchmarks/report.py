@@ -59,6 +59,8 @@ class Args:
     """heading; by default the suite's name"""
     mix: bool = False
     """accept runs of different protocols in one report"""
+    finished_only: bool = False
+    """leave out runs that still train, instead of comparing at the last step that all have reached"""
     replications: Count = statistics.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
@@ -535,7 +537,7 @@ def main(args: Args) -> None:
     check(args)
     if not args.folders:
         raise UserError("name at least one folder of runs")
-    scores = load(list(args.folders), args.mix)
+    scores = load(list(args.folders), args.mix, args.finished_only)
     chosen = from_suites(args, scores)
     try:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,8 @@ def label(config: dict[str, Any]) -> str:
     return variant if variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
-def load(folders: list[Path], mix: bool = False) -> Scores:
-    """All evaluations below some folders.
+def load(folders: list[Path], mix: bool = False, finished_only: bool = False) -> Scores:
+    """All evaluations below some folders; with `finished_only`, without those of runs that are not finished.
 
     Raises UserError if there is no run, if a table is damaged, if a seed occurs twice, and, unless `mix` is set, if
     runs on one task follow different protocols.
@@ -90,7 +90,7 @@ def load(folders: list[Path], mix: bool = False) -> Scores:
                 wishes.append({**facts, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
-                left_out += _run(path, frames, values, sources)
+                left_out += _run(path, frames, values, sources, finished_only)
         for path in sorted(folder.rglob("sweep.json")):
             facts = _json(path)
             sweeps.append({name: facts[name] for name in ("suite", "purpose", "command", "commit", "date")})
@@ -127,7 +127,11 @@ def _json(path: Path) -> Any:
 
 
 def _run(
-    path: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]
+    path: Path,
+    frames: list[pd.DataFrame],
+    values: list[pd.DataFrame],
+    sources: list[dict[str, Any]],
+    finished_only: bool,
 ) -> list[str]:
     """Adds a run to what was found, or gives a note why it is left out."""
     try:
@@ -142,6 +146,8 @@ def _run(
     frame = read_table(table) if table.exists() else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
         return [f"{name} on {task} has no evaluation after step 0 in {path.parent}, and is left out."]
+    if finished_only and config["status"] not in ("finished", "diverged"):
+        return [f"{name} on {task} is not finished, and is left out."]
     config["seeds"] = sorted(map(int, frame["seed"].unique()))
     mean = frame.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
     mean.columns = ["seed", "step", "episodes", "return"]

@@ -107,6 +107,15 @@ def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
     assert sum("no evaluation after step 0" in note for note in results.scores.notes) == 2
 
 
+def test_what_is_not_finished_can_be_left_out(tmp_path):
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
+    store(tmp_path, "b", table({0: {0: [1.0]}, 10: {0: [2.0]}}), "Hopper-v5", status="interrupted")
+    assert scores.load([tmp_path], mix=True).table["step"].max() == 10
+    found = scores.load([tmp_path], finished_only=True)
+    assert found.table["step"].max() == 100 and found.algorithms == ["a"]
+    assert "b on Hopper-v5 is not finished, and is left out." in found.notes
+
+
 def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
     store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")
