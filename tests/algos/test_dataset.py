@@ -942,18 +942,21 @@ def status(key):
     line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key))
     return int(line.split()[1]) * 1024
 
+def prepare(data):
+    validate(data)
+    data.scale_rewards("range")
+    data.standardise()
+    data.transitions_of(10**6)
+
 small, hdf5, npz = sys.argv[1:]
-validate(load(small))  # what is imported and made only once
+prepare(load(small))  # what is imported and made only once
 for name, exact in [(hdf5, False), (hdf5, True), (npz, False)]:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = status("VmRSS")
     data = load(name, exact)
-    validate(data)
-    data.scale_rewards("range")
-    data.standardise()
-    data.transitions_of(10**6)
+    prepare(data)
     print((status("VmHWM") - before) / (data.rows.nbytes + data.index.nbytes))
     del data
 """
