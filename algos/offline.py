@@ -84,7 +84,8 @@ class OfflineArgs(RunArgs):
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
             "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
         }  # fmt: skip
-        return next((family for family, words in families.items() if self.words & set(words)), "other")
+        found = self.words
+        return next((family for family, words in families.items() if found & set(words)), "other")
 
     def fill(self: T, *tables: dict[str, Any]) -> T:
         """The arguments with those that are None taken from the first table that has them."""
