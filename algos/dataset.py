@@ -8,6 +8,8 @@
 | `local/hopper-medium-v0` | made by `python -m benchmarks.collect`, kept as a Minari dataset |
 | `data/mine.hdf5`, `data/mine.npz` | a file with D4RL's keys; npz without `timeouts`, with OGBench's |
 
+A file that is named like one of D4RL's is taken for it: `data/hopper_medium-v2.hdf5` is `d4rl/hopper-medium-v2`.
+
 Observations are stored once: row i holds observation, action, reward and `terminated` of a transition, and row i + 1
 its next observation, whether that row begins a transition or, after an episode's last, only holds this observation.
 """
@@ -60,8 +62,9 @@ class Dataset:
     `env_id` with `env_options` is what it is evaluated on, None if there is nothing; `note` says what differs there
     from where the data comes from. Returns `low` and `high` score 0 and 100. `limit`: most steps of an episode, 0 if
     unknown. `bounds`: of actions, least and greatest [A], where the format tells them. `rewarded`: whether it has
-    rewards. `made`: what its recipe says of it, if it has one. `source`: where it came from; `digest`: SHA-256 of rows
-    and index.
+    rewards. `breaks`: how many of its transitions lead elsewhere than the next one begins, where no end is marked.
+    `fault`: what is known to be wrong with the file. `made`: what its recipe says of it, if it has one. `source`: where
+    it came from; `digest`: SHA-256 of rows and index.
 
     Policies act in [-1, 1]: `fit_actions` makes the data's so, and `actor` turns a policy into one for the environment.
     """
@@ -79,6 +82,8 @@ class Dataset:
     limit: int = 0
     bounds: tuple[NDArray, NDArray] | None = None
     rewarded: bool = True
+    breaks: int = 0
+    fault: str = ""
     made: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     digest: str = ""
@@ -214,8 +219,6 @@ class Dataset:
 
     def joined(self, other: "Dataset") -> "Dataset":
         """The transitions of both, on the host."""
-        if (self.obs_size, self.act_size) != (other.obs_size, other.act_size):
-            raise UserError(f"--dataset {self.name} and {other.name} are not of the same sizes")
         rows, index = torch.cat([self.rows, other.rows]), torch.cat([self.index, other.index + len(self.rows)])
         digest = hashlib.sha256((self.digest + other.digest).encode()).hexdigest()
         return replace(self, rows=rows, index=index, digest=digest, rewarded=self.rewarded and other.rewarded)
@@ -277,14 +280,14 @@ def load(name: str, exact_d4rl: bool = False) -> Dataset:
     D4RL's files have true next observations where they have them at all; `exact_d4rl` gives the rows and next
     observations of D4RL's own `qlearning_dataset` instead: the observation of the next row, and no row of a timeout.
     """
-    check_name(name)
+    check_name(name, exact_d4rl)
     check_made(name)
     kind, _, rest = name.partition("/")
     try:
-        if is_file(name):
+        if kind == "d4rl" or (is_file(name) and d4rl.of_file(name)):
+            found = _load_d4rl(name, exact_d4rl)
+        elif is_file(name):
             found = _read(Path(name), name, exact_d4rl)
-        elif kind == "d4rl":
-            found = _load_d4rl(rest, exact_d4rl)
         elif kind == "ogbench":
             found = _load_ogbench(rest)
         else:
@@ -302,9 +305,11 @@ def is_file(name: str) -> bool:
     return Path(name).suffix in (".hdf5", ".h5", ".npz")
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, exact_d4rl: bool = False) -> None:
     """Raises UserError if no dataset can have that name, or if it is that of a file which is not there."""
     kind, _, rest = name.partition("/")
+    if exact_d4rl and not (is_file(name) or kind == "d4rl"):
+        raise UserError(f"--exact-d4rl is for files of D4RL's layout, which {name} is not")
     if is_file(name):
         if not Path(name).is_file():
             raise UserError(f"--dataset: there is no file {name}")
@@ -372,11 +377,12 @@ def kept_rows(
     terminals: NDArray[np.bool_],
     timeouts: NDArray[np.bool_] | None,
     limit: int,
+    exact: bool = False,
     terminate_on_end: bool = False,
 ) -> NDArray[np.int64]:
     """The rows that D4RL's `qlearning_dataset` keeps: neither the last one nor, by default, those of timeouts.
 
-    Without recorded timeouts these are counted, and the count is one too high after a terminal, as it is there.
+    Without recorded timeouts these are counted; if `exact`, the count is one too high after a terminal, as it is there.
     """
     count = len(terminals) - 1
     if timeouts is not None:
@@ -387,7 +393,7 @@ def kept_rows(
         if final and not terminate_on_end:
             keep[row], step = False, 0
             continue
-        step = 1 if terminal or final else step + 1
+        step = int(exact) if terminal or final else step + 1
     return np.flatnonzero(keep)
 
 
@@ -407,19 +413,22 @@ def sequences(terminals: NDArray[np.bool_], timeouts: NDArray[np.bool_] | None, 
 
 
 def _load_d4rl(name: str, exact: bool) -> Dataset:
-    task = d4rl.find(name)
-    assert task.place and task.url  # see check_name
-    if not task.place.exists():
-        download(task.url, task.place, f"d4rl/{name}")
-    found = _read(task.place, f"d4rl/{name}", exact, task.limit)
+    """One of D4RL's, by its name or by the path of its file."""
+    task = d4rl.of_file(name) if is_file(name) else d4rl.find(name.partition("/")[2])
+    assert task and task.place and task.url  # see check_name
+    place = Path(name) if is_file(name) else task.place
+    if not place.exists():
+        download(task.url, place, name)
+    found = _read(place, name, exact, task.limit)
     return replace(
         found,
-        env_id=task.env_id,
+        env_id=None if task.family in d4rl.APART else task.env_id,
         env_options=task.env_options,
         note=task.note,
         low=task.low,
         high=task.high,
         limit=task.limit,
+        fault=task.fault,
         source=task.url,
     )
 
@@ -452,7 +461,7 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         obs = _flat(data.observation_space, episode.observations, steps + 1)
         build.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
     meta = data.storage.metadata
-    made = json.loads(meta["description"]) if name.startswith("local/") else {}
+    made = _made(meta.get("description")) if name.startswith("local/") else {}
     spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari mends what older versions wrote
     return build.finish(
         name,
@@ -465,6 +474,14 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         source=str(made.get("command") or meta.get("code_permalink") or minari_id),
         made=made,
     )
+
+
+def _made(description: Any) -> dict[str, Any]:
+    """What a recipe wrote of its dataset; nothing if another program made it."""
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(found := json.loads(description), dict):
+            return found
+    return {}
 
 
 @contextlib.contextmanager
@@ -612,12 +629,13 @@ def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, lim
         lacks = "no 'timeouts'" if "next_observations" in columns else "neither 'timeouts' nor 'next_observations'"
         raise UserError(f"--dataset: {path} has {lacks} to tell episodes apart")
     else:
-        keep[np.arange(count) if true else kept_rows(terminals, timeouts, limit)] = True
+        keep[np.arange(count) if true else kept_rows(terminals, timeouts, limit, exact)] = True
 
     build = Builder(2 * count if true else count, obs_size, act_size)
     rewards = columns["rewards"].pieces() if "rewards" in columns else None
     following = columns["next_observations"].pieces() if true else None
-    last, part, cut = np.empty((0, obs_size)), slice(0, 0), False
+    ended = terminals if timeouts is None else terminals | timeouts
+    last, part, cut, breaks = np.empty((0, obs_size)), slice(0, 0), False, 0
     for obs, action in zip(columns["observations"].pieces(), columns["actions"].pieces(), strict=True):
         part = slice(part.stop, part.stop + len(obs))
         reward = next(rewards).reshape(-1) if rewards else 0
@@ -628,6 +646,7 @@ def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, lim
         after = next(following)
         before = np.concatenate([last if len(last) else obs[:1], after[:-1]])
         apart = (before != obs).any(1)
+        breaks += np.count_nonzero(apart & ~np.append(part.start > 0 and ended[part.start - 1], ended[part])[:-1])
         if timeouts is not None:
             apart |= np.append(cut, timeouts[part])[:-1]
             cut = timeouts[part.stop - 1]
@@ -640,7 +659,7 @@ def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, lim
         build.add(rows[:, :obs_size], rows[:, obs_size:-2], rows[:, -2], rows[:, -1], begins)
         last = after[-1:]
     build.add(last, np.empty((0, act_size)), 0, 0)  # the last row's next observation
-    return build.finish(name, limit=limit, rewarded=rewards is not None, source=path.name)
+    return build.finish(name, limit=limit, rewarded=rewards is not None, breaks=breaks, source=path.name)
 
 
 def _check_columns(path: Path, columns: dict[str, Column]) -> None:
@@ -789,6 +808,10 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
         found.append(f"no episode ends within its {len(data):,} transitions")
     elif data.limit and (longest := int(np.diff(trajectories).max())) > data.limit:
         found.append(f"an episode has {longest:,} steps, more than the {data.limit:,} of the task")
+    if data.fault:
+        found.append(data.fault)
+    if data.breaks:
+        found.append(f"after {data.breaks:,} transitions the next one begins elsewhere, though no end is marked")
     prints = _fingerprints(data)
     prints.sort()
     repeated = np.count_nonzero(prints[1:] == prints[:-1])

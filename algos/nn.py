@@ -1,8 +1,8 @@
 """Layers with a run axis: one module holds the weights of R independent runs, or of R runs with E members each.
 
 A module with lead shape `(R,)` or `(R, E)` keeps one row of parameters for each of its L = R or R·E networks, and every
-product is one batched matrix product over the L rows. Initial weights follow `torch.nn.Linear` exactly: the row of a
-run is what that layer would draw from a generator with the run's seed, whoever the neighbours are.
+product is one batched matrix product over the L rows. Initial weights of `Linear` follow `torch.nn.Linear` exactly: the
+row of a run is what that layer would draw from a generator with the run's seed, whoever the neighbours are.
 """
 
 import math

@@ -15,7 +15,7 @@ from algos.arguments import AUTO, AutoCount, AutoNatural, Count
 from algos.dataset import Dataset, check_made, check_name, is_file, load, validate
 from algos.errors import UserError
 from algos.run import Run, RunArgs, check_env_id
-from envs import make_vec
+from envs import d4rl, make_vec
 
 Rewards = Literal["auto", "range", "minus_one", "none"]
 T = TypeVar("T", bound="OfflineArgs")
@@ -43,6 +43,8 @@ class OfflineArgs(RunArgs):
     """Gymnasium id of the environment to evaluate in; by default the dataset's own"""
     exact_d4rl: bool = False
     """rows as D4RL's qlearning_dataset has them: none of a timeout, and the next row's observation as the next one"""
+    standardise: bool = False
+    """observations less their mean, by their standard deviation"""
     total_steps: Count = 1_000_000
     """gradient updates of each run"""
     eval_every: AutoCount = AUTO
@@ -62,20 +64,31 @@ class OfflineArgs(RunArgs):
             self.eval_episodes = 100 if antmaze else 10
 
     def check_task(self) -> None:
-        check_name(self.dataset)
-        if self.exact_d4rl and not (is_file(self.dataset) or self.dataset.startswith("d4rl/")):
-            raise UserError(f"--exact-d4rl is for files of D4RL's layout, which {self.dataset} is not")
+        check_name(self.dataset, self.exact_d4rl)
         if self.env_id:
             check_env_id(self.env_id)
+        task = d4rl.tasks().get(self.known_as)
+        if task and task.family in d4rl.APART and self.eval_episodes and not self.env_id:
+            raise UserError(
+                f"--dataset {self.dataset}: today's {task.env_id} has other observations ({task.note}), so give "
+                "--eval-episodes 0"
+            )
 
     def check_ready(self) -> None:
         check_made(self.dataset)
 
     @property
+    def known_as(self) -> str:
+        """The dataset's id in D4RL; if it is none of these, its name, or a file's with the environment's id."""
+        if not is_file(self.dataset):
+            return self.dataset.removeprefix("d4rl/")
+        task = d4rl.of_file(self.dataset)
+        return task.name if task else f"{Path(self.dataset).name} {self.env_id}"
+
+    @property
     def words(self) -> set[str]:
-        """Of the dataset's name in lower case; of a file's own name, since folders say nothing."""
-        name = Path(self.dataset).name if is_file(self.dataset) else self.dataset
-        return set(re.split(r"[^a-z0-9]+", name.lower()))
+        """Of the name by which the dataset is known, in lower case."""
+        return set(re.split(r"[^a-z0-9]+", self.known_as.lower()))
 
     @property
     def domain(self) -> str:
@@ -100,12 +113,19 @@ class MixedArgs(OfflineArgs):
 
     expert_dataset: str = ""
     """an expert's data to mix in"""
+    expert_trajectories: AutoCount = AUTO
+    """of the expert's, hidden in the other data; by default 200, walker2d 100, kitchen 1"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expert_trajectories is None:
+            self.expert_trajectories = 1 if self.domain == "kitchen" else 100 if "walker2d" in self.words else 200
 
     def check_task(self) -> None:
         super().check_task()
         if self.expert_dataset:
             with as_flag("--expert-dataset"):
-                check_name(self.expert_dataset)
+                check_name(self.expert_dataset, self.exact_d4rl)
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -122,7 +142,6 @@ def begin(
     args: OfflineArgs,
     algorithm: str,
     reward: Rewards | None = None,
-    standardise: bool = False,
     settings: OfflineArgs | None = None,
     more: Dataset | None = None,
     **facts: Any,
@@ -132,14 +151,15 @@ def begin(
     Actions are mapped to [-1, 1] from the environment's bounds, without one from those that the data tells, if it does.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`), "auto" being IQL's way: "minus_one" for
     antmaze, "range" for locomotion; None says that the method uses none. `settings` are the arguments after `fill`;
-    what they add is stored with the results, as are `facts`. The transitions of `more` follow the dataset's.
+    what they add is stored with the results, as are `facts`. The transitions of `more`, of --expert-dataset, follow the
+    dataset's.
     """
     data = load(args.dataset, args.exact_d4rl)
-    if more is not None:
-        facts |= {"dataset_digest": data.digest}  # what follows is of both
-        data = data.joined(more)
-    if args.env_id:
-        data = replace(data, env_id=args.env_id, env_options={}, note="")
+    if more is not None and (data.obs_size, data.act_size) != (more.obs_size, more.act_size):
+        raise UserError(f"--dataset {data.name} and {more.name} are not of the same sizes")
+    if args.env_id and args.env_id != data.env_id:
+        note = f"its scores are meant for {data.env_id}" if data.env_id and data.low is not None else ""
+        data = replace(data, env_id=args.env_id, env_options={}, note=note)
     obs_space: gym.Space | None = None
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
     act_space: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
@@ -158,18 +178,23 @@ def begin(
             ) from None
         obs_space, act_space = venv.single_observation_space, venv.single_action_space
         venv.close()
-    warnings = validate(data, obs_space, act_space)
+    found = [(data.name, validate(data, obs_space, act_space))]
+    if more is not None:
+        with as_flag("--expert-dataset"):
+            found.append((more.name, validate(more, obs_space, act_space)))
+        facts |= {"dataset_digest": data.digest}  # what follows is of both
+        data = data.joined(more)
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
-    for warning in warnings:
-        print(f"warning: {data.name}: {warning}", file=sys.stderr)
+    for name, warning in ((name, warning) for name, warnings in found for warning in warnings):
+        print(f"warning: {name}: {warning}", file=sys.stderr)
     data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
     if reward == "auto":
         reward = {"antmaze": "minus_one", "locomotion": "range"}.get(args.domain, "none")  # type: ignore[assignment]
     if reward:
         done.append(data.scale_rewards(reward))
-    if standardise:
+    if args.standardise:
         data.standardise()
         done.append("observations standardised")
     facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}

@@ -29,6 +29,16 @@ NOTES = {
     "hammer": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
     "relocate": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
 }
+# families whose data has other observations than today's environment, so that nothing can be evaluated there
+APART = ("antmaze", "maze2d", "kitchen")
+# what is known to be wrong with a file
+FAULTS = {
+    "hopper-medium-expert-v0": "its first half is replay data, not of the medium policy; v2 is right",
+    **{
+        f"antmaze-{kind}-v0": "its timeouts miss the resets, so some transitions lead elsewhere; v1 and v2 are right"
+        for kind in ("umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
+    },
+}
 # arguments with which that environment comes closest
 OPTIONS: dict[str, dict[str, Any]] = {
     "ant": {"use_contact_forces": True}, "pen": {"max_episode_steps": 100},
@@ -43,7 +53,10 @@ Returns = TypeVar("Returns", float, NDArray[np.float64])
 
 
 class Task(NamedTuple):
-    """One id of D4RL. `file` is below the server's folder, `limit` the most steps of an episode, 0 if not known."""
+    """One id of D4RL. `file` is below the server's folder, `limit` the most steps of an episode, 0 if not known.
+
+    `note` says what differs in the environment of today, `fault` what is wrong with the file.
+    """
 
     name: str
     file: str | None
@@ -53,6 +66,7 @@ class Task(NamedTuple):
     high: float | None  # mean return of an expert, which scores 100
     limit: int
     note: str
+    fault: str
 
     @property
     def family(self) -> str:
@@ -86,7 +100,7 @@ def _task(row: dict[str, str]) -> Task:
     limit = LIMITS.get(f"{family}-{rest.partition('-')[0]}", LIMITS.get(family, 0))
     low, high = (float(row[key]) if row[key] else None for key in ("low", "high"))
     env_id, options, note = row["env_id"] or None, OPTIONS.get(family, {}), NOTES.get(family, "")
-    return Task(name, row["file"] or None, env_id, options, low, high, limit, note)
+    return Task(name, row["file"] or None, env_id, options, low, high, limit, note, FAULTS.get(name, ""))
 
 
 def find(name: str) -> Task:
@@ -96,6 +110,12 @@ def find(name: str) -> Task:
         hint = f"; the closest names are {', '.join(close)}" if close else ""
         raise ValueError(f"D4RL has no task {name!r}{hint}")
     return tasks()[name]
+
+
+def of_file(path: str) -> Task | None:
+    """The task whose file has that name, wherever it lies; of several, the one with the shortest name."""
+    found = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
+    return min(found, key=lambda task: len(task.name), default=None)
 
 
 def score(name: str, returns: Returns) -> Returns:

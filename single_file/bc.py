@@ -2,8 +2,8 @@
 
 The actor of iql.py maximises the likelihood of the data's actions: it is what the implicit methods are with a
 temperature of 0. `--top-fraction` keeps the trajectories of highest return only, whole, until they make up that share
-of all transitions. CORL's BC differs: a deterministic actor, squared errors, standardised observations, a constant
-learning rate.
+of all transitions. CORL's BC differs: a deterministic actor, squared errors, standardised observations
+(--standardise), a constant learning rate (--decay-steps 0).
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
@@ -35,8 +35,6 @@ DOMAINS = {"kitchen": {"dropout": 0.1}, "adroit": {"dropout": 0.1}}
 class Args(MixedArgs):
     top_fraction: Step = 1.0
     """share of transitions that is kept, those of the trajectories with the highest returns"""
-    expert_trajectories: Count = 200
-    """of the expert's data; by default recoil.py takes 100 for walker2d and 1 for kitchen"""
     batch_size: Count = 256
     """transitions per update and seed"""
     lr: Rate = 3e-4

@@ -46,7 +46,7 @@ from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam, Target
 from algos.run import Run, cli
 
-Weight = Annotated[float, Range(0.5, 1, above=True)]  # of f*; at 0.5 and below V runs away, above 1 as well
+Weight = Annotated[float, Range(0.5, 1, above=True)]  # of f*; total variation has no minimum below 0.5 and above 1
 # for arguments that are not given
 DEFAULTS = {"temperature": 3.0, "dropout": 0.0}
 DOMAINS = {
@@ -59,7 +59,8 @@ DOMAINS = {
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: by the domain"""
+    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
+    antmaze, else none"""
     batch_size: Count = 1024
     """transitions per update and seed"""
     discount: Fraction = 0.99

@@ -9,7 +9,7 @@ Faithful are: rewards scaled to a range of returns of 1,000 (locomotion) or less
 normalisation, orthogonal initial weights times sqrt(2) everywhere, a learned standard deviation that does not depend on
 the state, a mean squashed by tanh while samples are not, a learning rate of the actor that falls along a cosine, and
 the score of the last actor. Expectile, temperature and dropout depend on the domain as the paper's do. CORL's figures
-come from other settings: standardised observations and, mostly, rewards as they are.
+come from other settings: --standardise and, mostly, --reward none.
 
     python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
@@ -41,7 +41,8 @@ DOMAINS = {
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: by the domain"""
+    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
+    antmaze, else none"""
     batch_size: Count = 256
     """transitions per update and seed"""
     discount: Fraction = 0.99

@@ -7,13 +7,13 @@ under the mixed data, the actor imitates the mixed data weighted by exp(temperat
 mixture weight beta has no counterpart there.
 
 `--objective paper` is the paper's chi-square objective for Q: beta (E_S,pi Q - E_E Q) + E_mix (discount V(s') - Q)^2 /
-4, mix being beta expert + (1 - beta) other data, with V(s') = 0 after a termination, and the same V and actor. It is
-the paper's as others quote it, not the authors' code, and its published settings are not known.
+4, S being the mixed data and mix beta expert + (1 - beta) S, with V(s') = 0 after a termination, and the same V and
+actor. It is the paper's as others quote it, not the authors' code, and its published settings are not known.
 
 The mixed data is --dataset and, hidden in it, the first --expert-trajectories of --expert-dataset; the labelled expert
-is the first --expert-transitions of it, so it is part of the mixed data. As in the official code, trajectories are
-counted by terminations and by the task's greatest number of steps, and the transition at which the count is reached is
-left out; if there are fewer, none are hidden.
+is the first --expert-transitions of it, so it is part of the mixed data, unless none are hidden. As in the official
+code, trajectories are counted by terminations and by the task's greatest number of steps, and the transition at which
+the count is reached is left out; if there are fewer, none are hidden.
 
     python single_file/recoil.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0 --seeds 0:10
 
@@ -37,12 +37,12 @@ from algos.optim import Adam, Target
 from algos.run import Run, cli
 
 # for arguments that are not given
-DEFAULTS = {"temperature": 3.0, "dropout": 0.0, "expert_trajectories": 200, "expert_transitions": 1000}
+DEFAULTS = {"temperature": 3.0, "dropout": 0.0, "expert_transitions": 1000}
 DOMAINS = {
-    "kitchen": {"temperature": 0.5, "dropout": 0.1, "expert_trajectories": 1, "expert_transitions": 183},
+    "kitchen": {"temperature": 0.5, "dropout": 0.1, "expert_transitions": 183},
     "adroit": {"dropout": 0.1, "expert_transitions": 200},
 }
-TASKS = {"walker2d": {"expert_trajectories": 100}, "pen": {"expert_transitions": 100}}
+TASKS = {"pen": {"expert_transitions": 100}}
 EXPERT, STEP, END = 200.0, -2.0, -200.0  # values of the expert and of termination, and the reward of every other step
 
 
@@ -52,8 +52,6 @@ class Args(MixedArgs):
     """the data that is no expert's: d4rl/…, minari/…, local/…, or a .hdf5 or .npz file"""
     expert_dataset: str = "local/hopper-expert-v0"
     """the expert's data"""
-    expert_trajectories: AutoCount = AUTO
-    """of the expert's, hidden in the other data; by default 200, walker2d 100, kitchen 1"""
     expert_transitions: AutoCount = AUTO
     """labelled as the expert's; by default 1,000, pen 100, door, hammer and relocate 200, kitchen 183"""
     objective: Literal["code", "paper"] = "code"

@@ -122,7 +122,7 @@ class TD3BC:
 
 def main(args: Args) -> None:
     reward: Rewards = args.reward if args.reward != "auto" else "minus_one" if args.domain == "antmaze" else "none"
-    run, data = begin(args, "td3_bc", reward, args.standardise)
+    run, data = begin(args, "td3_bc", reward)
     agent = TD3BC(args, run, data)
     update = run.fast(agent.update)
 

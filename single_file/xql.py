@@ -76,9 +76,10 @@ DATASETS: dict[str, dict[str, Any]] = {
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: by the domain"""
+    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
+    antmaze, else none"""
     batch_size: AutoCount = AUTO
-    """transitions per update and seed; by default 256 or 1,024, by the dataset"""
+    """transitions per update and seed; by default 256, or 1,024 by the dataset of D4RL"""
     discount: Fraction = 0.99
     """gamma"""
     tau: Step = 0.005
@@ -86,9 +87,10 @@ class Args(OfflineArgs):
     lr: Rate = 3e-4
     """learning rate of actor, critics and value"""
     beta: AutoRate = AUTO
-    """of the Gumbel distribution: the higher, the closer V is to the mean of Q; by default 0.55 to 10 by the dataset"""
+    """of the Gumbel distribution: the higher, the closer V is to the mean of Q; by default 0.55 to 10 by the dataset of
+    D4RL, for others 2, antmaze 0.6, kitchen 5"""
     clip: AutoRate = AUTO
-    """greatest (Q - V) / beta that V learns from; by default 5 or 7, by the dataset"""
+    """greatest (Q - V) / beta that V learns from; by default 7, or 5 by the dataset of D4RL"""
     consistent: bool = False
     """settings by the domain, not by the dataset"""
     random_actions: AutoNatural = AUTO
@@ -234,7 +236,7 @@ class XQL:
 
 
 def main(args: Args) -> None:
-    own = {} if args.consistent else DATASETS.get(args.dataset.removeprefix("d4rl/"), {})
+    own = {} if args.consistent else DATASETS.get(args.known_as, {})
     settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
     run, data = begin(args, "xql", args.reward, settings=settings)
     args, agent = settings, XQL(settings, run, data)

@@ -30,6 +30,7 @@ from algos.errors import UserError
 from envs import d4rl, make_vec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors and links
+D4RL_FOLDER = d4rl.folder()
 OBS, ACT = 3, 2
 BOX = gym.spaces.Box(-np.inf, np.inf, (OBS,), np.float32)
 ACTIONS = gym.spaces.Box(-1, 1, (ACT,), np.float32)
@@ -192,10 +193,11 @@ def test_a_toy_file_becomes_transitions(tmp_path):
 
 
 def test_missing_timeouts_are_counted_with_the_slip_of_d4rl():
-    none = np.zeros(15, bool)
-    assert kept_rows(none, None, 5).tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13]
-    after_terminal = kept_rows(flags(15, 3), None, 5)
-    assert sorted(set(range(14)) - set(after_terminal.tolist())) == [7, 12]
+    none, terminal = np.zeros(15, bool), flags(15, 3)
+    for exact in (False, True):
+        assert kept_rows(none, None, 5, exact).tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13]
+        skipped = sorted(set(range(14)) - set(kept_rows(terminal, None, 5, exact).tolist()))
+        assert skipped == ([7, 12] if exact else [8, 13])
     assert sequences(none, None, 5) == [(0, 5), (5, 9), (9, 13)]
 
 
@@ -211,7 +213,7 @@ def test_rows_of_random_files_are_those_of_d4rl(recorded, terminate_on_end):
         count, limit = rng.integers(1, 60), int(rng.integers(2, 9))
         terminals = rng.random(count) < rng.choice([0, 0.1, 0.4])
         timeouts = rng.random(count) < rng.choice([0, 0.1, 0.4]) if recorded else None
-        kept = kept_rows(terminals, timeouts, limit, terminate_on_end)
+        kept = kept_rows(terminals, timeouts, limit, True, terminate_on_end)
         assert kept.tolist() == qlearning_rows(terminals, timeouts, limit, terminate_on_end)
 
 
@@ -257,6 +259,39 @@ def test_an_unmarked_break_still_has_its_true_next_observation(tmp_path):
     data = load(hdf5(tmp_path / "replay.hdf5", arrays))
     assert_same(transitions(data), expected(found))
     assert data.trajectories().tolist() == [[0, 5], [5, 9], [9, 15]]
+    assert data.breaks == 1
+    assert "after 1 transitions the next one begins elsewhere, though no end is marked" in validate(data)
+
+
+def test_marked_ends_are_no_breaks(tmp_path):
+    assert load(hdf5(tmp_path / "mine.hdf5", columns(trajectories(4, 4, 5, 3, 8)))).breaks == 0  # pieces are of 4 rows
+
+
+@pytest.mark.parametrize(("name", "words"), [("hopper-medium-expert-v0", "replay data"), ("antmaze-large-play-v0", "v1")])
+def test_what_is_known_to_be_wrong_with_a_file_is_said(name, words):
+    assert any(words in line for line in validate(load(put_d4rl(name, columns(trajectories(5, 4))))))
+
+
+def test_a_file_that_is_named_like_one_of_d4rl_is_that(tmp_path):
+    """By its path, with the limit that tells episodes apart, which the file itself lacks."""
+    arrays = columns(trajectories(600), "next_observations", "timeouts") | {"terminals": flags(600, 99, 599)}
+    path = hdf5(tmp_path / Path(d4rl.find("kitchen-mixed-v0").file).name, arrays)
+    data, same = load(path), load(put_d4rl("kitchen-mixed-v0", arrays))
+    assert data.digest == same.digest and (data.limit, data.low, data.high) == (280, same.low, same.high)
+
+
+@pytest.mark.skipif(not any(t.place and t.place.exists() for t in d4rl.tasks().values()), reason="needs D4RL's files")
+@pytest.mark.parametrize("name", [t.name for t in d4rl.tasks().values() if t.place and t.place.exists()])
+def test_real_files_of_d4rl(name, monkeypatch):
+    """By D4RL's rules no row of a timeout is kept, and all rows of terminals but for one at the very end."""
+    task = d4rl.find(name)
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(D4RL_FOLDER))
+    data = load(f"d4rl/{name}", exact_d4rl=True)
+    with h5py.File(D4RL_FOLDER / Path(task.file).name) as file:
+        terminals = file["terminals"][:].astype(bool).ravel()
+        timeouts = file["timeouts"][:].astype(bool).ravel() if "timeouts" in file else np.zeros_like(terminals)
+    assert not timeouts[data.index].any()
+    assert data.terminated[data.index].sum() == (terminals & ~timeouts)[:-1].sum()
 
 
 def test_a_marked_timeout_ends_a_trajectory_even_if_the_observations_go_on(tmp_path):
@@ -284,9 +319,10 @@ def test_antmaze_keeps_runs_of_terminal_rows_each_with_the_next_row():
 def test_kitchen_without_timeouts_counts_to_280():
     arrays = columns(trajectories(600), "next_observations", "timeouts") | {"terminals": flags(600, 99, 599)}
     data = load(put_d4rl("kitchen-mixed-v0", arrays))
-    # after the terminal at 99 the count starts at one: 279 rows on is 378, and 280 after that 658, beyond the end
-    kept = sorted(set(range(599)) - {378})
-    np.testing.assert_array_equal(transitions(data)[0], arrays["observations"][kept])
+    # the row before 280 steps after the terminal at 99; D4RL's count starts at one there. 280 on is beyond the end
+    for data, skipped in ((data, 379), (load(data.name, exact_d4rl=True), 378)):
+        kept = sorted(set(range(599)) - {skipped})
+        np.testing.assert_array_equal(transitions(data)[0], arrays["observations"][kept])
 
 
 def test_rewards_may_be_a_column_and_flags_of_any_type(tmp_path):
@@ -722,9 +758,6 @@ def test_joined(data, tmp_path):
     assert_same(transitions(both), [np.concatenate(x) for x in zip(transitions(data), transitions(other), strict=True)])
     assert len(both.trajectories()) == 7 and not both.rewarded and data.rewarded
     assert both.digest not in (data.digest, other.digest, other.joined(data).digest)
-    narrow = load(npz(tmp_path / "narrow.npz", arrays | {"observations": arrays["observations"][:, :2]}))
-    with pytest.raises(UserError, match="not of the same sizes"):
-        data.joined(narrow)
 
 
 def test_standardise(data):

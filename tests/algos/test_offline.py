@@ -1,5 +1,6 @@
 """From arguments to data made ready: rewards, actions and observations by method, and what is refused."""
 
+import importlib
 import sys
 
 import gymnasium as gym
@@ -53,10 +54,10 @@ def settings(tmp_path, dataset, **others) -> OfflineArgs:
     return OfflineArgs(**{"dataset": dataset, "out": tmp_path / "runs", "quiet": True, "device": "cpu", **others})
 
 
-def prepared(tmp_path, dataset, reward=None, standardise=False, **others):
+def prepared(tmp_path, dataset, reward=None, **others):
     """The data as a method gets it, without evaluation."""
     args = settings(tmp_path, dataset, **{"eval_episodes": 0, **others})
-    run, data = begin(args, "test", reward, standardise)
+    run, data = begin(args, "test", reward)
     assert run.envs is data
     return data
 
@@ -78,6 +79,8 @@ def pendulum(name="test/pendulum-v0", steps=6):
         ("minari/D4RL/pen/human-v2", "adroit"),
         ("d4rl/relocate-cloned-v1", "adroit"),
         ("minari/classic/pendulum-v0", "other"),
+        ("files/Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse_fixed.hdf5", "antmaze"),
+        ("files/mini_kitchen_microwave_kettle_light_slider-v0.hdf5", "kitchen"),
         ("d4rl/kitchen-mixed-v0", "kitchen"),
         ("d4rl/maze2d-umaze-v1", "maze2d"),
         ("ogbench/pointmaze-medium-navigate-v0", "maze2d"),
@@ -238,6 +241,43 @@ def test_what_a_run_of_d4rl_data_stores(tmp_path, train):
     assert "v5" in facts["note"]
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert (table["return"] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["antmaze-umaze-v2", "maze2d-umaze-v1", "kitchen-mixed-v0"])
+def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
+    with pytest.raises(UserError, match=r"has other observations \(not equivalent: .* give --eval-episodes 0"):
+        OfflineArgs(dataset=f"d4rl/{name}").check_task()
+    OfflineArgs(dataset=f"d4rl/{name}", eval_episodes=0).check_task()
+    OfflineArgs(dataset=f"d4rl/{name}", env_id="Hopper-v5").check_task()
+
+
+def test_scores_are_not_meant_for_another_environment(tmp_path, capsys):
+    write(d4rl.find("walker2d-medium-v2").place, arrays(17, 6))
+    run, _ = begin(settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1), "test")
+    assert run.facts["note"] == "its scores are meant for Walker2d-v4"
+
+
+@pytest.mark.parametrize("script", ["bc", "recoil"])
+@pytest.mark.parametrize(
+    ("task", "count"), [("hopper-random-v2", 200), ("walker2d-random-v2", 100), ("kitchen-mixed-v0", 1)]
+)
+def test_both_scripts_hide_as_many_trajectories(script, task, count):
+    args = importlib.import_module(script).Args(dataset=f"d4rl/{task}")
+    assert args.expert_trajectories == count
+
+
+def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
+    path, bad = write(tmp_path / "mine.hdf5", arrays()), arrays()
+    bad["observations"][2, 1] = np.nan
+    expert = write(tmp_path / "expert.hdf5", bad)
+    small = {"dataset": path, "expert_trajectories": 2, "eval_episodes": 0}
+    with pytest.raises(UserError, match="^--expert-dataset .*expert.hdf5: the observation of transition 2 is not"):
+        train("bc", expert_dataset=expert, **small)
+    wide = write(tmp_path / "wide.hdf5", arrays(4))
+    with pytest.raises(UserError, match="not of the same sizes"):
+        train("bc", expert_dataset=wide, **small)
+    with pytest.raises(UserError, match="^--exact-d4rl is for files of D4RL's layout, which local/hopper-expert-v0"):
+        train("bc", expert_dataset="local/hopper-expert-v0", exact_d4rl=True, **small)
 
 
 def test_data_of_ants_fits_an_environment_with_contact_forces(tmp_path):

@@ -58,6 +58,15 @@ def test_the_divisor_has_no_gradient():
     torch.testing.assert_close(found, torch.tensor([[scale * (math.exp(2) - 1), scale * (math.exp(1) - 1)]]))
 
 
+def test_it_is_f_dvl_with_reverse_kl(float64):
+    """f*(z) - z, f* being the conjugate of t log t - t + 1, which is found here by search; each batch has a divisor."""
+    z = torch.tensor([[-3.0, -1.0, 0.5, 1.5], [-2.0, -1.5, -1.2, -1.1]])
+    t = torch.linspace(1e-4, 6, 600_000)
+    conjugate = torch.stack([(t * x - (t * t.log() - t + 1)).amax() for x in z.flatten()]).view_as(z)
+    divisor = z.amax(-1, keepdim=True).clamp(min=-1).exp()
+    torch.testing.assert_close(agent(beta=2.0).value_loss(2 * z) * divisor, conjugate - z, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("beta", "value"), [(1.0, 2.053895), (5.0, 1.624299), (1000.0, 1.5)])
 def test_a_trained_value_is_the_log_of_the_mean_exponential(beta, value, float64):
     """With a high beta it is the mean, which is IQL's value at an expectile of 0.5."""
