@@ -293,7 +293,7 @@ def load(name: str, exact_d4rl: bool = False) -> Dataset:
         else:
             found = _load_minari(name, rest if kind == "minari" else name)
     except DAMAGED as error:
-        raise UserError(f"--dataset {name} is damaged or is not of this kind: {error}") from None
+        raise UserError(f"--dataset {name} is damaged, not of this kind, or beyond all memory: {error}") from None
     digest = hashlib.sha256(found.rows.numpy().data)
     digest.update(found.index.numpy().data)
     note = GOALS if re.match(OGBENCH_IDS, found.env_id or "") else found.note
@@ -335,7 +335,7 @@ def check_made(name: str) -> None:
     from minari.storage import get_dataset_path
 
     if name.startswith("local/") and not (place := get_dataset_path(name)).exists():
-        recipe = name.removeprefix("local/")
+        recipe = name.removeprefix("local/").replace("-val-v", "-v")
         raise UserError(
             f"--dataset: {name} is not in {place}; make it: python -m benchmarks.collect {recipe} (--list names all "
             "that can be made)"
@@ -461,7 +461,7 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
         obs = _flat(data.observation_space, episode.observations, steps + 1)
         build.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
     meta = data.storage.metadata
-    made = _made(meta.get("description")) if name.startswith("local/") else {}
+    made = recipe_of(meta.get("description")) if name.startswith("local/") else {}
     spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari mends what older versions wrote
     return build.finish(
         name,
@@ -476,7 +476,7 @@ def _load_minari(name: str, minari_id: str) -> Dataset:
     )
 
 
-def _made(description: Any) -> dict[str, Any]:
+def recipe_of(description: Any) -> dict[str, Any]:
     """What a recipe wrote of its dataset; nothing if another program made it."""
     with contextlib.suppress(TypeError, ValueError):
         if isinstance(found := json.loads(description), dict):

@@ -8,9 +8,11 @@
 Recipes of locomotion tasks (envs/locomotion.py) take D4RL's definitions with this project's own policies, those of
 mazes (envs/pointmaze.py) a controller that knows the maze. The same seed gives the same data on one machine. A dataset
 lies where Minari keeps its own, $MINARI_DATASETS_PATH or ~/.minari/datasets, and `minari.load_dataset("local/...")`
-loads it; its reference scores are D4RL's where there are any.
+loads it; its reference scores are D4RL's where there are any. With --d4rl, a locomotion dataset that is there already
+is written as a file without being made anew.
 """
 
+import difflib
 import itertools
 import json
 import os
@@ -27,20 +29,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import tyro
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from algos.arguments import Natural, check
-from algos.dataset import minari_in
+from algos.dataset import minari_in, recipe_of
 from algos.errors import UserError
 from algos.run import report_errors
-from benchmarks.suite import HERE, read_references
+from benchmarks.suite import HERE, ROOT, read_references
 from envs import d4rl, make_vec, register
 from envs.locomotion import QUALITIES, TASKS, locomotion, policy_of, replayed
 from envs.mujoco import quiet_mujoco
 from envs.pointmaze import GYMNASIUM_MAZES, OGBENCH_KINDS, OGBENCH_MAZES, gymnasium_pointmaze, ogbench_pointmaze
 from envs.recorded import Episode
-
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Args:
     npz: Path | None = None
     """folder for files of OGBench's layout as well, of its mazes"""
     overwrite: bool = False
-    """replace a dataset of that name"""
+    """replace a dataset and files of that name"""
     list: bool = False
     """names of all recipes, and what is known of their policies"""
     quiet: bool = False
@@ -135,6 +136,13 @@ def training(task: str, args: Args) -> Iterator[Episode]:
 # -- writers -----------------------------------------------------------------------------------------------------------
 
 
+def observed(recipe: Recipe, e: Episode) -> dict[str, NDArray]:
+    """What the environment shows, in its own order: one array, or three where it has goals."""
+    if not recipe.env_id.startswith("PointMaze_"):
+        return {"observation": e.obs}
+    return {"achieved_goal": e.obs[:, :2], "desired_goal": e.infos["goal"], "observation": e.obs}
+
+
 def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, facts: dict[str, Any]) -> Path:
     """A Minari dataset `local/<name>`, which appears when all of it is there."""
     import minari
@@ -145,16 +153,14 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
     place = get_dataset_path(f"local/{name}")
     with quiet_mujoco():
         env = gym.make(recipe.env_id)
-    goals = isinstance(env.observation_space, gym.spaces.Dict)
-    sizes = {"observation": found[0].obs.shape[1]} | ({"achieved_goal": 2, "desired_goal": 2} if goals else {})
     boxes: dict[str, gym.Space] = {
-        key: gym.spaces.Box(-np.inf, np.inf, (size,), np.float32) for key, size in sizes.items()
+        key: gym.spaces.Box(-np.inf, np.inf, part.shape[1:], np.float32)
+        for key, part in observed(recipe, found[0]).items()
     }
+    goals = len(boxes) > 1
     buffers = []
     for number, e in enumerate(found):
-        parts: Any = e.obs
-        if goals:
-            parts = {"observation": e.obs, "achieved_goal": e.obs[:, :2], "desired_goal": e.infos["goal"]}
+        parts: Any = observed(recipe, e) if goals else e.obs
         buffers.append(
             EpisodeBuffer(
                 id=number, observations=parts, actions=e.action, rewards=e.reward, terminations=e.terminated,
@@ -197,13 +203,14 @@ def write_minari(recipe: Recipe, name: str, found: list[Episode], args: Args, fa
     return place
 
 
-def write_d4rl(path: Path, found: list[Episode]) -> None:
-    """A file of D4RL's layout, with true next observations and timeouts."""
+def write_d4rl(recipe: Recipe, path: Path, found: list[Episode]) -> None:
+    """A file of D4RL's layout, with true next observations and timeouts; goals are parts of observations."""
     import h5py
 
+    obs = [np.concatenate(list(observed(recipe, e).values()), 1) for e in found]
     columns: dict[str, list[Any]] = {
-        "observations": [e.obs[:-1] for e in found],
-        "next_observations": [e.obs[1:] for e in found],
+        "observations": [o[:-1] for o in obs],
+        "next_observations": [o[1:] for o in obs],
         "actions": [e.action for e in found],
         "rewards": [e.reward for e in found],
         "terminals": [e.terminated for e in found],
@@ -232,6 +239,12 @@ def write_npz(path: Path, found: list[Episode]) -> None:
     os.replace(part, path)
 
 
+def without_last(e: Episode) -> Episode:
+    """An episode without its last step, as the files of OGBench, which lack its next observation, are read."""
+    infos = {name: values[:-1] for name, values in e.infos.items()}
+    return Episode(e.obs[:-1], e.action[:-1], e.reward[:-1], e.terminated[1:], e.truncated[1:], infos)
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -251,14 +264,41 @@ def parts_of(recipe: Recipe) -> list[str]:
     return [recipe.name, *val]
 
 
+def files(name: str, args: Args) -> dict[str, Path]:
+    """The files that are asked for, by the name of their layout."""
+    found = {}
+    if args.d4rl:
+        found["d4rl"] = args.d4rl / f"{name}.hdf5"
+    if args.npz:
+        found["npz"] = args.npz / f"{name.replace('-val-v0', '-v0-val')}.npz"
+    return found
+
+
+def stored(recipe: Recipe, args: Args) -> Any:
+    """A Minari dataset of locomotion that the same command made before and that is asked for as a file, or None."""
+    import minari
+    from minari.storage import get_dataset_path
+
+    if args.overwrite or not args.d4rl or recipe.name.partition("-")[0] not in TASKS:
+        return None
+    if not get_dataset_path(f"local/{recipe.name}").exists():
+        return None
+    data = minari.load_dataset(f"local/{recipe.name}")
+    made = recipe_of(data.storage.metadata.get("description"))
+    return data if made.get("command") == command(recipe, args) else None
+
+
 def check_recipe(recipe: Recipe, args: Args) -> None:
     """Raises UserError for what can be known to be wrong before anything is made."""
     from minari.storage import get_dataset_path
 
     for name in parts_of(recipe):
         place = get_dataset_path(f"local/{name}")
-        if place.exists() and not args.overwrite:
+        if place.exists() and not args.overwrite and stored(recipe, args) is None:
             raise UserError(f"local/{name} is there already, in {place}: pass --overwrite to make it anew")
+        for layout, path in files(name, args).items():
+            if path.exists() and not args.overwrite:
+                raise UserError(f"--{layout}: {path} is there already: pass --overwrite to replace it")
     if "medium-replay" in recipe.name and args.seed:
         raise UserError(f"--seed: {recipe.name} is what one training run saw, so it has the seed of its policy")
     for name, folder in (("d4rl", args.d4rl), ("npz", args.npz)):
@@ -273,19 +313,31 @@ def check_recipe(recipe: Recipe, args: Args) -> None:
 
 def make(recipe: Recipe, args: Args) -> None:
     """Makes the datasets of a recipe."""
+    if (data := stored(recipe, args)) is not None:
+        path = files(recipe.name, args)["d4rl"]
+        parts = ("observations", "actions", "rewards", "terminations", "truncations")
+        try:
+            write_d4rl(recipe, path, [Episode(*(getattr(e, p) for p in parts), {}) for e in data.iterate_episodes()])
+        except OSError as error:
+            raise UserError(f"{recipe.name} cannot be written: {error}") from None
+        if not args.quiet:
+            print(f"local/{recipe.name} was there already; {path} holds the same")
+        return
     try:
-        parts = {name: gather(recipe, args, validation="-val-" in name) for name in parts_of(recipe)}
+        made = {name: gather(recipe, args, validation="-val-" in name) for name in parts_of(recipe)}
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         raise UserError(f"{recipe.name}: {error}") from None
-    for name, found in parts.items():
+    for name, whole in made.items():
+        paths = files(name, args)
+        found = [without_last(e) for e in whole] if recipe.name.startswith("pointmaze") else whole
         returns = np.array([e.reward.sum(dtype=np.float64) for e in found])
         facts = {"about": recipe.about, "command": command(recipe, args), "seed": args.seed}
         facts |= {"mean_return": round(float(returns.mean()), 2), "policies": policies(recipe), "by": maker(recipe)}
         try:
-            if args.d4rl:
-                write_d4rl(args.d4rl / f"{name}.hdf5", found)
-            if args.npz:
-                write_npz(args.npz / f"{name.replace('-val-v0', '-v0-val')}.npz", found)
+            if "npz" in paths:
+                write_npz(paths["npz"], whole)
+            if "d4rl" in paths:
+                write_d4rl(recipe, paths["d4rl"], found)
             place = write_minari(recipe, name, found, args, facts)
         except OSError as error:
             raise UserError(f"{recipe.name} cannot be written: {error}") from None
@@ -337,7 +389,9 @@ def main(args: Args) -> None:
     known = recipes()
     for name in args.names:
         if name.removeprefix("local/") not in known:
-            raise UserError(f"there is no recipe {name!r}; python -m benchmarks.collect --list names them")
+            close = difflib.get_close_matches(name.removeprefix("local/"), known, n=3)
+            hint = f"the closest names are {', '.join(close)}" if close else "--list names all"
+            raise UserError(f"there is no recipe {name!r}; {hint}")
     for name in args.names:
         check_recipe(known[name.removeprefix("local/")], args)
     for name in args.names:

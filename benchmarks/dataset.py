@@ -11,6 +11,7 @@ states: positions in a maze, else the two first principal components.
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import torch
 import tyro
@@ -23,6 +24,7 @@ from algos.errors import UserError
 from algos.plot import PALETTE, thousands
 from algos.run import folder_name, report_errors
 from benchmarks.figures import style
+from benchmarks.suite import HERE, read_references
 
 MAZES = ("maze2d", "antmaze", "pointmaze")
 SHOWN = 100_000  # transitions from which coverage and actions are drawn
@@ -54,6 +56,10 @@ def facts(data: Dataset) -> dict[str, str]:
             found["scores"] = (
                 f"{summary(data.score(returns))}; {data.low:,.1f} scores 0 and {data.high:,.1f} scores 100"
             )
+        if data.name in (own := read_references(HERE / "references" / "recipes.csv").set_index("task")).index:
+            low, high = own.loc[data.name, ["low", "high"]]
+            scores = summary(100 * (returns - low) / (high - low))
+            found["own scores"] = f"{scores}; {low:,.1f} of a random and {high:,.1f} of our expert policy"
         found["rewards"] = summary(reward.double().numpy(), 3)
     edge = float((action.abs() > 1 - 1e-3).float().mean())
     found["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at 1 or -1 or beyond"
@@ -135,7 +141,8 @@ def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, s
 
 def main(args: Args) -> None:
     data = load(args.name, args.exact_d4rl)
-    notes = validate(data)
+    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
+    notes = validate(data, act_space=gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64))
     for name, line in facts(data).items():
         print(f"{name:<14} {line}")
     for note in notes:

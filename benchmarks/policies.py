@@ -57,7 +57,7 @@ def main(args: Args) -> None:
         seeds = config["identity"]["seeds"]
         row = seeds.index(seeds[0] if args.seed is None else args.seed)
         with safe_open(path, "pt") as file:
-            tensors, layer = {}, 0
+            tensors = {}
             names = [name for name in file.keys() if name.startswith("agent/actor.net.")]  # noqa: SIM118
             layers = sorted({name.rpartition(".")[0] for name in names})  # hidden.0.0, hidden.1.0, out
             for layer, prefix in enumerate(layers):

@@ -38,6 +38,7 @@ from benchmarks import figures, statistics
 from benchmarks.scores import LABELS, Scores, final_scores, label, load, matrices, normalise, protocol
 from benchmarks.suite import HERE, SCORES, Score, read_published, read_references
 from benchmarks.tables import Cell, Table, between, escape, number, word
+from envs.locomotion import TASKS
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values")
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
@@ -52,7 +53,7 @@ class Args:
     references: str = ""
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default what the sweep's suite says"""
     published: tuple[Path, ...] = ()
-    """CSVs of published scores to show beside"""
+    """published scores to show beside: corl, dsac_t, offline, sac_1m, stream_x, or CSVs"""
     score: Literal["last", "mean", "max", "suite"] = "suite"
     """headline score of a seed: last evaluation, mean or max of the last 10%; `suite`: as the sweep's suite says"""
     title: str = ""
@@ -349,9 +350,14 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
 
 
 def comparable(ours: str, theirs: str) -> bool:
-    """Whether a published score says something about a task: D4RL's versions are different data."""
-    if ours.startswith("d4rl/") and theirs.startswith("d4rl/"):
-        return ours == theirs
+    """Whether a published score says something about a task.
+
+    D4RL's versions are different data, and of the environments in which other data was made only those of locomotion
+    are D4RL's still.
+    """
+    if theirs.startswith("d4rl/"):
+        alike = family(ours) == family(theirs) and family(ours).partition("-")[0] in TASKS
+        return ours == theirs if ours.startswith("d4rl/") else alike
     return family(ours) == family(theirs)
 
 

@@ -3,13 +3,14 @@
 | quality | what |
 |---|---|
 | random | actions that are uniformly random (D4RL: of an untrained policy) |
-| medium | sampled actions of a policy that was stopped at about a third of an expert's return |
+| medium | sampled actions of a policy that was stopped at about a third of the return of D4RL's expert |
 | expert | sampled actions of a policy trained for long |
-| medium-expert | medium, then expert, as much of each |
+| medium-expert | medium, then expert, as much of each (where D4RL's medium ends with an episode, ours is cut) |
 | medium-replay | all that the training of the medium policy saw until it was stopped |
 
 The policies are this project's own (SAC), in `policies/`, each with the command that trained it. They are not D4RL's,
-and neither is the data, whose returns stand on its card. A seed gives the same bytes each time on one machine.
+and neither is the data, whose returns stand on its card: HalfCheetah's expert is weak, so that medium is no third of it
+(`python -m benchmarks.collect --list`). A seed gives the same bytes each time on one machine.
 """
 
 import json

@@ -267,7 +267,9 @@ def test_marked_ends_are_no_breaks(tmp_path):
     assert load(hdf5(tmp_path / "mine.hdf5", columns(trajectories(4, 4, 5, 3, 8)))).breaks == 0  # pieces are of 4 rows
 
 
-@pytest.mark.parametrize(("name", "words"), [("hopper-medium-expert-v0", "replay data"), ("antmaze-large-play-v0", "v1")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("hopper-medium-expert-v0", "replay data"), ("antmaze-large-play-v0", "v1")]
+)
 def test_what_is_known_to_be_wrong_with_a_file_is_said(name, words):
     assert any(words in line for line in validate(load(put_d4rl(name, columns(trajectories(5, 4))))))
 
@@ -320,9 +322,9 @@ def test_kitchen_without_timeouts_counts_to_280():
     arrays = columns(trajectories(600), "next_observations", "timeouts") | {"terminals": flags(600, 99, 599)}
     data = load(put_d4rl("kitchen-mixed-v0", arrays))
     # the row before 280 steps after the terminal at 99; D4RL's count starts at one there. 280 on is beyond the end
-    for data, skipped in ((data, 379), (load(data.name, exact_d4rl=True), 378)):
+    for found, skipped in ((data, 379), (load(data.name, exact_d4rl=True), 378)):
         kept = sorted(set(range(599)) - {skipped})
-        np.testing.assert_array_equal(transitions(data)[0], arrays["observations"][kept])
+        np.testing.assert_array_equal(transitions(found)[0], arrays["observations"][kept])
 
 
 def test_rewards_may_be_a_column_and_flags_of_any_type(tmp_path):
@@ -468,6 +470,12 @@ def test_reference_scores_and_evaluation_environment_of_minari(parts):
     name = in_minari("test/facts-v0", trajectories(5, 4), eval_env=parts, ref_min_score=10.0, ref_max_score=30.0)
     data = load(name)
     assert data.env_id == parts and data.score(15.0) == 25
+
+
+@pytest.mark.parametrize("description", ["made by hand", "[1]", None])
+def test_a_minari_dataset_of_ones_own_may_be_local(description):
+    in_minari("local/mine-v0", trajectories(5, 4), description=description)
+    assert len(load("local/mine-v0")) == 9 and not load("local/mine-v0").made
 
 
 def test_minari_without_an_environment():

@@ -271,12 +271,12 @@ def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
     bad["observations"][2, 1] = np.nan
     expert = write(tmp_path / "expert.hdf5", bad)
     small = {"dataset": path, "expert_trajectories": 2, "eval_episodes": 0}
-    with pytest.raises(UserError, match="^--expert-dataset .*expert.hdf5: the observation of transition 2 is not"):
+    with pytest.raises(UserError, match=r"^--expert-dataset .*expert.hdf5: the observation of transition 2 is not"):
         train("bc", expert_dataset=expert, **small)
     wide = write(tmp_path / "wide.hdf5", arrays(4))
     with pytest.raises(UserError, match="not of the same sizes"):
         train("bc", expert_dataset=wide, **small)
-    with pytest.raises(UserError, match="^--exact-d4rl is for files of D4RL's layout, which local/hopper-expert-v0"):
+    with pytest.raises(UserError, match=r"^--exact-d4rl is for files of D4RL's layout, which local/hopper-expert-v0"):
         train("bc", expert_dataset="local/hopper-expert-v0", exact_d4rl=True, **small)
 
 

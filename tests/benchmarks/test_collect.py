@@ -59,6 +59,14 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word(buffered, monkey
         assert process.stderr.read() == b"" and process.wait() == 141
 
 
+def same(data, other, *names):
+    """The same transitions in the same trajectories."""
+    for name in names or ("obs", "action", "reward", "terminated"):
+        assert getattr(data, name)[data.index].equal(getattr(other, name)[other.index]), name
+    assert data.obs[data.index + 1].equal(other.obs[other.index + 1])
+    assert data.trajectories().tolist() == other.trajectories().tolist()
+
+
 def test_a_dataset_is_what_minari_and_the_loader_read(place):
     make("hopper-random-v0", d4rl=place / "files")
     episodes = list(locomotion("hopper", "random", 0, 300))
@@ -71,10 +79,8 @@ def test_a_dataset_is_what_minari_and_the_loader_read(place):
         np.testing.assert_array_equal(ours.truncated, e.truncations)
     data, file = load("local/hopper-random-v0"), load(str(place / "files" / "hopper-random-v0.hdf5"))
     assert data.env_id == "Hopper-v5" and (data.low, data.high) == (-20.272305, 3234.3)
-    assert len(data) == len(file) == 300
-    for name in ("obs", "action", "reward", "terminated"):
-        assert getattr(data, name)[data.index].equal(getattr(file, name)[file.index])
-    assert data.obs[data.index + 1].equal(file.obs[file.index + 1])
+    assert len(data) == 300
+    same(data, file)
     assert len(data.trajectories()) == len(episodes)
     with h5py.File(place / "files" / "hopper-random-v0.hdf5") as f:
         assert f["timeouts"][:].sum() == sum(e.truncated[-1] for e in episodes)
@@ -92,18 +98,21 @@ def test_the_same_seed_gives_the_same_file(place, monkeypatch):
 def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     pytest.importorskip("gymnasium_robotics")
     pytest.importorskip("ogbench")
-    make("maze2d-umaze-v0")
+    make("maze2d-umaze-v0", d4rl=place)
     data = load("local/maze2d-umaze-v0")
     assert (data.env_id, data.obs_size, data.env_options) == ("PointMaze_UMaze-v3", 8, {})
     assert data.obs[:, :2].equal(data.obs[:, 4:6])  # what is achieved is the position
-    make("pointmaze-medium-stitch-v0", steps=2_000, npz=place)
+    same(data, load(str(place / "maze2d-umaze-v0.hdf5")))
+    make("pointmaze-medium-stitch-v0", steps=2_000, npz=place, d4rl=place)
     train, val = (load(f"local/pointmaze-medium-stitch-{name}v0") for name in ("", "val-"))
-    assert (len(train), len(val)) == (10 * 201, 201)
+    assert (len(train), len(val)) == (10 * 200, 200)
     venv = make_vec(train.env_id, 1, **train.env_options)
-    validate(train, venv.single_observation_space, venv.single_action_space)
+    assert not any("more than" in line for line in validate(train, venv.single_observation_space))
     file = load(str(place / "pointmaze-medium-stitch-v0.npz"))
-    assert len(file) == 10 * 200 and not file.rewarded
-    assert (place / "pointmaze-medium-stitch-v0-val.npz").exists()
+    assert not file.rewarded
+    same(train, file, "obs", "action", "terminated")
+    same(train, load(str(place / "pointmaze-medium-stitch-v0.hdf5")))
+    same(val, load(str(place / "pointmaze-medium-stitch-v0-val.npz")), "obs", "action", "terminated")
 
 
 def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
@@ -137,7 +146,7 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"names": ("hopper-good-v0",)}, "there is no recipe 'hopper-good-v0'"),
+        ({"names": ("hopper-good-v0",)}, "there is no recipe 'hopper-good-v0'; the closest names are hopper"),
         ({"seed": -1}, "--seed must be at least 0"),
         ({"npz": "x"}, "only recipes of OGBench's mazes"),
         ({"names": ("halfcheetah-medium-replay-v0",), "seed": 1}, "has the seed of its policy"),
@@ -163,6 +172,17 @@ def test_a_dataset_is_replaced_only_on_demand():
     assert load("local/hopper-random-v0").digest == first
     make("hopper-random-v0", seed=1, overwrite=True)
     assert load("local/hopper-random-v0").digest != first
+
+
+def test_files_are_replaced_only_on_demand_and_written_from_what_is_there(place, monkeypatch):
+    make("hopper-random-v0")
+    monkeypatch.setattr(collect, "gather", None)  # nothing is made anew
+    make("hopper-random-v0", d4rl=place)
+    same(load("local/hopper-random-v0"), load(str(place / "hopper-random-v0.hdf5")))
+    with pytest.raises(UserError, match=r"--d4rl: .*hopper-random-v0\.hdf5 is there already"):
+        make("hopper-random-v0", d4rl=place)
+    with pytest.raises(UserError, match="local/hopper-random-v0 is there already"):  # of another seed
+        make("hopper-random-v0", d4rl=place / "other", seed=1)
 
 
 def test_a_policy_is_taken_from_sac_on_its_task_only(place):
@@ -193,6 +213,7 @@ def test_a_card_says_what_is_in_a_dataset(place, capsys):
     assert lines["transitions"].startswith("300, 11 observations, 3 actions")
     assert lines["returns"].startswith(f"mean {data.returns().mean():,.1f}")
     assert lines["SHA-256"] == data.digest
+    assert "16.2 of a random and 3,392.8 of our expert policy" in lines["own"]
     assert (place / "cards" / "local-hopper-random-v0.png").stat().st_size > 10_000
 
 

@@ -259,6 +259,22 @@ def test_what_a_suite_says_is_the_default(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ("local/hopper-medium-v0", "d4rl/hopper-medium-v2", True),
+        ("d4rl/hopper-medium-v2", "d4rl/hopper-medium-v2", True),
+        ("d4rl/hopper-medium-v0", "d4rl/hopper-medium-v2", False),
+        ("d4rl/maze2d-umaze-v1", "d4rl/maze2d-umaze-v1", True),
+        ("local/maze2d-umaze-v0", "d4rl/maze2d-umaze-v1", False),
+        ("Hopper-v5", "Hopper-v4", True),
+        ("Hopper-v5", "Walker2d-v5", False),
+    ],
+)
+def test_published_scores_stand_beside_what_they_say_something_about(ours, theirs, expected):
+    assert report.comparable(ours, theirs) == expected
+
+
+@pytest.mark.parametrize(
     ("group", "count", "means"),
     [  # of BC, 10% BC, TD3+BC, AWAC, CQL, IQL, ReBRAC, SAC-N, EDAC, DT, as CORL's README gives them
         ("(halfcheetah|hopper|walker2d)", 9, (50.40, 69.29, 76.45, 79.39, 78.28, 81.63, 89.74, 83.52, 92.92, 73.84)),
