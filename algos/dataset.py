@@ -646,7 +646,7 @@ def _dataset(path: Path, name: str, columns: dict[str, Column], exact: bool, lim
         after = next(following)
         before = np.concatenate([last if len(last) else obs[:1], after[:-1]])
         apart = (before != obs).any(1)
-        breaks += np.count_nonzero(apart & ~np.append(part.start > 0 and ended[part.start - 1], ended[part])[:-1])
+        breaks += int((apart & ~np.append(part.start > 0 and ended[part.start - 1], ended[part])[:-1]).sum())
         if timeouts is not None:
             apart |= np.append(cut, timeouts[part])[:-1]
             cut = timeouts[part.stop - 1]

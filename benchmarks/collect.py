@@ -315,9 +315,12 @@ def make(recipe: Recipe, args: Args) -> None:
     """Makes the datasets of a recipe."""
     if (data := stored(recipe, args)) is not None:
         path = files(recipe.name, args)["d4rl"]
-        parts = ("observations", "actions", "rewards", "terminations", "truncations")
+        found = [
+            Episode(e.observations, e.actions, e.rewards, e.terminations, e.truncations, {})
+            for e in data.iterate_episodes()
+        ]
         try:
-            write_d4rl(recipe, path, [Episode(*(getattr(e, p) for p in parts), {}) for e in data.iterate_episodes()])
+            write_d4rl(recipe, path, found)
         except OSError as error:
             raise UserError(f"{recipe.name} cannot be written: {error}") from None
         if not args.quiet:
