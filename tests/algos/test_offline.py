@@ -267,6 +267,8 @@ def test_both_scripts_hide_as_many_trajectories(script, task, count):
 
 
 def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
+    import bc
+
     path, bad = write(tmp_path / "mine.hdf5", arrays()), arrays()
     bad["observations"][2, 1] = np.nan
     expert = write(tmp_path / "expert.hdf5", bad)
@@ -277,7 +279,7 @@ def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
     with pytest.raises(UserError, match="not of the same sizes"):
         train("bc", expert_dataset=wide, **small)
     with pytest.raises(UserError, match=r"^--exact-d4rl is for files of D4RL's layout, which local/hopper-expert-v0"):
-        train("bc", expert_dataset="local/hopper-expert-v0", exact_d4rl=True, **small)
+        bc.Args(expert_dataset="local/hopper-expert-v0", exact_d4rl=True, **small).check_task()
 
 
 def test_data_of_ants_fits_an_environment_with_contact_forces(tmp_path):

@@ -111,7 +111,9 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     file = load(str(place / "pointmaze-medium-stitch-v0.npz"))
     assert not file.rewarded
     same(train, file, "obs", "action", "terminated")
-    same(train, load(str(place / "pointmaze-medium-stitch-v0.hdf5")))
+    marked = load(str(place / "pointmaze-medium-stitch-v0.hdf5"))
+    same(train, marked)
+    assert not marked.breaks
     same(val, load(str(place / "pointmaze-medium-stitch-v0-val.npz")), "obs", "action", "terminated")
 
 
