@@ -70,7 +70,7 @@ class OfflineArgs(RunArgs):
         task = d4rl.tasks().get(self.known_as)
         if task and task.family in d4rl.APART and self.eval_episodes and not self.env_id:
             raise UserError(
-                f"--dataset {self.dataset}: today's {task.env_id} has other observations ({task.note}), so give "
+                f"--dataset {self.dataset}: no environment of today has its observations ({task.note}), so give "
                 "--eval-episodes 0"
             )
 
@@ -178,16 +178,16 @@ def begin(
             ) from None
         obs_space, act_space = venv.single_observation_space, venv.single_action_space
         venv.close()
-    found = [(data.name, validate(data, obs_space, act_space))]
+    warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
     if more is not None:
         with as_flag("--expert-dataset"):
-            found.append((more.name, validate(more, obs_space, act_space)))
+            warnings += [f"{more.name}: {warning}" for warning in validate(more, obs_space, act_space)]
         facts |= {"dataset_digest": data.digest}  # what follows is of both
         data = data.joined(more)
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
-    for name, warning in ((name, warning) for name, warnings in found for warning in warnings):
-        print(f"warning: {name}: {warning}", file=sys.stderr)
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
     if reward == "auto":

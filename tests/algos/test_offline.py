@@ -243,9 +243,10 @@ def test_what_a_run_of_d4rl_data_stores(tmp_path, train):
     assert (table["return"] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["antmaze-umaze-v2", "maze2d-umaze-v1", "kitchen-mixed-v0"])
+@pytest.mark.parametrize("name", ["antmaze-umaze-v2", "maze2d-umaze-v1", "maze2d-eval-umaze-v1", "kitchen-mixed-v0"])
 def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
-    with pytest.raises(UserError, match=r"has other observations \(not equivalent: .* give --eval-episodes 0"):
+    said = r"no environment of today has its observations \(not equivalent: .* give --eval-episodes 0"
+    with pytest.raises(UserError, match=said):
         OfflineArgs(dataset=f"d4rl/{name}").check_task()
     OfflineArgs(dataset=f"d4rl/{name}", eval_episodes=0).check_task()
     OfflineArgs(dataset=f"d4rl/{name}", env_id="Hopper-v5").check_task()
