@@ -54,8 +54,9 @@ class Args:
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default what the sweep's suite says"""
     published: tuple[Path, ...] = ()
     """published scores to show beside: corl, dsac_t, offline, sac_1m, stream_x, or CSVs"""
-    score: Literal["last", "mean", "max", "suite"] = "suite"
-    """headline score of a seed: last evaluation, mean or max of the last 10%; `suite`: as the sweep's suite says"""
+    score: Literal["last", "mean", "max", "best", "suite"] = "suite"
+    """headline score of a seed: last evaluation, mean or max of the last 10%, or best over training; `suite`: as the
+    sweep's suite says"""
     title: str = ""
     """heading; by default the suite's name"""
     mix: bool = False
@@ -274,8 +275,9 @@ def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[s
     )
     text = (
         f"Returns of {whose}: mean over seeds of each seed's score with a bootstrap interval, and the "
-        "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards. Curves show the mean "
-        f"over seeds, with a 95% interval where there are at most {figures.MOST_BANDS} of them."
+        "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
+        "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
+        f"there are at most {figures.MOST_BANDS} of them."
     )
     part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
     for task, curves in panels.items():

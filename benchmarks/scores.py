@@ -16,13 +16,14 @@ import pandas as pd
 
 from algos.errors import UserError
 from algos.run import difference, read_table
-from benchmarks.suite import SCORES, Score
+from benchmarks.suite import Score
 
 FEW_SEEDS = 5
 LABELS: dict[Score, str] = {
     "last": "last evaluation",
     "mean": "mean of last 10%",
     "max": "max over last 10%",
+    "best": "best over training",
 }
 
 
@@ -300,17 +301,18 @@ def _cut(found: Scores) -> None:
 
 
 def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
-    """Each seed's score by each definition: task, algorithm, seed, last, mean, max.
+    """Each seed's score by each definition: task, algorithm, seed, last, mean, max, best.
 
     The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; where an algorithm has none
-    there, its last one.
+    there, its last one. Best is over all evaluations.
     """
     end = table.groupby("task")["step"].transform("max")
     last = table.groupby(["task", "algorithm"])["step"].transform("max")
     late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     keys = ["task", "algorithm", "seed"]
-    scores = late.sort_values("step").groupby(keys)[column].agg(list(SCORES)).reset_index()
-    return scores
+    scores = late.sort_values("step").groupby(keys)[column].agg(["last", "mean", "max"])
+    scores["best"] = table.groupby(keys)[column].max()
+    return scores.reset_index()
 
 
 def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series:

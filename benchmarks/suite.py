@@ -8,7 +8,8 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
     total_steps = 50_000
     eval_every = 2_500
     eval_episodes = 10
-    score = "last"                  # headline score of a seed: "last" evaluation, "mean" or "max" of the last 10%
+    score = "last"                  # headline score of a seed: "last" evaluation, "mean" or "max" of the last 10%,
+                                    # or "best" over training
     references = "d4rl"             # optional: a table of benchmarks/references, or a CSV with task, low, high, source
     published = ["dsac_t"]          # optional: tables of benchmarks/published, or CSVs, shown beside the results
 
@@ -42,7 +43,7 @@ from envs.locomotion import QUALITIES, TASKS
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
-Score = Literal["last", "mean", "max"]
+Score = Literal["last", "mean", "max", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
 # what a suite says elsewhere, or what is the sweep's to choose
 TAKEN = (

@@ -53,7 +53,7 @@ def ten(*values: float) -> dict[int, dict[int, list[float]]]:
 # -- scores -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_three_final_scores():
+def test_the_four_final_scores():
     frame = table({step: {0: [float(step)] if step != 90 else [500.0]} for step in range(0, 201, 5)})
     frame = frame.assign(task="T", algorithm="a").drop(columns="episode")
     (row,) = scores.final_scores(frame).to_dict("records")  # the last 10%: 185, 190, 195, 200
@@ -61,7 +61,7 @@ def test_the_three_final_scores():
     frame.loc[frame["step"] == 190, "return"] = 900.0
     frame.loc[frame["step"] == 180, "return"] = 9_000.0  # too early
     (row,) = scores.final_scores(frame).to_dict("records")
-    assert (row["last"], row["max"]) == (200.0, 900.0)
+    assert (row["last"], row["max"], row["best"]) == (200.0, 900.0, 9_000.0)
 
 
 def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
