@@ -257,17 +257,17 @@ def improvement_part(results: Results, replications: int) -> Part:
 
 def task_part(results: Results, looks: dict[str, dict[str, str]], panels: dict[str, dict[str, figures.Curve]]) -> Part:
     normal = results.references is not None
-    columns = ["task", "algorithm", f"{LABELS[results.score]}", "95% interval", "std", "seeds", "steps"]
+    columns = ["task", "algorithm", LABELS[results.score], "95% interval", "std", *(["normalised"] if normal else [])]
     others = [s for s in SCORES if s != results.score]
-    table = Table([*columns, *(LABELS[s] for s in others), *(["normalised"] if normal else [])], [])
+    table = Table([*columns, "seeds", "steps", *(LABELS[s] for s in others)], [])
     for (task, algorithm), rows in results.tasks.groupby(["task", "algorithm"]):
         by = rows.set_index("score")
         row = by.loc[results.score]
         cells = [word(task), word(algorithm), number(row["mean"]), between(row["low"], row["high"]), number(row["std"])]
-        cells += [number(row["seeds"], 0), number(row["steps"], 0), *(number(by.loc[s, "mean"]) for s in others)]
         if normal:
             own = results.final[(results.final["task"] == task) & (results.final["algorithm"] == algorithm)]
             cells.append(number(own[f"{results.score}_normalised"].mean(), 3))
+        cells += [number(row["seeds"], 0), number(row["steps"], 0), *(number(by.loc[s, "mean"]) for s in others)]
         table.rows.append(cells)
     training = {protocol(config)["evaluation episodes"] == 0 for config in results.scores.sources}
     whose = " or of ".join(
