@@ -5,6 +5,9 @@ r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same envi
       --eval-every 5000 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
     python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
 
+results/iql_medium_expert is the same of local/halfcheetah-medium-expert-v0, with --eval-every 10000: two seeds of
+60,000 updates here, three of 100,000 there, reported with --mix, as far as both go.
+
 One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
 locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
 3e-4, batches of 256, rewards scaled to a range of returns of 1,000. What differs there: the actor's learning rate is

@@ -54,7 +54,7 @@ class Args:
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default what the sweep's suite says"""
     published: tuple[Path, ...] = ()
     """published scores to show beside: corl, dsac_t, offline, sac_1m, stream_x, or CSVs"""
-    score: Literal["last", "mean", "max", "best", "suite"] = "suite"
+    score: Literal[Score, "suite"] = "suite"
     """headline score of a seed: last evaluation, mean or max of the last 10%, or best over training; `suite`: as the
     sweep's suite says"""
     title: str = ""
