@@ -259,9 +259,10 @@ class Run:
                 for tensor, value in self.frozen:
                     tensor.copy_(value)
                 self.step += self.envs_per_run
-                self.episodes += self.envs.ended
+                ended = self.envs.take_ended() if hasattr(self.envs, "take_ended") else []  # a dataset has none
+                self.episodes += ended
                 if not self.evaluator:
-                    self.scored += self.envs.ended
+                    self.scored += ended
                 if self._due(self.args.log_every, before) or self.step >= self.args.total_steps:
                     self._flush()
                 self.seconds += time.perf_counter() - started

@@ -1,7 +1,6 @@
 """R x N environments from R seeds, as tensors with the run axis first, on the training device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -14,19 +13,7 @@ from torch import Tensor
 from envs.make import make_vec
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
-
-
-@dataclass(frozen=True)
-class Task:
-    """What an algorithm has to know of a task before it sees an observation."""
-
-    env_id: str
-    obs_shape: tuple[int, ...]
-    act_size: int  # action dimensions, or the number of actions if they are discrete
-    discrete: bool
-    low: tuple[float, ...]  # bounds of each action dimension; empty if discrete
-    high: tuple[float, ...]
-    limit: int  # steps after which an episode is cut; 0: never
+from envs.task import Episode, Task
 
 
 class Transition(NamedTuple):
@@ -42,20 +29,13 @@ class Transition(NamedTuple):
     valid: NDArray[np.bool_] | None  # [R, N], False where the step was a reset only; None: all are valid
 
 
-class Episode(NamedTuple):
-    """An ended episode; of an Atari game, a whole game and not a life."""
-
-    run: int
-    total: float  # undiscounted return
-    length: int
-
-
 class SeededEnvs:
     """N environments for each of R seeds.
 
-    `obs` [R, N, O] is what to act on next. A step is `send(action)`, which waits for the action only, and `receive()`,
-    which steps the environments and returns the transition: between the two, a GPU can be given work. The episodes that
-    a step ended are in `ended`. Environments of one seed depend on that seed alone.
+    `obs` [R, N, O] are the observations to act on next. A step is `send(action)`, which waits for the action only, and
+    `receive()`, which steps the environments and returns the transition: between the two, a GPU can be given work.
+    `take_ended` gives the episodes that ended. The environments of a run depend on its seed alone; runs with the same
+    seed see the same episodes as long as they act alike.
 
     Both of Gymnasium's automatic resets are handled: with same-step resets, next_obs is the final observation; with
     next-step resets, the step that only resets is marked as not valid.
@@ -118,7 +98,7 @@ class SeededEnvs:
         self.totals = np.zeros(self.venv.num_envs)
         self.lengths = np.zeros(self.venv.num_envs, np.int64)
         self.done = np.zeros(self.venv.num_envs, bool)
-        self.ended: list[Episode] = []
+        self._ended: list[Episode] = []
         self.reset()
 
     def reset(self, purpose: str = "train", *more: int) -> None:
@@ -195,8 +175,13 @@ class SeededEnvs:
         if games is not None:
             self.totals[done] = games[done]
         ids = np.flatnonzero(done)
-        self.ended = [Episode(int(i) // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
+        self._ended += [Episode(int(i) // self.envs_per_run, float(self.totals[i]), int(self.lengths[i])) for i in ids]
         self.totals[ids], self.lengths[ids] = 0, 0
+
+    def take_ended(self) -> list[Episode]:
+        """All episodes that ended since the last call, in the order in which they ended."""
+        ended, self._ended = self._ended, []
+        return ended
 
     @property
     def resumable(self) -> bool:
@@ -204,19 +189,23 @@ class SeededEnvs:
         return isinstance(self.venv, MujocoVectorEnv)
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Everything that `load_state_dict` needs, but for ended episodes: take these before the state is saved."""
         state = {"totals": self.totals, "lengths": self.lengths, "done": self.done, "obs": self.obs.cpu().numpy()}
         if isinstance(self.venv, MujocoVectorEnv):
             state |= {f"venv.{name}": array for name, array in self.venv.get_state().items()}
         return {name: torch.tensor(array) for name, array in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continues exactly where `state_dict` was taken; only for environments that are `resumable`."""
+        """Continues exactly where `state_dict` was taken; only for environments that are `resumable`.
+
+        Ended episodes that were not taken yet are dropped.
+        """
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
         assert isinstance(self.venv, MujocoVectorEnv)
         self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
         self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
         self.obs = state["obs"].to(self.device)
-        self.restarted = False
+        self.restarted, self._ended = False, []
 
     def close(self) -> None:
         self.venv.close()

@@ -10,7 +10,7 @@ import csv
 import io
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.seeded import Episode, Task
+from envs.task import Episode, Task
 
 LARGEST = 1e150  # magnitude of a cell: the sum of many squares is finite still
 UNSEEN = 0.05  # a true return is known where the rows after the series' end would weigh at most this share of its sum
@@ -289,7 +289,7 @@ class SeriesEnvs:
         known = np.arange(len(self.returns)) < self.known
         self.tables = [self._table(a) for a in (series.rows, series.cumulants(), self.returns * known, known)]
         self.position = 0
-        self.ended: list[Episode] = []
+        self._ended: list[Episode] = []
         self.reset()
 
     def _table(self, array: NDArray) -> Tensor:
@@ -306,19 +306,28 @@ class SeriesEnvs:
         """Goes to the next row."""
         self.position += 1
         self.restarted = False
-        self.ended = []
         sample = Sample(*(table[self.position] for table in self.tables))
         self.obs = sample.obs
         return sample
 
+    def add_ended(self, episodes: Iterable[Episode]) -> None:
+        """Adds scores of a stretch of the series, which are read like episodes that ended: a series has none itself."""
+        self._ended += episodes
+
+    def take_ended(self) -> list[Episode]:
+        """All that was added since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def state_dict(self) -> dict[str, Tensor]:
+        """Everything that `load_state_dict` needs, but for scores that were added: take these before it is saved."""
         return {"position": torch.tensor(self.position)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continues where `state_dict` was taken."""
+        """Continues where `state_dict` was taken. Scores that were not taken yet are dropped."""
         self.position = int(state["position"])
         self.obs = self.tables[0][self.position]
-        self.restarted = False
+        self.restarted, self._ended = False, []
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -38,8 +38,7 @@ from algos.plot import predictions
 from algos.random import generators
 from algos.run import Run, cli
 from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, packed
-from envs import Task
-from envs.seeded import Episode
+from envs import Episode, Task
 from envs.series import Sample, Series, SeriesEnvs, load_series
 
 Memory = Annotated[float, Range(0, 0.99999)]  # of exponential averages and sums, below 1
@@ -249,7 +248,7 @@ def main(args: Args) -> None:
         if step % args.eval_every == 0 or step == args.total_steps:
             begin = (step - 1) // args.eval_every * args.eval_every + 1
             truth = envs.returns[begin : min(step + 1, envs.known)]
-            envs.ended = score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2)
+            envs.add_ended(score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2))
 
 
 if __name__ == "__main__":

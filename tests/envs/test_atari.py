@@ -57,7 +57,7 @@ def test_a_life_ends_the_episode_and_only_a_game_starts_anew(game):
     for _ in range(10):
         step = envs.step(torch.zeros(1, 1, dtype=torch.long))
         seen.append((step.obs.item(), step.next_obs.item(), step.terminated.item()))
-        ended += [(e.run, e.total, e.length) for e in envs.ended]
+        ended += [(e.run, e.total, e.length) for e in envs.take_ended()]
     # FIRE is frame 1; the life is lost in frame 3, from where the next episode goes on without a step
     assert seen == [(1, 2, 0), (2, 3, 1), (3, 4, 0), (4, 5, 0), (5, 6, 1)] * 2
     assert ended == [(0, 1111110.0, 5)] * 2  # FIRE's own reward belongs to the game
@@ -68,7 +68,7 @@ def test_without_episodic_lives_only_the_game_ends(game):
     envs = SeededEnvs(game, [0], actions="discrete", episodic_life=False)
     ends = [envs.step(torch.zeros(1, 1, dtype=torch.long)).terminated.item() for _ in range(5)]
     assert ends == [0, 0, 0, 0, 1]
-    assert [e.total for e in envs.ended] == [1111110.0]
+    assert [e.total for e in envs.take_ended()] == [1111110.0]
 
 
 def test_a_seeded_reset_starts_a_game_even_after_a_lost_life(game):
@@ -89,7 +89,7 @@ def test_breakout_in_frames_and_whole_games():
         step = envs.step(torch.randint(4, (2, 1), generator=generator))
         totals += step.reward[:, 0]
         lives += step.terminated[:, 0]
-        for ended in envs.ended:
+        for ended in envs.take_ended():
             games += 1
             assert ended.total == totals[ended.run] and lives[ended.run] == 5
             totals[ended.run], lives[ended.run] = 0, 0

@@ -56,11 +56,37 @@ def test_episode_returns_and_lengths():
     for k, step in enumerate(play(envs, 21), 1):
         totals += step.reward[:, 0]
         if k % 7:
-            assert envs.ended == []
+            assert envs.take_ended() == []
         else:
-            assert [(e.run, e.length) for e in envs.ended] == [(0, 7), (1, 7)]
-            assert [e.total for e in envs.ended] == pytest.approx(totals.tolist(), rel=1e-5)
+            ended = envs.take_ended()
+            assert [(e.run, e.length) for e in ended] == [(0, 7), (1, 7)]
+            assert [e.total for e in ended] == pytest.approx(totals.tolist(), rel=1e-5)
             totals.zero_()
+
+
+def test_no_episode_of_several_steps_is_lost_and_none_is_given_twice():
+    envs, other = (SeededEnvs("Hopper-v5", [0, 1], 2) for _ in range(2))
+    one_by_one = []
+    for _ in play(other, 120):
+        one_by_one += other.take_ended()
+    list(play(envs, 120))
+    assert envs.take_ended() == one_by_one and len(one_by_one) > 8
+    assert envs.take_ended() == []
+
+
+def test_runs_of_one_seed_see_the_same_episodes():
+    envs, alone = SeededEnvs("Hopper-v5", [4, 4, 2], 2), SeededEnvs("Hopper-v5", [4], 2)
+    action, ends = torch.ones(3, 2, 3), 0
+    for _ in range(60):
+        step, other = envs.step(action), alone.step(action[:1])
+        for ours, theirs in zip(step[:-1], other[:-1], strict=True):
+            assert torch.equal(ours[0], ours[1]) and torch.equal(ours[:1], theirs)
+        assert not torch.equal(step.next_obs[0], step.next_obs[2])
+        ended = envs.take_ended()
+        first, second = ([(e.total, e.length) for e in ended if e.run == run] for run in (0, 1))
+        assert first == second == [(e.total, e.length) for e in alone.take_ended()]
+        ends += len(first)
+    assert ends
 
 
 class Counter(gym.Env):
@@ -99,7 +125,7 @@ def test_both_conventions_of_automatic_reset_give_the_same_transitions(registere
     for step in play(envs, steps):
         if step.valid is None or step.valid[0, 0]:
             seen.append((step.obs[0, 0, 0].item(), step.next_obs[0, 0, 0].item(), step.terminated[0, 0].item()))
-        ended += [(e.total, e.length) for e in envs.ended if e.run == 0]
+        ended += [(e.total, e.length) for e in envs.take_ended() if e.run == 0]
     assert seen == [(0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 4, 1)] * 3
     assert ended == [(4.0, 4)] * 3
 
@@ -108,11 +134,13 @@ def test_both_conventions_of_automatic_reset_give_the_same_transitions(registere
 def test_restored_environments_go_on_exactly(env_id):
     envs, other = SeededEnvs(env_id, [0, 4], 2), SeededEnvs(env_id, [0, 4], 2)
     list(play(envs, 37))
+    list(play(other, 90))  # another history, whose episodes are forgotten
+    envs.take_ended()
     other.load_state_dict(envs.state_dict())
     assert torch.equal(envs.obs, other.obs)
     for a, b in zip(play(envs, 80), play(other, 80), strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a[:-1], b[:-1], strict=True))
-        assert envs.ended == other.ended
+        assert envs.take_ended() == other.take_ended()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +156,7 @@ def test_restored_environments_go_on_exactly(env_id):
 )
 def test_what_is_known_of_a_task(task, options):
     envs = SeededEnvs(task.env_id, [0], actions="any", **options)
-    assert envs.task == task
+    assert envs.task == task and envs.task.obs_size == envs.obs_size == task.obs_shape[0]
     assert envs.obs.shape == (1, 1, task.obs_shape[0]) and envs.act_size == task.act_size
     assert envs.action_low.tolist() == list(task.low) and envs.action_high.tolist() == list(task.high)
 
@@ -192,7 +220,7 @@ def test_restarted_marks_episodes_begun_without_a_step():
     envs.receive()
     assert not envs.restarted
     envs.step(torch.zeros(1, 1, 3))  # ends the episode: its successor was begun by a step
-    assert envs.ended and not envs.restarted
+    assert envs.take_ended() and not envs.restarted
     other.load_state_dict(envs.state_dict())
     assert not other.restarted
     envs.reset("resume", 2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from envs import Episode
 from envs.series import Series, SeriesEnvs, load_series, seasons, seen
 
 TINY = Series("tiny", ("a", "y"), np.array([[5, 0], [6, 2], [7, 4], [8, 8], [9, 6], [4, 10.0]]), "y")
@@ -40,6 +41,18 @@ def test_a_stream_goes_on_where_it_was():
     assert not other.restarted and torch.equal(envs.obs, other.obs)
     for ours, theirs in zip(envs.receive(), other.receive(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_scores_that_were_added_are_given_once():
+    envs = SeriesEnvs(TINY, [0, 0], discount=0.1)
+    scores = [Episode(run, 0.5 + run, 2) for run in range(2)]
+    envs.add_ended(scores[:1])
+    envs.receive()
+    envs.add_ended(scores[1:])
+    assert envs.take_ended() == scores and envs.take_ended() == []
+    envs.add_ended(scores)
+    envs.load_state_dict(envs.state_dict())
+    assert envs.take_ended() == []
 
 
 def test_seasons_is_what_it_says():

@@ -1,0 +1,31 @@
+"""A task, as an algorithm sees it, and an episode that ended."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Task:
+    """The sizes and bounds that an agent needs before it sees an observation."""
+
+    env_id: str
+    obs_shape: tuple[int, ...]
+    act_size: int  # dimensions of an action, or the number of actions if they are discrete
+    discrete: bool
+    low: tuple[float, ...]  # bounds of each action dimension; empty if discrete
+    high: tuple[float, ...]
+    limit: int  # number of steps after which an episode is cut; 0: never
+
+    @property
+    def obs_size(self) -> int:
+        """The number of values in one observation."""
+        return math.prod(self.obs_shape)
+
+
+class Episode(NamedTuple):
+    """One episode that ended. In an Atari game, an episode is a whole game and not one life."""
+
+    run: int
+    total: float  # undiscounted return
+    length: int  # in steps
