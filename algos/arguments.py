@@ -1,21 +1,28 @@
-"""Types of arguments that say which values they take; `check` refuses others."""
+"""Types of arguments that say which values they take, which hyperparameters may differ between runs, and defaults by domain."""
 
 import math
-from dataclasses import dataclass
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from algos.errors import UserError
+from algos.per_run import PerRun
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from `low` to `high`, both included unless `above` or `below` exclude the lower or the upper one."""
+    """The numbers from `low` to `high`, both included unless `above` or `below` exclude the lower or the upper one.
+
+    `why` is added to the sentence that refuses a number.
+    """
 
     low: float
     high: float = math.inf
     above: bool = False
     below: bool = False
+    why: str = ""
 
     def __contains__(self, value: float) -> bool:
         if not math.isfinite(value):
@@ -27,41 +34,84 @@ class Range:
     def __str__(self) -> str:
         if self.high == math.inf:
             return f"be {'above' if self.above else 'at least'} {self.low:g}"
+        if self.high == self.low:
+            return f"be {self.low:g}"
         return f"lie in {'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
 
 
+class MayVary:
+    """Marks a hyperparameter that changes no shape and no control flow, so that it may differ between runs."""
+
+
+Tunable = Annotated[T, MayVary()]
+
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1)]
-Step = Annotated[float, Range(0, 1, above=True)]  # of an average
-Rate = Annotated[float, Range(0, above=True)]  # of learning
-Share = Annotated[float, Range(0, 1, below=True)]  # of units that dropout leaves out
+PositiveFraction = Annotated[float, Range(0, 1, above=True)]
+FractionBelowOne = Annotated[float, Range(0, 1, below=True)]
 Widths = Annotated[tuple[int, ...], Range(1)]
 
-# arguments that may be left out, to be filled in before an algorithm sees them
-AUTO: Any = None
-if TYPE_CHECKING:
-    AutoCount = int
-    AutoFraction = float
-    AutoNatural = int
-    AutoRate = float
-    AutoShare = float
-else:
-    AutoCount, AutoFraction, AutoNatural, AutoRate = Count | None, Fraction | None, Natural | None, Rate | None
-    AutoShare = Share | None
+
+def flag(name: str) -> str:
+    """The name of an argument on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def tunable(args_type: type) -> list[str]:
+    """The names of the hyperparameters that may differ between runs."""
+    hints = get_type_hints(args_type, include_extras=True)
+    return [name for name, hint in hints.items() if any(isinstance(extra, MayVary) for extra in get_args(hint)[1:])]
 
 
 def check(args: Any) -> None:
     """Raises UserError for the first field of a dataclass that is out of the range in its type."""
     for name, hint in get_type_hints(type(args), include_extras=True).items():
         value = getattr(args, name)
-        if NoneType in get_args(hint) and value is not None:  # an argument that may be left out
-            hint = next(kind for kind in get_args(hint) if kind is not NoneType)
-        if get_origin(hint) is not Annotated:
+        if isinstance(value, PerRun):  # whose numbers were checked one by one
             continue
-        for bounds in get_args(hint)[1:]:
-            if isinstance(bounds, Range) and value == () != getattr(type(args), name):  # a default () means something
-                raise UserError(f"--{name.replace('_', '-')} takes at least one number")
+        for bounds in ranges(hint):
+            if value == () != getattr(type(args), name):  # a default () means something
+                raise UserError(f"{flag(name)} takes at least one number")
             for number in value if isinstance(value, tuple) else [value]:
-                if isinstance(bounds, Range) and number not in bounds:
-                    raise UserError(f"--{name.replace('_', '-')} must {bounds}, got {number}")
+                check_number(name, number, bounds)
+
+
+def ranges(hint: Any) -> list[Range]:
+    """The ranges in a type."""
+    return [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)] if get_origin(hint) is Annotated else []
+
+
+def check_number(name: str, number: float, bounds: Range) -> None:
+    """Raises UserError if a number is out of an argument's range."""
+    if number not in bounds:
+        raise UserError(f"{flag(name)} must {bounds}, got {number}" + (f": {bounds.why}" if bounds.why else ""))
+
+
+# -- defaults by domain ------------------------------------------------------------------------------------------------
+
+
+def by_domain(default: T, **domains: T) -> T:
+    """A default that is another one where the task's name, one of its words or its domain is a key of `domains`.
+
+    It is a number or a text like any other, namely `default`, shows all of its values in `--help`, and becomes the
+    task's own value by `for_domain`.
+    """
+    kind = type(default)
+
+    def show(_: Any) -> str:
+        return ", ".join([str(default), *(f"{domain} {value}" for domain, value in domains.items())])
+
+    members = {"__str__": show, "__repr__": show, "domains": domains, "default": default}
+    return type("ByDomain", (kind,), members)(default)
+
+
+def for_domain(args: Any, words: Iterable[str]) -> None:
+    """Puts in a dataclass, for each default by domain that it holds, the value for the first word that it knows."""
+    words = list(words)
+    for field in fields(args):
+        value = getattr(args, field.name)
+        if type(value).__name__ == "ByDomain":
+            known = [value.domains[word] for word in words if word in value.domains]
+            setattr(args, field.name, known[0] if known else value.default)

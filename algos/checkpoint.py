@@ -8,15 +8,13 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from algos.errors import UserError
-from algos.optim import Adam
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -29,34 +27,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(part, path)
 
 
-def tensors_of(part: Any) -> dict[str, Tensor]:
-    """The state of a tensor, of an object with `state_dict`, or of an object whose attributes are such."""
-    if isinstance(part, Tensor):
-        return {"": part.detach()}
-    if hasattr(part, "state_dict"):
-        return part.state_dict()
-    return {f"{name}.{key}".rstrip("."): value for name, p in _members(part) for key, value in tensors_of(p).items()}
+class Stateful(Protocol):
+    """Something with a state of tensors: a module, random numbers, a replay buffer, environments."""
 
+    def state_dict(self) -> dict[str, Tensor]: ...
 
-def load_tensors(part: Any, state: dict[str, Tensor]) -> None:
-    """Puts back, in place, what `tensors_of` gave."""
-    if isinstance(part, Tensor):
-        with torch.no_grad():
-            part.copy_(state[""])
-    elif hasattr(part, "load_state_dict"):
-        part.load_state_dict(state)
-    else:
-        for name, p in _members(part):
-            load_tensors(p, _below(state, name))
-
-
-def _members(part: Any) -> list[tuple[str, Any]]:
-    kinds = (Tensor, nn.Module, Adam)
-    return [(name, value) for name, value in vars(part).items() if isinstance(value, kinds)]
-
-
-def _below(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    return {key[len(name) + 1 :]: value for key, value in state.items() if key == name or key.startswith(name + ".")}
+    def load_state_dict(self, state: dict[str, Tensor], /) -> Any: ...
 
 
 class Checkpoints:
@@ -65,12 +41,12 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def save(self, step: int, parts: dict[str, Any], facts: dict[str, Any], keep: int = 2) -> None:
+    def save(self, step: int, parts: dict[str, Stateful], facts: dict[str, Any], keep: int = 2) -> None:
         """Writes the state of all parts and some facts (JSON); removes checkpoints but the newest `keep`."""
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"{step:012d}.safetensors"
         part = path.with_name(path.name + ".part")
-        tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in tensors_of(p).items()}
+        tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in p.state_dict().items()}
         save_file(tensors, part)
         with open(part, "rb+") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -82,7 +58,7 @@ class Checkpoints:
             if other.name not in kept:
                 other.unlink()
 
-    def load(self, parts: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    def load(self, parts: dict[str, Stateful]) -> tuple[dict[str, Any] | None, list[str]]:
         """Restores the newest sound checkpoint: its facts, and a sentence for each damaged one, which is removed.
 
         The facts are None if there is no checkpoint at all; raises UserError if there are only damaged ones.
@@ -92,8 +68,8 @@ class Checkpoints:
             file = path.with_suffix(".safetensors")
             try:
                 facts = json.loads(path.read_text())
-                with open(file, "rb") as stream:
-                    if hashlib.file_digest(stream, "sha256").hexdigest() != facts["sha256"]:
+                with open(file, "rb") as data:
+                    if hashlib.file_digest(data, "sha256").hexdigest() != facts["sha256"]:
                         raise ValueError("its digest does not match")
                 state = load_file(file)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -102,7 +78,7 @@ class Checkpoints:
             for name, part in parts.items():
                 tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
                 if tensors or not facts["final"]:
-                    load_tensors(part, tensors)
+                    part.load_state_dict(tensors)
             for damaged in self._newest_first():
                 if damaged > path:
                     damaged.unlink()

@@ -64,7 +64,7 @@ class Variant:
         return self.result
 
 
-def fast(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
+def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
     """On CUDA the function compiled and captured; on a CPU itself, or compiled if asked for; itself if `eager`.
 
     Raises UserError where a compiler is needed and missing.

@@ -1,11 +1,12 @@
-"""Evaluation: episodes of every seed, all at once, in environments of their own."""
+"""Evaluation: episodes of every run, all at once, in environments of their own."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
 from torch import Tensor
 
 from envs import make_vec
@@ -13,94 +14,140 @@ from envs.mujoco import TASKS
 from envs.seeding import sub_seed
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
-Foresee = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-TAIL = 0.05  # weight of the unseen rest of a return from which on the return does not count as observed
+TAIL = 0.05  # greatest weight of the unseen rest of a return that counts as observed
+Maker = Callable[[int], VectorEnv]  # makes that many environments of one task
+# obs [R, episodes, O], and where there are goals, goal [R, episodes, G] -> action [R, episodes, A]
+Policy = Callable[..., Tensor]
+# obs [R, episodes, O], noise [R, episodes, A] -> action, its predicted value, and the entropy bonus of the state
+PredictValues = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+class Score(NamedTuple):
+    """One episode of an evaluation."""
+
+    task: str  # empty where the environment has one task only
+    total: float  # undiscounted return
+    length: int
+    success: bool | None  # at the last step; None where the environment does not tell
+
+
+def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
+    """Makes environments of that id; finished MuJoCo episodes cost nothing more, as they are not reset."""
+    mode = AutoresetMode.DISABLED if env_id in TASKS else AutoresetMode.SAME_STEP
+    return lambda count: make_vec(env_id, count, autoreset_mode=mode, threads=threads, **options)
 
 
 class Evaluator:
-    """`episodes` episodes of each of R seeds; each evaluation starts from fresh states that depend on seed and step."""
+    """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
+
+    `make` makes the environments, or for each of several tasks, by name, its own. If resets tell a `goal`, policies get
+    it as their second argument; if steps tell `success`, that of an episode's last step is kept.
+    """
 
     def __init__(
-        self,
-        env_id: str,
-        seeds: Sequence[int],
-        episodes: int,
-        device: torch.device,
-        threads: int | None = None,
-        **options: Any,
+        self, make: Maker | Mapping[str, Maker], seeds: Sequence[int], episodes: int, device: torch.device | str = "cpu"
     ):
-        self.seeds, self.episodes, self.device = seeds, episodes, device
+        self.seeds, self.episodes, self.device = list(seeds), episodes, torch.device(device)
         self.dtype = torch.get_default_dtype()
-        # without automatic resets, a finished MuJoCo episode costs nothing more
-        mode = AutoresetMode.DISABLED if env_id in TASKS else AutoresetMode.SAME_STEP
-        self.venv = make_vec(env_id, len(seeds) * episodes, autoreset_mode=mode, threads=threads, **options)
+        makers = make if isinstance(make, Mapping) else {"": make}
+        self.venvs = {task: new(len(self.seeds) * episodes) for task, new in makers.items()}
 
     @torch.no_grad()
-    def __call__(self, policy: Callable[[Tensor], Tensor], step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Runs a policy, obs [R, episodes, O] -> action [R, episodes, A]: returns and lengths, each [R, episodes]."""
+    def __call__(self, policy: Policy, step: int) -> list[list[Score]]:
+        """Runs a policy: the episodes of each run, task by task."""
         shape = (len(self.seeds), self.episodes)
-        totals, lengths = np.zeros(shape), np.zeros(shape, int)
-        for reward, running, _ in self._rollout(policy, "evaluation", step):
-            totals += reward
-            lengths += running
-        return totals, lengths
+        scores: list[list[Score]] = [[] for _ in self.seeds]
+        for task, venv in self.venvs.items():
+            totals, lengths = np.zeros(shape), np.zeros(shape, int)
+            success: NDArray | None = None
+            for moment in self._episodes(venv, policy, f"evaluation {task}".strip(), step):
+                totals += moment.reward
+                lengths += moment.running
+                if moment.success is not None:
+                    success = np.where(moment.running, moment.success, False if success is None else success)
+            for run, own in enumerate(scores):
+                for e in range(self.episodes):
+                    succeeded = None if success is None else bool(success[run, e])
+                    own.append(Score(task, float(totals[run, e]), int(lengths[run, e]), succeeded))
+        return scores
 
     @torch.no_grad()
-    def values(self, foresee: Foresee, discount: float, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def values(self, predict: PredictValues, discount: NDArray, step: int) -> tuple[NDArray, NDArray]:
         """Predicted action values against the discounted returns that followed: means over visited states, each [R].
 
-        `foresee` maps obs [R, episodes, O] and standard normal noise [R, episodes, A] to an action, the value predicted
-        for it, and what the value counts at this state besides the reward (an entropy bonus, or zeros). The return is
-        r_t + discount (bonus_t+1 + r_t+1 + discount (bonus_t+2 + ...)). A state whose return is cut by the time limit
-        counts only where the unseen rest weighs at most 5%; a seed without such a state gets NaN.
+        `predict` maps obs [R, episodes, O] and standard normal noise [R, episodes, A] to an action, the value predicted
+        for it, and what the value counts at this state besides the reward (an entropy bonus, or zeros); `discount` is
+        [R]. The return is r_t + discount (bonus_t+1 + r_t+1 + discount (bonus_t+2 + ...)). A state whose return is cut
+        by the time limit counts only where the unseen rest weighs at most 5%; a run without such a state gets NaN.
         """
+        (venv,) = self.venvs.values()
         rngs = [np.random.default_rng(sub_seed(s, "value", step)) for s in self.seeds]
-        act_size = int(np.prod(self.venv.single_action_space.shape or (1,)))
-        foreseen = []
+        act_size = int(np.prod(venv.single_action_space.shape or (1,)))
+        predictions = []
 
         def act(obs: Tensor) -> Tensor:
             noise = np.stack([rng.standard_normal((self.episodes, act_size)) for rng in rngs])
-            action, *value_and_bonus = foresee(obs, torch.as_tensor(noise, dtype=self.dtype).to(self.device))
-            foreseen.append(torch.stack(value_and_bonus))
+            action, *value_and_bonus = predict(obs, torch.as_tensor(noise, dtype=self.dtype).to(self.device))
+            predictions.append(torch.stack(value_and_bonus))
             return action
 
-        reward, running, terminated = (np.stack(x) for x in zip(*self._rollout(act, "value", step), strict=True))
-        predicted, bonus = torch.stack(foreseen).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
+        moments = list(self._episodes(venv, act, "value", step))
+        reward, running, terminated = (np.stack([m[i] for m in moments]) for i in range(3))
+        predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
+        factor = discount[:, None]
         observed, counts = np.zeros_like(reward), running.copy()
         total, tail, goes_on = np.zeros(reward.shape[1:]), np.ones(reward.shape[1:]), np.zeros(reward.shape[1:], bool)
         for t in range(len(reward) - 1, -1, -1):
             following = np.where(goes_on, bonus[t + 1] + total, 0.0) if t + 1 < len(reward) else 0.0
-            observed[t] = total = reward[t] + discount * following
-            tail = np.where(terminated[t], 0.0, discount * np.where(goes_on, tail, 1.0))
+            observed[t] = total = reward[t] + factor * following
+            tail = np.where(terminated[t], 0.0, factor * np.where(goes_on, tail, 1.0))
             counts[t] &= tail <= TAIL
             goes_on = running[t]
         means = np.full((2, len(self.seeds)), np.nan)
         for run in range(len(self.seeds)):  # one by one: a sum over all would round by the number of runs
-            if (own := counts[:, run]).any():
-                means[:, run] = predicted[:, run][own].mean(), observed[:, run][own].mean()
+            if (visited := counts[:, run]).any():
+                means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
 
-    def _rollout(
-        self, act: Callable[[Tensor], Tensor], purpose: str, step: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """One episode in every environment: yields reward, whether the episode was going on, and terminated.
-
-        Each is [R, episodes]; rewards are 0 after an episode's end.
-        """
+    def _episodes(self, venv: VectorEnv, act: Policy, purpose: str, step: int) -> Iterator["Moment"]:
+        """One episode in every environment, step by step."""
         shape = (len(self.seeds), self.episodes)
         seeds = [sub_seed(s, purpose, step, e) % 2**31 for s in self.seeds for e in range(self.episodes)]
-        obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
+        obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
+        goals = [self._tensor(np.stack(list(infos["goal"])))] if "goal" in infos else []
         running = np.ones(shape, bool)
         for _ in range(LONGEST):
-            tensor = torch.as_tensor(obs.reshape(*shape, -1), dtype=self.dtype).to(self.device)
-            action = torch.nan_to_num(act(tensor)).cpu().numpy()
-            action = action.reshape(self.venv.action_space.shape).astype(self.venv.action_space.dtype, copy=False)
-            obs, reward, terminated, truncated, _ = self.venv.step(action)
+            action = torch.nan_to_num(act(self._tensor(obs), *goals)).cpu().numpy()
+            action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
+            obs, reward, terminated, truncated, infos = venv.step(action)
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
-            yield np.where(running, reward.reshape(shape), 0.0), running.copy(), terminated & running
+            success = success_of(infos, terminated | truncated)
+            yield Moment(np.where(running, reward.reshape(shape), 0.0), running.copy(), terminated & running, success)
             running &= ~(terminated | truncated)
             if not running.any():
                 return
 
+    def _tensor(self, array: NDArray) -> Tensor:
+        return torch.as_tensor(array.reshape(len(self.seeds), self.episodes, -1), dtype=self.dtype).to(self.device)
+
     def close(self) -> None:
-        self.venv.close()
+        for venv in self.venvs.values():
+            venv.close()
+
+
+class Moment(NamedTuple):
+    """One step of all environments, each [R, episodes]."""
+
+    reward: NDArray  # 0 after an episode's end
+    running: NDArray[np.bool_]  # whether the episode was going on
+    terminated: NDArray[np.bool_]
+    success: NDArray | None  # None where the environment does not tell
+
+
+def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None:
+    """Whether each environment [R, episodes] tells success; that of an ended episode stands beside its last step."""
+    last = infos.get("final_info", {})
+    if "success" not in infos and "success" not in last:
+        return None
+    now = np.asarray(infos.get("success", np.zeros(done.size)), float).reshape(done.shape)
+    return np.where(done, np.asarray(last["success"], float).reshape(done.shape), now) if "success" in last else now

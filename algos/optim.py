@@ -2,85 +2,155 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from algos.per_run import PerRun
 
-class Adam:
-    """`torch.optim.Adam` by a direct call of its fused kernel; elementwise, so that one optimiser serves all runs.
+Schedule = Callable[[Tensor], Tensor]  # number of steps done -> factor of the learning rate
 
-    It costs a quarter of the original's Python per step, and a compiler can trace it. With `decay_steps`, the learning
-    rate falls to 0 within so many steps, along half a cosine.
+
+def cosine(total: int) -> Schedule | None:
+    """A factor that falls from 1 to 0 along half a cosine within `total` steps and stays there; none if `total` is 0."""
+    return (lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps / total).clamp(max=1.0)))) if total else None
+
+
+def per_run(x: Tensor, like: Tensor) -> Tensor:
+    """x [R] as a tensor [R, 1, ...] with as many axes as `like`."""
+    return x.view(-1, *[1] * (like.dim() - 1))
+
+
+class Adam(nn.Module):
+    """`torch.optim.Adam` for parameters [R, ...], with the state of each run apart.
+
+    Learning rate `lr` and `weight_decay` are numbers or differ between runs (PerRun); weight decay is added to the
+    gradients, or with `decoupled` to the steps, as in AdamW. The rate is multiplied by a `schedule` of the run's number of
+    steps. With `max_norm`, the gradients of a run are scaled down to at most that norm, over all parameters together.
+
+    It calls torch's fused kernel directly, which costs a quarter of the original's Python for each step, or once for each
+    run where runs differ; a compiler traces the formula instead.
     """
+
+    steps: Tensor
 
     def __init__(
         self,
         parameters: Iterable[Tensor],
-        lr: float,
+        lr: float | PerRun,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        decay_steps: int = 0,
+        *,
+        weight_decay: float | PerRun = 0.0,
+        decoupled: bool = False,
+        schedule: Schedule | None = None,
+        max_norm: float | PerRun | None = None,
     ):
-        self.parameters = list(parameters)
-        self.lr, self.betas, self.eps, self.decay_steps = lr, betas, eps, decay_steps
-        self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
-        self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
-        self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
+        super().__init__()
+        self.variables = tuple(parameters)  # in a tuple: they are their network's, not this module's
+        self.lr, self.betas, self.eps, self.schedule, self.max_norm = lr, betas, eps, schedule, max_norm
+        self.weight_decay, self.decoupled = weight_decay, decoupled
+        runs, device = len(self.variables[0]), self.variables[0].device
+        self.register_buffer("steps", torch.zeros(runs, dtype=torch.float32, device=device))
+        for i, p in enumerate(self.variables):
+            self.register_buffer(f"mean{i}", torch.zeros_like(p, requires_grad=False))
+            self.register_buffer(f"square{i}", torch.zeros_like(p, requires_grad=False))
+        # whether all runs make the same steps, so that one call of the kernel serves them all
+        self.alike = not (isinstance(lr, PerRun) or isinstance(weight_decay, PerRun))
 
-    @torch.no_grad()
-    def step(self, gradients: list[Tensor]) -> None:
-        """Moves the parameters against `gradients`, one for each."""
-        rate = self.rate()
-        torch._foreach_add_(self.steps, 1)
-        if torch.compiler.is_compiling():
-            self._formula(gradients, rate)
-            return
-        torch._fused_adam_(
-            self.parameters, gradients, self.means, self.squares, [], self.steps,
-            lr=rate, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps, amsgrad=False,
-            maximize=False,
-        )  # fmt: skip
-
-    def rate(self) -> Any:
-        """The learning rate of the next step: a number, or a tensor if it falls."""
-        if not self.decay_steps:
-            return self.lr
-        share = (self.steps[0] / self.decay_steps).clamp(max=1.0)
-        return 0.5 * self.lr * (1 + torch.cos(math.pi * share))
-
-    def _formula(self, gradients: list[Tensor], lr: Any) -> None:
-        """The same in single operations, for a compiler to fuse; it cannot trace the fused kernel."""
-        beta1, beta2 = self.betas
-        for p, g, mean, square, step in zip(
-            self.parameters, gradients, self.means, self.squares, self.steps, strict=True
-        ):
-            mean.lerp_(g, 1 - beta1)
-            square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            step = step.to(p.dtype)  # -expm1(step log beta) is 1 - beta^step with all its digits
-            rate = lr / -torch.expm1(step * math.log(beta1))
-            p.sub_(rate * mean / ((square / -torch.expm1(step * math.log(beta2))).sqrt() + self.eps))
-
-    def minimise(self, loss: Tensor) -> None:
-        """One step on the losses [R] of all runs."""
-        self.step(self.gradients(loss))
+    def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
+        """One step on the losses [R] of all runs, or of those where `active` [R] is True."""
+        self.step(self.gradients(loss), active)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Gradients of the losses [R] with respect to this optimiser's parameters only.
 
         The losses are summed, so every run gets exactly the gradient that it would have alone.
         """
-        return [g.contiguous() for g in torch.autograd.grad(loss.sum(), self.parameters)]  # the kernel takes no other
+        gradients = torch.autograd.grad(loss.sum(), self.variables)
+        return [g.contiguous() for g in gradients]  # the kernel takes no other
 
-    def state_dict(self) -> dict[str, Tensor]:
-        parts = {"mean": self.means, "square": self.squares, "step": self.steps}
-        return {f"{name}.{i}": tensor for name, tensors in parts.items() for i, tensor in enumerate(tensors)}
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], active: Tensor | None = None) -> None:
+        """Moves the parameters against `gradients`, one for each; runs where `active` [R] is False stand still."""
+        if self.max_norm is not None:
+            gradients = self._clipped(gradients)
+        if active is not None:
+            self.alike = False
+        means, squares = self._buffers_of("mean"), self._buffers_of("square")
+        if torch.compiler.is_compiling():
+            self._formula(gradients, means, squares, active)
+            return
+        rates = self.rate()
+        self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        if self.alike:
+            self._kernel(self.variables, gradients, means, squares, self.steps[0], rates, self.weight_decay)
+            return
+        decays = numbers(self.weight_decay, len(self.steps))
+        moving = [True] * len(self.steps) if active is None else active.tolist()
+        for run, rate in enumerate(numbers(rates, len(self.steps))):
+            if moving[run]:
+                rows = ([x[run] for x in tensors] for tensors in (self.variables, gradients, means, squares))
+                self._kernel(*rows, self.steps[run], rate, decays[run])
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.state_dict().items():
-            tensor.copy_(state[name])
+    def rate(self) -> Any:
+        """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
+        if self.schedule is None:
+            return self.lr
+        return self.lr * self.schedule(self.steps[0] if self.alike else self.steps)  # type: ignore[operator]
+
+    def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any):
+        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        kernel(
+            variables, gradients, means, squares, [], [step] * len(variables), lr=rate, beta1=self.betas[0],
+            beta2=self.betas[1], weight_decay=decay, eps=self.eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def _formula(
+        self, gradients: list[Tensor], means: list[Tensor], squares: list[Tensor], active: Tensor | None
+    ) -> None:
+        """The same in single operations, for a compiler to fuse; it cannot trace the fused kernel."""
+        beta1, beta2 = self.betas
+        rate = self.rate()
+        self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        for p, g, mean, square in zip(self.variables, gradients, means, squares, strict=True):
+            step = (self.steps[0] if self.alike else per_run(self.steps, p)).to(p.dtype)
+            lr = per_run(rate, p) if isinstance(rate, Tensor) and rate.dim() else rate
+            old = (p.clone(), mean.clone(), square.clone()) if active is not None else ()
+            if self.decoupled:
+                p.sub_(lr * self.weight_decay * p)
+            elif not (isinstance(self.weight_decay, float) and self.weight_decay == 0):
+                g = g + self.weight_decay * p
+            mean.lerp_(g, 1 - beta1)
+            square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            # -expm1(step log beta) is 1 - beta^step with all its digits
+            scaled = lr / -torch.expm1(step * math.log(beta1)) * mean
+            p.sub_(scaled / ((square / -torch.expm1(step * math.log(beta2))).sqrt() + self.eps))
+            if active is not None:
+                for new, before in zip((p, mean, square), old, strict=True):
+                    new.copy_(torch.where(per_run(active, new), new, before))
+
+    def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Gradients scaled so that the norm of each run is at most `max_norm`, as `clip_grad_norm_` does it."""
+        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+        factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)  # type: ignore[operator]
+        return [g * per_run(factor, g) for g in gradients]
+
+    def _buffers_of(self, name: str) -> list[Tensor]:
+        return [getattr(self, f"{name}{i}") for i in range(len(self.variables))]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.alike = self.alike and bool((self.steps == self.steps[0]).all())
+
+
+def numbers(values: Any, count: int) -> list[float]:
+    """A number for each of `count` runs, from one number for all or one for each."""
+    if isinstance(values, PerRun) or (isinstance(values, Tensor) and values.dim()):
+        return values.tolist()
+    return [float(values)] * count
 
 
 class Target(nn.Module):
@@ -88,17 +158,20 @@ class Target(nn.Module):
 
     net: Any
 
-    def __init__(self, online: nn.Module, tau: float):
+    def __init__(self, online: nn.Module, tau: float | PerRun):
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
-        self.frozen: list[Tensor] = list(self.net.parameters())
-        self.online: list[Tensor] = list(online.parameters())
+        self.online = tuple(online.parameters())  # in a tuple: they are not this module's
         self.tau = tau
 
-    def forward(self, *inputs: Tensor):
+    def forward(self, *inputs: Tensor) -> Any:
         return self.net(*inputs)
 
     @torch.no_grad()
     def update(self) -> None:
         """target <- (1 - tau) target + tau online"""
-        torch._foreach_lerp_(self.frozen, self.online, self.tau)
+        frozen = list(self.net.parameters())
+        if isinstance(self.tau, PerRun):
+            torch._foreach_lerp_(frozen, self.online, [self.tau.like(p) for p in frozen])
+        else:
+            torch._foreach_lerp_(frozen, self.online, self.tau)

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a run's own seed only, drawn in blocks so that a step costs no launch per run."""
+"""Random numbers that depend on a run's own seed only, drawn in blocks so that a step costs no launch for each run."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from torch import Tensor
 
 from envs.seeding import sub_seed
 
-BLOCK = 1 << 18  # numbers of one refill of one run: 1 MB
+BLOCK = 1 << 18  # numbers that one run draws at once: 1 MB
 
 
 def generators(seeds: Sequence[int], name: str, device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """One generator a run, for one purpose."""
+    """One generator for each run, for one purpose."""
     return [torch.Generator(device).manual_seed(sub_seed(seed, name)) for seed in seeds]
 
 
-class Stream:
-    """An endless sequence of draws [R, *shape]: `stream()` gives the next one.
+class Draws:
+    """An endless sequence of random tensors [R, *shape]: calling it gives the next one.
 
-    `kind` is "normal" (standard normal), "uniform" ([0, 1)) or "integer" ([0, 2^63), reduce it modulo what you need).
-    Each run has a generator of its own; a block of draws is filled by one launch per run and handed out slice by slice.
-    The length of a block depends on the shape alone, because the numbers that a generator gives depend on how many are
-    asked for at once.
+    `kind` is "normal" (standard normal), "uniform" ([0, 1)) or "integers" ([0, 2^63), to be reduced modulo a number).
+    Each run has a generator of its own; a block of tensors is filled by one launch for each run and handed out slice by
+    slice. The length of a block depends on the shape alone, because the numbers that a generator gives depend on how
+    many are asked for at once.
     """
 
     def __init__(
@@ -30,17 +30,17 @@ class Stream:
     ):
         self.generators = generators(seeds, name, device)
         self.kind = kind
-        dtype = torch.int64 if kind == "integer" else torch.get_default_dtype()
-        draws = max(1, min(1024, BLOCK // math.prod(shape)))
-        self.block = torch.empty(len(seeds), draws, *shape, dtype=dtype, device=device)
+        dtype = torch.int64 if kind == "integers" else torch.get_default_dtype()
+        count = max(1, min(1024, BLOCK // math.prod(shape)))
+        self.block = torch.empty(len(seeds), count, *shape, dtype=dtype, device=device)
         self._fill()
 
     def __call__(self) -> Tensor:
         if self.used == self.block.shape[1]:
             self._fill()
-        draw = self.block[:, self.used]
+        tensor = self.block[:, self.used]
         self.used += 1
-        return draw
+        return tensor
 
     def _fill(self) -> None:
         self.before = torch.stack([g.get_state() for g in self.generators])
@@ -62,3 +62,40 @@ class Stream:
             generator.set_state(saved.clone())  # a view into a larger tensor makes torch crash
         self._fill()
         self.used = int(state["used"])
+
+
+class Random:
+    """All random numbers of R runs: endless sequences, each with a name of its own.
+
+    Runs with the same seed, such as the settings of a grid, see the same numbers. Its state is part of a checkpoint.
+    Raises ValueError if a name is taken, because two sequences of one name would give the same numbers.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        self.seeds, self.device = list(seeds), torch.device(device)
+        self.sequences: dict[str, Draws] = {}
+
+    def normal(self, name: str, *shape: int) -> Draws:
+        """Standard normal numbers [R, *shape]."""
+        return self._sequence(name, shape, "normal")
+
+    def uniform(self, name: str, *shape: int) -> Draws:
+        """Numbers [R, *shape] from [0, 1)."""
+        return self._sequence(name, shape, "uniform")
+
+    def integers(self, name: str, *shape: int) -> Draws:
+        """Integers [R, *shape] from [0, 2^63), to be reduced modulo a number."""
+        return self._sequence(name, shape, "integers")
+
+    def _sequence(self, name: str, shape: tuple[int, ...], kind: str) -> Draws:
+        if name in self.sequences:
+            raise ValueError(f"there is a sequence of random numbers named {name!r} already: choose another name")
+        self.sequences[name] = draws = Draws(self.seeds, name, shape, kind, self.device)
+        return draws
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"{name}.{key}": t for name, draws in self.sequences.items() for key, t in draws.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, draws in self.sequences.items():
+            draws.load_state_dict({key: state[f"{name}.{key}"] for key in ("generators", "used")})

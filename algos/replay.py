@@ -1,24 +1,40 @@
 """Replay memory with a run axis, on the training device."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from algos.errors import UserError
-from envs.seeded import Transition
+from envs import Task
 
 
 class Batch(NamedTuple):
     """Transitions of every run; next_obs is the true next observation, never the one after a reset."""
 
     obs: Tensor  # [R, B, O]
-    action: Tensor  # [R, B, A]
+    action: Tensor  # [R, B, A], or int64 [R, B] if actions are discrete
     reward: Tensor  # [R, B]
     next_obs: Tensor  # [R, B, O]
     terminated: Tensor  # [R, B], 1.0 where the task ended the episode; a time limit does not count
+
+
+class Transitions(Protocol):
+    """Anything with the fields of a Batch, such as a step of environments or the steps of a model."""
+
+    @property
+    def obs(self) -> Tensor: ...
+    @property
+    def action(self) -> Tensor: ...
+    @property
+    def reward(self) -> Tensor: ...
+    @property
+    def next_obs(self) -> Tensor: ...
+    @property
+    def terminated(self) -> Tensor: ...
 
 
 class ReplayBuffer:
@@ -28,41 +44,47 @@ class ReplayBuffer:
     Raises UserError if the device has not enough free memory for all of it.
     """
 
-    def __init__(self, runs: int, capacity: int, obs_size: int, act_size: int, device: torch.device | str = "cpu"):
-        self.runs, self.capacity = runs, capacity
-        self.widths = (obs_size, act_size, 1, obs_size, 1)
+    def __init__(self, runs: int, capacity: int, task: Task, device: torch.device | str = "cpu"):
+        self.runs, self.capacity, self.discrete = runs, capacity, task.discrete
+        self.widths = (task.obs_size, 1 if task.discrete else task.act_size, 1, task.obs_size, 1)
         width = sum(self.widths)
-        need = runs * capacity * width * torch.get_default_dtype().itemsize
+        self.nbytes = runs * capacity * width * torch.get_default_dtype().itemsize
         device = torch.device(device)
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-        if need > 0.9 * free:
+        if self.nbytes > 0.9 * free:
             raise UserError(
-                f"--buffer-size {capacity} needs {need / 2**30:.1f} GiB for {runs} seeds on {device}, where "
+                f"--buffer-size {capacity} needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on {device}, where "
                 f"{free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
             )
         self.rows = torch.empty(runs, capacity, width, device=device)
         self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
         self.offsets = torch.arange(runs, device=device)[:, None] * capacity
 
-    def add(self, step: Transition) -> None:
-        """Adds a step [R, N, …] of all environments, but for transitions that are not valid."""
-        rows = torch.cat([step.obs, step.action, step.reward[..., None], step.next_obs, step.terminated[..., None]], -1)
-        count = rows.shape[1]
+    def add(self, batch: Transitions, valid: NDArray[np.bool_] | None = None) -> None:
+        """Adds transitions [R, N, ...], without those that are not `valid` [R, N].
+
+        A step of environments says itself which of its transitions are valid.
+        """
+        valid = getattr(batch, "valid", None) if valid is None else valid
+        action = batch.action.reshape(*batch.reward.shape, -1)
+        rows = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]
+        packed = torch.cat([part.to(self.rows.dtype) for part in rows], -1)
+        count = packed.shape[1]
         if count > self.capacity:
             raise UserError(f"--buffer-size must hold one step of {count} environments, got {self.capacity}")
         start = int(self.added[0]) % self.capacity
-        if step.valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
-            self.rows[:, start : start + count] = rows
+        if valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
+            self.rows[:, start : start + count] = packed
             self.added += count
             return
-        valid = np.ones((self.runs, count), bool) if step.valid is None else step.valid
-        run, column = np.nonzero(valid)
-        slot = (self.added[run] + (np.cumsum(valid, 1) - 1)[run, column]) % self.capacity
-        r, c, s = (torch.from_numpy(i).to(self.rows.device) for i in (run, column, slot))
-        self.rows[r, s] = rows[r, c]
+        valid = np.ones((self.runs, count), bool) if valid is None else valid
+        run, place = np.nonzero(valid)
+        slot = (self.added[run] + (np.cumsum(valid, 1) - 1)[run, place]) % self.capacity
+        r, p, s = (torch.from_numpy(i).to(self.rows.device) for i in (run, place, slot))
+        self.rows[r, s] = packed[r, p]
         self.added += valid.sum(1)
 
-    def indices(self, integers: Tensor) -> Tensor:
+    def choose(self, integers: Tensor) -> Tensor:
         """Turns random integers [R, B] from [0, 2^63) into indices [R, B] of filled rows."""
         filled = np.minimum(self.added, self.capacity)
         if (filled == filled[0]).all():
@@ -73,6 +95,8 @@ class ReplayBuffer:
         """The transitions at `indices` [R, B] of each run."""
         rows = self.rows.view(-1, self.rows.shape[-1]).index_select(0, (indices + self.offsets).view(-1))
         obs, action, reward, next_obs, terminated = rows.view(*indices.shape, -1).split(self.widths, -1)
+        if self.discrete:
+            action = action.squeeze(-1).long()
         return Batch(obs, action, reward.squeeze(-1), next_obs, terminated.squeeze(-1))
 
     def state_dict(self) -> dict[str, Tensor]:

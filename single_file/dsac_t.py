@@ -24,19 +24,23 @@ Results lie in runs/<env>/dsac_t/<variant>/, one row per seed and evaluation epi
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algos.arguments import Count, Fraction, Rate, Step, Widths
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, Widths
+from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
+from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
-from algos.run import Run, RunArgs, cli
-from envs import SeededEnvs
+from algos.run import Run
+from envs import Task
 
 
 @dataclass
@@ -51,32 +55,44 @@ class Args(RunArgs):
     """steps with the initial policy before learning"""
     env_steps_per_update: Count = 1
     """environment steps per update, as environments of each seed (paper: 20)"""
-    discount: Fraction = 0.99
+    discount: Tunable[Fraction] = 0.99
     """gamma (the authors' later script for Hopper: 0.999)"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of target networks and running statistics"""
-    actor_lr: Rate = 1e-4
+    actor_lr: Tunable[Positive] = 1e-4
     """learning rate of the actor"""
-    critic_lr: Rate = 1e-4
+    critic_lr: Tunable[Positive] = 1e-4
     """learning rate of the critics"""
-    temperature_lr: Rate = 3e-4
+    temperature_lr: Tunable[Positive] = 3e-4
     """learning rate of the log temperature"""
     actor_delay: Count = 2
-    """actor, temperature and targets move at every so many updates"""
+    """number of updates after which actor, temperature and targets move"""
     loss: Literal["paper", "huber"] = "paper"
     """critic loss: the one of the published results, or the repository's since July 2025"""
     hidden: Widths = (256, 256, 256)
     """widths of the hidden layers of actor and critics"""
 
 
+class Draws(NamedTuple):
+    """Standard normal numbers of one update."""
+
+    next_action: Tensor  # [R, B, A], for the target policy
+    action: Tensor  # [R, B, A]
+    returns: Tensor  # [R, 2, B], for a return of each critic
+
+
 class Actor(nn.Module):
     """Squashed Gaussian policy: obs [R, B, O] -> mean, log_std, each [R, B, A]."""
 
-    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), envs.obs_size, hidden, 2 * envs.act_size, F.gelu)
-        self.scale = (envs.action_high - envs.action_low) / 2  # [A]
-        self.bias = (envs.action_high + envs.action_low) / 2
+        self.net = MLP((runs,), task.obs_size, hidden, 2 * task.act_size, F.gelu)
+        low, high = torch.tensor(task.low), torch.tensor(task.high)
+        self.register_buffer("scale", (high - low) / 2, persistent=False)  # [A]
+        self.register_buffer("bias", (high + low) / 2, persistent=False)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.net(obs).chunk(2, -1)
@@ -98,9 +114,9 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin Gaussians over the soft return: obs [R, B, O], action [R, B, A] -> mean, std, each [R, 2, B]."""
 
-    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), envs.obs_size + envs.act_size, hidden, 2, F.gelu)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 2, F.gelu)
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         mean, raw_std = self.net(torch.cat([obs, action], -1)[:, None]).unbind(-1)
@@ -134,16 +150,19 @@ def huber_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Te
     return (ratio * (error + std_gradient * std)).mean(-1)
 
 
-class DSACT:
+class DSACT(Agent):
     """Actor, twin critics, their targets, temperature and running statistics of R runs."""
 
-    def __init__(self, args: Args, run: Run, replay: ReplayBuffer):
-        self.args, self.replay = args, replay
+    running_std: Tensor  # [R, 2, 1]
+    updates: Tensor  # number of updates
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
         self.distributional_loss = {"paper": paper_loss, "huber": huber_loss}[args.loss]
-        self.target_entropy = -float(run.envs.act_size)
-        self.actor = run.initialise("actor", Actor(run.runs, run.envs, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, run.envs, args.hidden))
-        self.log_alpha = torch.ones(run.runs, device=run.device, requires_grad=True)  # 1: alpha starts at e
+        self.target_entropy = -float(task.act_size)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.log_alpha = nn.Parameter(torch.ones(self.runs, device=device))  # 1: alpha starts at e
 
         self.actor_adam = Adam(self.actor.parameters(), lr=args.actor_lr)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
@@ -151,19 +170,20 @@ class DSACT:
         self.target_actor = Target(self.actor, args.tau)
         self.target_critic = Target(self.critic, args.tau)
 
-        self.running_std = torch.zeros(run.runs, 2, 1, device=run.device)
-        self.updates = torch.zeros((), device=run.device)
+        self.register_buffer("running_std", torch.zeros(self.runs, 2, 1, device=device))
+        self.register_buffer("updates", torch.zeros((), device=device))
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         """A sampled action for each observation: obs [R, N, O], noise [R, N, A] -> [R, N, A]."""
         return self.actor.sample(obs, noise)[0]
 
-    def exploit(self, obs: Tensor) -> Tensor:
-        """The deterministic action for each observation."""
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The deterministic action for each observation: obs [R, N, O] -> [R, N, A]."""
         return self.actor.mode(obs)
 
-    def foresee(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A sampled action [R, N, A], the soft value predicted for it, and the entropy bonus, each [R, N]."""
         action, log_prob = self.actor.sample(obs, noise)
         return action, self.critic(obs, action)[0].amin(1), -self.log_alpha.exp()[:, None] * log_prob
@@ -189,9 +209,9 @@ class DSACT:
         mean_target, sample_target = self.targets(batch, noise, z)
         mean, std = self.critic(batch.obs, batch.action)
         with torch.no_grad():
-            batch_std = std.mean(-1, keepdim=True)
-            tau = torch.where(self.updates == 0, 1.0, self.args.tau)  # the first update sets it
-            self.running_std.copy_((1 - tau) * self.running_std + tau * batch_std)
+            batch_std, tau = std.mean(-1, keepdim=True), self.args.tau
+            moved = (1 - tau) * self.running_std + tau * batch_std
+            self.running_std.copy_(torch.where(self.updates == 0, batch_std, moved))  # the first update sets it
             self.updates.add_(1)
         loss = self.distributional_loss(mean, std, mean_target, sample_target, self.running_std)
         metrics = {
@@ -212,16 +232,22 @@ class DSACT:
         """-log alpha (log pi(a|s) + target entropy): losses [R]."""
         return -self.log_alpha * (log_prob + self.target_entropy)
 
-    def update(self, indices: Tensor, noise: Tensor, z: Tensor, actor_due: bool) -> dict[str, Tensor]:
-        """One update from the minibatch at `indices` [R, B] with `noise` [R, 2, B, A] and `z` [R, 2, B].
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        batch_size = self.args.batch_size
+        normal = random.normal("update", 2, batch_size, self.task.act_size)
+        returns = random.normal("return", 2, batch_size)
+        return lambda: Draws(*normal().unbind(1), returns())
 
-        All gradients are taken at the parameters from before the update; where the actor is due, targets move too.
+    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+        """One update, in which all gradients are taken at the parameters from before it; gives metrics [R].
+
+        Where the actor is due, temperature and targets move too.
         """
-        batch = self.replay.gather(indices)
-        critic_loss, metrics = self.critic_loss(batch, noise[:, 0], z)
+        critic_loss, metrics = self.critic_loss(batch, draws.next_action, draws.returns)
         critic_gradients = self.critic_adam.gradients(critic_loss)
         if actor_due:
-            actor_loss, log_prob = self.actor_loss(batch.obs, noise[:, 1])
+            actor_loss, log_prob = self.actor_loss(batch.obs, draws.action)
             self.actor_adam.minimise(actor_loss)
             self.alpha_adam.minimise(self.alpha_loss(log_prob))
             metrics |= {"actor_loss": actor_loss.detach(), "entropy": -log_prob}
@@ -235,23 +261,23 @@ class DSACT:
 
 
 def main(args: Args) -> None:
-    run = Run(args, "dsac_t", envs_per_run=args.env_steps_per_update)
-    envs, per_update = run.envs, args.env_steps_per_update
-    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.obs_size, envs.act_size, run.device)
-    agent = DSACT(args, run, replay)
-    act, update = run.fast(agent.explore), run.fast(agent.update)
+    run = Run(args, "dsac_t")
+    per_update = args.env_steps_per_update
+    envs = run.environments(per_update)
+    agent = DSACT(run.args, envs.task, run.seeds, run.device)
+    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
+    noise = run.random.normal("action", per_update, envs.act_size)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
 
-    action_noise = run.stream("action", per_update, envs.act_size)
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    noise = run.stream("update", 2, args.batch_size, envs.act_size)
-    z = run.stream("return", 2, args.batch_size)
-
-    run.compare_values(agent.foresee, args.discount)
-    for step in run.steps(agent.exploit, agent=agent, replay=replay):
-        envs.send(act(envs.obs, action_noise()))
+    act = run.compiled(agent.act)
+    update = run.compiled(lambda indices, *rest: agent.update(replay.gather(indices), *rest))
+    run.compare_values(agent.predict_values, run.args.discount)
+    run.learn(agent, replay=replay, keep=("replay",) if args.keep_replay else ())
+    for step in run.steps(agent.policy, stride=per_update):
+        envs.send(act(envs.obs, noise()))
         if (stored := step - per_update) >= args.learning_starts:
             k = (stored - args.learning_starts) // per_update  # updates done before this one
-            run.log(update(replay.indices(choice()), noise(), z(), k % args.actor_delay == 0))
+            run.log(update(replay.choose(choice()), draws(), k % args.actor_delay == 0))
         replay.add(envs.receive())
 
 

@@ -15,17 +15,22 @@ Results lie in runs/<env>/sac/<variant>/, one row per seed and evaluation episod
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import Count, Fraction, Rate, Step, Widths
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, Widths
+from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
+from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
-from algos.run import Run, RunArgs, cli
-from envs import SeededEnvs
+from algos.run import Run
+from envs import Task
 
 
 @dataclass
@@ -38,30 +43,42 @@ class Args(RunArgs):
     """transitions per update and seed"""
     learning_starts: Count = 5_000
     """uniformly random steps before learning"""
-    discount: Fraction = 0.99
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the target critics"""
-    actor_lr: Rate = 3e-4
+    actor_lr: Tunable[Positive] = 3e-4
     """learning rate of the actor"""
-    critic_lr: Rate = 1e-3
+    critic_lr: Tunable[Positive] = 1e-3
     """learning rate of the critics"""
-    temperature_lr: Rate = 1e-3
+    temperature_lr: Tunable[Positive] = 1e-3
     """learning rate of the log temperature"""
     actor_delay: Count = 2
-    """every so many updates, actor and temperature take so many steps"""
+    """number of updates after which actor and temperature learn, and number of steps that they make then"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
+
+
+class Draws(NamedTuple):
+    """Standard normal numbers of one update; D is the actor's delay."""
+
+    next_action: Tensor  # [R, B, A]
+    action: Tensor  # [R, D, B, A], for the actor's steps
+    temperature_action: Tensor  # [R, D, B, A], for the temperature's steps
 
 
 class Actor(nn.Module):
     """Squashed Gaussian policy: obs [R, B, O] -> mean, log_std, each [R, B, A]."""
 
-    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), envs.obs_size, hidden, 2 * envs.act_size)
-        self.scale = (envs.action_high - envs.action_low) / 2  # [A]
-        self.bias = (envs.action_high + envs.action_low) / 2
+        self.net = MLP((runs,), task.obs_size, hidden, 2 * task.act_size)
+        low, high = torch.tensor(task.low), torch.tensor(task.high)
+        self.register_buffer("scale", (high - low) / 2, persistent=False)  # [A]
+        self.register_buffer("bias", (high + low) / 2, persistent=False)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.net(obs).chunk(2, -1)
@@ -83,23 +100,23 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin soft action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, envs: SeededEnvs, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), envs.obs_size + envs.act_size, hidden, 1)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
 
 
-class SAC:
+class SAC(Agent):
     """Actor, twin critics and temperature of R runs."""
 
-    def __init__(self, args: Args, run: Run, replay: ReplayBuffer):
-        self.args, self.replay = args, replay
-        self.target_entropy = -float(run.envs.act_size)
-        self.actor = run.initialise("actor", Actor(run.runs, run.envs, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, run.envs, args.hidden))
-        self.log_alpha = torch.zeros(run.runs, device=run.device, requires_grad=True)
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.target_entropy = -float(task.act_size)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.log_alpha = nn.Parameter(torch.zeros(self.runs, device=device))
 
         self.actor_adam = Adam(self.actor.parameters(), lr=args.actor_lr)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
@@ -107,15 +124,16 @@ class SAC:
         self.target_critic = Target(self.critic, args.tau)
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         """A sampled action for each observation: obs [R, N, O], noise [R, N, A] -> [R, N, A]."""
         return self.actor.sample(obs, noise)[0]
 
-    def exploit(self, obs: Tensor) -> Tensor:
-        """The deterministic action for each observation."""
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The deterministic action for each observation: obs [R, N, O] -> [R, N, A]."""
         return self.actor.mode(obs)
 
-    def foresee(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A sampled action [R, N, A], the soft value predicted for it, and the entropy bonus, each [R, N]."""
         action, log_prob = self.actor.sample(obs, noise)
         return action, self.critic(obs, action).amin(1), -self.log_alpha.exp()[:, None] * log_prob
@@ -143,18 +161,27 @@ class SAC:
             _, log_prob = self.actor.sample(obs, noise)
         return -self.log_alpha.exp() * (log_prob.mean(-1) + self.target_entropy)
 
-    def update(self, indices: Tensor, noise: Tensor, actor_due: bool) -> dict[str, Tensor]:
-        """One update from the minibatch at `indices` [R, B] with `noise` [R, 1 + 2 actor_delay, B, A]."""
-        batch = self.replay.gather(indices)
-        critic_loss, value = self.critic_loss(batch, noise[:, 0])
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        normal = random.normal("update", 1 + 2 * self.args.actor_delay, self.args.batch_size, self.task.act_size)
+
+        def draw() -> Draws:
+            noise = normal()
+            return Draws(noise[:, 0], noise[:, 1::2], noise[:, 2::2])
+
+        return draw
+
+    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+        """One update of the critics and, where they are due, of actor and temperature; gives metrics [R]."""
+        critic_loss, value = self.critic_loss(batch, draws.next_action)
         self.critic_adam.minimise(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "value": value}
 
         if actor_due:
             for i in range(self.args.actor_delay):
-                actor_loss, entropy = self.actor_loss(batch.obs, noise[:, 1 + 2 * i])
+                actor_loss, entropy = self.actor_loss(batch.obs, draws.action[:, i])
                 self.actor_adam.minimise(actor_loss)
-                alpha_loss = self.alpha_loss(batch.obs, noise[:, 2 + 2 * i])
+                alpha_loss = self.alpha_loss(batch.obs, draws.temperature_action[:, i])
                 self.alpha_adam.minimise(alpha_loss)
             metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": self.log_alpha.detach().exp()}
 
@@ -164,23 +191,23 @@ class SAC:
 
 def main(args: Args) -> None:
     run = Run(args, "sac")
-    envs = run.envs
-    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.obs_size, envs.act_size, run.device)
-    agent = SAC(args, run, replay)
-    act, update = run.fast(agent.explore), run.fast(agent.update)
+    envs = run.environments()
+    agent = SAC(run.args, envs.task, run.seeds, run.device)
+    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
+    uniform = run.random.uniform("random_action", 1, envs.act_size)
+    noise = run.random.normal("action", 1, envs.act_size)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
 
-    uniform = run.stream("random_action", 1, envs.act_size, kind="uniform")
-    action_noise = run.stream("action", 1, envs.act_size)
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    noise = run.stream("update", 1 + 2 * args.actor_delay, args.batch_size, envs.act_size)
-
-    run.compare_values(agent.foresee, args.discount)
-    for step in run.steps(agent.exploit, agent=agent, replay=replay):
+    act = run.compiled(agent.act)
+    update = run.compiled(lambda indices, *rest: agent.update(replay.gather(indices), *rest))
+    run.compare_values(agent.predict_values, run.args.discount)
+    run.learn(agent, replay=replay, keep=("replay",) if args.keep_replay else ())
+    for step in run.steps(agent.policy):
         if step <= args.learning_starts:
             envs.send(torch.lerp(envs.action_low, envs.action_high, uniform()))
         else:
-            envs.send(act(envs.obs, action_noise()))
-            run.log(update(replay.indices(choice()), noise(), step % args.actor_delay == 0))
+            envs.send(act(envs.obs, noise()))
+            run.log(update(replay.choose(choice()), draws(), step % args.actor_delay == 0))
         replay.add(envs.receive())
 
 

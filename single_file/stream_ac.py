@@ -17,17 +17,24 @@ a run goes on learning anywhere, without the task.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Rate
-from algos.nn import initialise
-from algos.random import generators
-from algos.run import Run, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, column, packed, time_limit
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Natural, Positive, Tunable
+from algos.cli import cli
+from algos.learner import learner_file
+from algos.normalise import RewardScaler
+from algos.obgd import ObGD
+from algos.optim import per_run
+from algos.random import Draws, Random
+from algos.run import Run
+from algos.sparse import Network
+from algos.stream import Features, Hidden, Step, StreamArgs, time_limit
 from envs import Task
 
 
@@ -39,11 +46,11 @@ class Args(StreamArgs):
     """environment steps of each run; officially 2M with continuous actions, else 500k, with images 10M"""
     eval_every: Count = 50_000
     """environment steps over which the returns of training episodes make one score"""
-    kappa_critic: Rate = 2.0
+    kappa_critic: Tunable[Positive] = 2.0
     """kappa of ObGD, the bound of the critic's steps"""
-    kappa_actor: Rate = 3.0
+    kappa_actor: Tunable[Positive] = 3.0
     """kappa of ObGD, the bound of the actor's steps"""
-    entropy: Fraction = 0.01
+    entropy: Tunable[Fraction] = 0.01
     """tau, the weight of the policy's entropy"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 128 128, with discrete actions 32 32, MinAtar 128, Atari 256"""
@@ -51,31 +58,32 @@ class Args(StreamArgs):
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
 
 
-class StreamAC:
+class StreamAC(Agent):
     """Actor and critic of R runs, with all that a streaming learner remembers of its stream."""
 
-    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
-        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
+    state: Tensor  # [R, features], on which the action was drawn
+    action: Tensor
+    output: Tensor
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
         images = len(task.obs_shape) == 3
         hidden = args.hidden or (() if images else (32, 32) if task.discrete else (128, 128))
         outputs = task.act_size if task.discrete else 2 * task.act_size
 
-        self.features = Features(runs, task).to(device)
-        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
-        self.actor = Network(runs, self.features.out_shape, hidden, outputs)
-        self.critic = Network(runs, self.features.out_shape, hidden, 1)
-        for name, network in (("actor", self.actor), ("critic", self.critic)):
-            initialise(network, runs, generators(seeds, name))
-            network.to(device)
+        self.features = Features(self.runs, task).to(device)
+        self.reward_scaler = RewardScaler(self.runs, args.discount).to(device)
+        self.actor = self.initialise("actor", Network(self.runs, self.features.out_shape, hidden, outputs))
+        self.critic = self.initialise("critic", Network(self.runs, self.features.out_shape, hidden, 1))
         decay = args.discount * args.trace
         self.actor_obgd = ObGD(self.actor, args.kappa_actor, decay, args.lr, args.adaptive)
         self.critic_obgd = ObGD(self.critic, args.kappa_critic, decay, args.lr, args.adaptive)
 
-        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
-        shape, dtype = ((runs,), torch.int64) if task.discrete else ((runs, task.act_size), self.state.dtype)
-        self.action = torch.zeros(shape, dtype=dtype, device=device)  # as drawn, before it is clipped
-        self.command = self.action.clone()  # as the task takes it
-        self.low, self.high = (torch.tensor([b] * runs, dtype=dtype, device=device) for b in (task.low, task.high))
+        self.register_buffer("state", torch.zeros(self.runs, *self.features.out_shape, device=device))
+        shape, dtype = ((), torch.int64) if task.discrete else ((task.act_size,), self.state.dtype)
+        self.register_buffer("action", torch.zeros(self.runs, *shape, dtype=dtype, device=device))  # as it was drawn
+        self.register_buffer("output", self.action.clone())  # the action as the task takes it, clipped to its bounds
+        self.low, self.high = (torch.tensor(b, dtype=dtype, device=device) for b in (task.low, task.high))
 
     def gaussian(self, out: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, each [R, A]."""
@@ -93,23 +101,23 @@ class StreamAC:
 
     @torch.no_grad()
     def act(self, noise: Tensor) -> Tensor:
-        """Draws the next action, [R, A] or [R], by noise [R, A], normal, or uniform if discrete; gives the command."""
+        """Draws the next action, [R, A] or [R], by noise [R, A]: normal, or uniform if actions are discrete."""
         out = self.actor(self.state)
         if self.task.discrete:
             action = (out - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
-            command = action
+            clipped = action
         else:
             mean, std = self.gaussian(out)
             action = mean + std * noise
-            command = torch.minimum(torch.maximum(action, self.low), self.high)
+            clipped = torch.minimum(torch.maximum(action, self.low), self.high)
         self.action.copy_(action)
-        self.command.copy_(command)
-        return command
+        self.output.copy_(clipped)
+        return clipped
 
-    def start(self, obs: Tensor, here: Tensor) -> None:
-        """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
-        first = self.features.start(obs, here)
-        self.state.copy_(torch.where(column(here, first) > 0, first, self.state))
+    def start(self, obs: Tensor, where: Tensor) -> None:
+        """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
+        first = self.features.start(obs, where)
+        self.state.copy_(torch.where(per_run(where, first) > 0, first, self.state))
 
     def learn(self, reward: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
         """One step from the state and action in hand: losses are never formed, only gradients of outputs and delta."""
@@ -133,49 +141,44 @@ class StreamAC:
             metrics["least_std"] = self.gaussian(out)[1].amin(-1)  # nothing keeps it from 0
         return {name: metric.detach() for name, metric in metrics.items()}
 
-    def step(
-        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, *begun: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learns from what the last action led to, begins the next episodes, and acts.
+    def update(self, step: Step, noise: Tensor) -> dict[str, Tensor]:
+        """Learns from the outcome of the last action, begins the next episodes, and draws the next action by `noise`."""
+        metrics = self.learn(step.reward, step.next_obs, step.done)
+        if step.obs is not None and step.begun is not None:
+            self.start(step.obs, step.begun)
+        self.act(noise)
+        return metrics
 
-        reward [R], next_obs [R, O], done [R] (terminated or truncated), noise as in `act`; `begun` are the first
-        observations [R, O] of episodes and where [R] they begin -> command, metrics [R].
-        """
-        metrics = self.learn(reward, next_obs, done)
-        if begun:
-            self.start(*begun)
-        return self.act(noise), metrics
-
-    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins an episode in all runs, with clear traces, and acts: obs [R, O], noise -> command."""
+    def restart(self, obs: Tensor, noise: Tensor) -> None:
+        """Begins an episode in all runs, with clear traces, and draws an action: obs [R, O], noise as in `act`."""
         self.actor_obgd.clear()
         self.critic_obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
-        return self.act(noise)
+        self.act(noise)
 
-    @staticmethod
-    def draw(task: Task, generator: torch.Generator) -> Tensor:
-        """The noise of one action of a single run."""
-        draw = torch.rand if task.discrete else torch.randn
-        return draw(1, task.act_size, generator=generator)
+    def draws(self, random: Random) -> Draws:
+        """The noise of actions."""
+        kind = random.uniform if self.task.discrete else random.normal
+        return kind("action", self.task.act_size)
 
 
 def main(args: Args) -> None:
-    run = Run(args, "stream_ac", actions="any", dtype=torch.float64, **time_limit(args.env_id, args.max_episode_steps))
-    envs, task = run.envs, run.envs.task
-    agent = StreamAC(args, task, run.seeds, run.device)
-    step = run.fast(agent.step)
-    noise = run.stream("action", task.act_size, kind="uniform" if task.discrete else "normal")
+    run = Run(args, "stream_ac")
+    limit = time_limit(args.env_id, args.max_episode_steps)
+    envs = run.environments(actions="any", dtype=torch.float64, **limit)
+    agent = StreamAC(run.args, envs.task, run.seeds, run.device)
+    noise, update = agent.draws(run.random), run.compiled(agent.update)
 
-    run.export("learner.safetensors", lambda: packed(agent))
-    for _ in run.steps(agent=agent):
+    run.export("learner.safetensors", lambda: learner_file(agent))
+    run.learn(agent)
+    for _ in run.steps():
         if envs.restarted:
             agent.restart(envs.obs[:, 0], noise())
-        envs.send(agent.command[:, None])
+        envs.send(agent.output[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0], t.begun[:, 0])
-        run.log(metrics)
+        step = Step(t.reward[:, 0], t.next_obs[:, 0], done, envs.obs[:, 0], t.begun[:, 0])
+        run.log(update(step, noise()))
 
 
 if __name__ == "__main__":

@@ -19,17 +19,24 @@ Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the tr
 the paper: in eval.parquet, those that ended since the last multiple of --eval-every.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Natural, Rate
-from algos.nn import initialise
-from algos.random import generators
-from algos.run import Run, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, column, packed, time_limit
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Natural, Positive, PositiveFraction, Tunable
+from algos.cli import cli
+from algos.learner import learner_file
+from algos.normalise import RewardScaler
+from algos.obgd import ObGD
+from algos.optim import per_run
+from algos.random import Draws, Random
+from algos.run import Run
+from algos.sparse import Network
+from algos.stream import Features, Hidden, Step, StreamArgs, time_limit
 from envs import Task
 
 
@@ -43,13 +50,13 @@ class Args(StreamArgs):
     """environment steps over which the returns of training episodes make one score"""
     target: Literal["q", "sarsa"] = "q"
     """the value of the next state: of its greedy action (Q), or of the action that will be taken (SARSA)"""
-    kappa: Rate = 2.0
+    kappa: Tunable[Positive] = 2.0
     """kappa of ObGD, the bound of the steps"""
-    epsilon_start: Fraction = 1.0
+    epsilon_start: Tunable[Fraction] = 1.0
     """probability of a uniformly random action at the first step"""
-    epsilon_end: Fraction = 0.01
+    epsilon_end: Tunable[Fraction] = 0.01
     """that probability from the end of exploration on"""
-    exploration: Fraction = 0.05
+    exploration: Tunable[PositiveFraction] = 0.05
     """share of all steps after which exploration has ended; the paper's for MinAtar is 0.2"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
@@ -57,60 +64,62 @@ class Args(StreamArgs):
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
 
 
-class StreamQ:
+class StreamQ(Agent):
     """Action values of R runs, with all that a streaming learner remembers of its stream."""
 
-    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
-        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
-        self.features = Features(runs, task).to(device)
-        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
+    state: Tensor  # [R, features], on which the action was drawn
+    output: Tensor  # [R], the action
+    greedy: Tensor  # [R], whether the action is a greedy one
+    drawn: Tensor  # [R], number of actions
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.features = Features(self.runs, task).to(device)
+        self.reward_scaler = RewardScaler(self.runs, args.discount).to(device)
         hidden = args.hidden or (() if len(task.obs_shape) == 3 else (32, 32))
-        self.critic = Network(runs, self.features.out_shape, hidden, task.act_size)
-        initialise(self.critic, runs, generators(seeds, "critic"))
-        self.critic.to(device)
+        self.critic = self.initialise("critic", Network(self.runs, self.features.out_shape, hidden, task.act_size))
         self.obgd = ObGD(self.critic, args.kappa, args.discount * args.trace, args.lr, args.adaptive)
 
-        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
-        self.action = torch.zeros(runs, dtype=torch.int64, device=device)
-        self.greedy = torch.ones(runs, dtype=torch.bool, device=device)  # whether the action is a greedy one
-        self.drawn = torch.zeros(runs, dtype=torch.float64, device=device)  # number of actions
+        self.register_buffer("state", torch.zeros(self.runs, *self.features.out_shape, device=device))
+        self.register_buffer("output", torch.zeros(self.runs, dtype=torch.int64, device=device))
+        self.register_buffer("greedy", torch.ones(self.runs, dtype=torch.bool, device=device))
+        self.register_buffer("drawn", torch.zeros(self.runs, dtype=torch.float64, device=device))
 
     def epsilon(self) -> Tensor:
         """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
         a = self.args
-        share = self.drawn / max(a.exploration * a.total_steps, 1)
+        share = self.drawn / (a.exploration * a.total_steps)
         return (a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share).clamp(min=a.epsilon_end)
 
     @torch.no_grad()
-    def choose(self, state: Tensor, noise: Tensor, here: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counts those `here`."""
-        self.drawn.add_(here)
+    def choose(self, state: Tensor, noise: Tensor, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
+        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counts those `where`."""
+        self.drawn.add_(where)
         best = self.critic(state).argmax(-1)
         random_action = (noise[:, 1] * self.task.act_size).long()
         action = torch.where(noise[:, 0] < self.epsilon(), random_action, best)
         return action, action == best
 
-    def take(self, action: Tensor, greedy: Tensor) -> Tensor:
+    def take(self, action: Tensor, greedy: Tensor) -> None:
         """Makes these actions [R] the next ones."""
-        self.action.copy_(action)
+        self.output.copy_(action)
         self.greedy.copy_(greedy)
-        return action
 
-    def act(self, noise: Tensor, here: Tensor | float = 1.0) -> Tensor:
-        """Draws the next action [R] by uniform noise [R, 2], counted where `here` is 1."""
-        return self.take(*self.choose(self.state, noise, here))
+    def act(self, noise: Tensor, where: Tensor | float = 1.0) -> None:
+        """Draws the next action [R] by uniform noise [R, 2], counted where `where` is 1."""
+        self.take(*self.choose(self.state, noise, where))
 
-    def start(self, obs: Tensor, here: Tensor) -> None:
-        """Begins an episode with obs [R, O] in the runs where `here` [R] is 1."""
-        first = self.features.start(obs, here)
-        self.state.copy_(torch.where(column(here, first) > 0, first, self.state))
+    def start(self, obs: Tensor, where: Tensor) -> None:
+        """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
+        first = self.features.start(obs, where)
+        self.state.copy_(torch.where(per_run(where, first) > 0, first, self.state))
 
     def learn(
         self, reward: Tensor, next_state: Tensor, done: Tensor, next_action: Tensor | None = None
     ) -> dict[str, Tensor]:
         """One step from the state and action in hand; the greedy next action, or `next_action` [R], is valued."""
         reward, done = self.reward_scaler(reward, done), done.to(next_state.dtype)
-        value = self.critic(self.state).gather(1, self.action[:, None]).squeeze(1)
+        value = self.critic(self.state).gather(1, self.output[:, None]).squeeze(1)
         with torch.no_grad():
             next_values = self.critic(next_state)
             best = next_values.amax(-1)
@@ -122,58 +131,58 @@ class StreamQ:
         self.state.copy_(next_state)
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
-    def step(
-        self, reward: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor, *begun: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learns from what the last action led to, begins the next episodes, and acts.
+    def update(self, step: Step, noise: Tensor) -> dict[str, Tensor]:
+        """Learns from the outcome of the last action, begins the next episodes, and draws the next action.
 
-        reward [R], next_obs [R, O], done [R] (terminated or truncated), uniform noise [R, 2]; `begun` are the first
-        observations [R, O] of episodes and where [R] they begin -> action [R], metrics [R].
+        noise: uniform [R, 2].
         """
-        next_state = self.features(next_obs)
+        next_state = self.features(step.next_obs)
+        counted = 1.0 if step.begun is not None else 1 - step.done  # after an episode's end, no action is drawn
         if self.args.target == "q":
-            metrics = self.learn(reward, next_state, done)
-            if begun:
-                self.start(*begun)
-            return self.act(noise, 1.0 if begun else 1 - done), metrics
+            metrics = self.learn(step.reward, next_state, step.done)
+            if step.obs is not None and step.begun is not None:
+                self.start(step.obs, step.begun)
+            self.act(noise, counted)
+            return metrics
 
-        following = self.choose(next_state, noise, 1.0 if begun else 1 - done)  # by the values before the update
-        metrics = self.learn(reward, next_state, done, following[0])
-        if begun:
-            self.start(*begun)
-            first, here = self.choose(self.state, noise, begun[1]), begun[1] > 0
-            following = torch.where(here, first[0], following[0]), torch.where(here, first[1], following[1])
-        return self.take(*following), metrics
+        action, greedy = self.choose(next_state, noise, counted)  # by the values before the update
+        metrics = self.learn(step.reward, next_state, step.done, action)
+        if step.obs is not None and step.begun is not None:
+            self.start(step.obs, step.begun)
+            first_action, first_greedy = self.choose(self.state, noise, step.begun)
+            first = step.begun > 0
+            action, greedy = torch.where(first, first_action, action), torch.where(first, first_greedy, greedy)
+        self.take(action, greedy)
+        return metrics
 
-    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins an episode in all runs, with clear traces, and acts: obs [R, O], noise [R, 2] -> action [R]."""
+    def restart(self, obs: Tensor, noise: Tensor) -> None:
+        """Begins an episode in all runs, with clear traces, and draws an action: obs [R, O], uniform noise [R, 2]."""
         self.obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
-        return self.act(noise)
+        self.act(noise)
 
-    @staticmethod
-    def draw(task: Task, generator: torch.Generator) -> Tensor:
-        """The noise of one action of a single run."""
-        return torch.rand(1, 2, generator=generator)
+    def draws(self, random: Random) -> Draws:
+        """The noise of actions."""
+        return random.uniform("action", 2)
 
 
 def main(args: Args) -> None:
+    run = Run(args, "stream_q")
     limit = time_limit(args.env_id, args.max_episode_steps)
-    run = Run(args, "stream_q", actions="discrete", dtype=torch.float64, **limit)
-    envs = run.envs
-    agent = StreamQ(args, envs.task, run.seeds, run.device)
-    step = run.fast(agent.step)
-    noise = run.stream("action", 2, kind="uniform")
+    envs = run.environments(actions="discrete", dtype=torch.float64, **limit)
+    agent = StreamQ(run.args, envs.task, run.seeds, run.device)
+    noise, update = agent.draws(run.random), run.compiled(agent.update)
 
-    run.export("learner.safetensors", lambda: packed(agent))
-    for _ in run.steps(agent=agent):
+    run.export("learner.safetensors", lambda: learner_file(agent))
+    run.learn(agent)
+    for _ in run.steps():
         if envs.restarted:
             agent.restart(envs.obs[:, 0], noise())
-        envs.send(agent.action[:, None])
+        envs.send(agent.output[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
-        _, metrics = step(t.reward[:, 0], t.next_obs[:, 0], done, noise(), envs.obs[:, 0], t.begun[:, 0])
-        run.log(metrics)
+        step = Step(t.reward[:, 0], t.next_obs[:, 0], done, envs.obs[:, 0], t.begun[:, 0])
+        run.log(update(step, noise()))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ scaled as series.json says.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from algos.arguments import Count, Fraction, Natural, Range, Rate
 from algos.errors import UserError
 from algos.nn import initialise
+from algos.per_run import PerRun
 from algos.plot import predictions
 from algos.random import generators
 from algos.run import Run, cli
@@ -60,11 +61,11 @@ class Args(StreamArgs):
     """steps between checkpoints; a kill loses no more than these"""
     discount: Memory = 0.99
     """gamma, of the sum that is predicted"""
-    trace: Fraction = 0.8
+    trace: Tunable[Fraction] = 0.8
     """lambda: eligibility traces decay by discount times lambda"""
-    observation_trace: Memory = 0.999
+    observation_trace: Tunable[Memory] = 0.999
     """beta of the exponential averages of rows that are the observations; 0: the rows themselves"""
-    kappa: Rate = 2.0
+    kappa: Tunable[Positive] = 2.0
     """kappa of ObGD, the bound of the steps"""
     hidden: Hidden = (128, 128)
     """widths of hidden layers"""
@@ -79,16 +80,16 @@ class Trace(nn.Module):
     average: Tensor
     weight: Tensor
 
-    def __init__(self, runs: int, size: int, beta: float):
+    def __init__(self, runs: int, size: int, beta: float | PerRun):
         super().__init__()
         self.beta = beta
         self.register_buffer("average", torch.zeros(runs, size, dtype=torch.float64))
         self.register_buffer("weight", torch.zeros(runs, 1, dtype=torch.float64))  # 1 - beta^k after k observations
 
-    def clear(self, here: Tensor) -> None:
-        """Forgets all where `here` [R] is 1."""
+    def clear(self, where: Tensor) -> None:
+        """Forgets all where `where` [R] is 1."""
         for buffer in (self.average, self.weight):
-            buffer.mul_(1 - here[:, None])
+            buffer.mul_(1 - where[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
         self.average.mul_(self.beta).add_((1 - self.beta) * x)
@@ -96,30 +97,33 @@ class Trace(nn.Module):
         return self.average / self.weight
 
 
-class StreamTD:
+class StreamTD(Agent):
     """Predictors of R runs, with all that a streaming learner remembers of its stream."""
 
-    def __init__(self, args: Args, task: Task, seeds: list[int], device: torch.device):
-        self.args, self.task, self.seeds, runs = args, task, seeds, len(seeds)
-        self.trace = Trace(runs, task.obs_shape[0], args.observation_trace).to(device)
-        self.features = Features(runs, task).to(device)
-        self.reward_scaler = RewardScaler(runs, args.discount).to(device)
-        self.critic = Network(runs, self.features.out_shape, args.hidden, 1)
-        initialise(self.critic, runs, generators(seeds, "critic"))
-        self.critic.to(device)
+    state: Tensor  # [R, features], of the row in hand
+    output: Tensor  # [R], the prediction
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.trace = Trace(self.runs, task.obs_shape[0], args.observation_trace).to(device)
+        self.features = Features(self.runs, task).to(device)
+        self.reward_scaler = RewardScaler(self.runs, args.discount).to(device)
+        self.critic = self.initialise("critic", Network(self.runs, self.features.out_shape, args.hidden, 1))
         self.obgd = ObGD(self.critic, args.kappa, args.discount * args.trace, args.lr, args.adaptive)
-        self.state = torch.zeros(runs, *self.features.out_shape, device=device)
+        self.register_buffer("state", torch.zeros(self.runs, *self.features.out_shape, device=device))
+        self.register_buffer("output", torch.zeros(self.runs, dtype=torch.float64, device=device))
 
     @torch.no_grad()
     def predict(self) -> Tensor:
         """The discounted sum of the cumulants to come, in their own units: [R]."""
-        return self.critic(self.state).squeeze(-1) * self.reward_scaler.scale()
+        self.output.copy_(self.critic(self.state).squeeze(-1) * self.reward_scaler.scale())
+        return self.output
 
     @torch.no_grad()
-    def start(self, obs: Tensor, here: Tensor) -> None:
-        """Begins a stream with obs [R, C] in the runs where `here` [R] is 1."""
-        self.trace.clear(here)
-        self.state.copy_(self.features.start(self.trace(obs), here))
+    def start(self, obs: Tensor, where: Tensor) -> None:
+        """Begins a stream with obs [R, C] in the runs where `where` [R] is 1."""
+        self.trace.clear(where)
+        self.state.copy_(self.features.start(self.trace(obs), where))
 
     def learn(self, cumulant: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
         """One step from the state in hand to next_obs [R, C], with the cumulant [R] that came with it."""
@@ -133,23 +137,21 @@ class StreamTD:
         self.state.copy_(next_state)
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
-    def restart(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Begins a stream in all runs, with clear traces, and predicts: obs [R, C] -> prediction [R]."""
+    def restart(self, obs: Tensor, noise: None = None) -> None:
+        """Begins a stream in all runs, with clear traces, and predicts: obs [R, C]."""
         self.obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
-        return self.predict()
+        self.predict()
 
-    def step(
-        self, cumulant: Tensor, next_obs: Tensor, done: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learns from a step, and predicts: cumulant [R], next_obs [R, C], done [R] -> prediction [R], metrics [R]."""
-        metrics = self.learn(cumulant, next_obs, done)
-        return self.predict(), metrics
+    def update(self, step: Step, noise: None = None) -> dict[str, Tensor]:
+        """Learns from a step, whose reward is the cumulant [R] that came with next_obs [R, C], and predicts."""
+        metrics = self.learn(step.reward, step.next_obs, step.done)
+        self.predict()
+        return metrics
 
-    @staticmethod
-    def draw(task: Task, generator: torch.Generator) -> Tensor:
-        """A prediction takes no noise."""
-        return torch.zeros(1, 0)
+    def draws(self, random: Random) -> Callable[[], None]:
+        """A prediction takes no random numbers."""
+        return lambda: None
 
 
 class Score(nn.Module):
@@ -212,20 +214,22 @@ def main(args: Args) -> None:
         print(f"{series.name}: left out for want of numbers or a name: {', '.join(series.left_out)}")
     args = replace(args, total_steps=args.total_steps or series.steps)
     facts = {"series_digest": series.digest(), "target_column": series.target}
-    make_envs = partial(SeriesEnvs, series, discount=args.discount)
-    run = Run(args, "stream_td", make_envs=make_envs, score="R²", facts=facts)
-    envs = run.envs
-    agent = StreamTD(args, envs.task, run.seeds, run.device)
+    run = Run(args, "stream_td", score="R²", facts=facts)
+    try:
+        envs = SeriesEnvs(series, run.seeds, run.device, args.discount)
+    except ValueError as error:
+        raise UserError(f"--env-id: {error}") from None
+    run.learn_from(envs)
+    agent = StreamTD(run.args, envs.task, run.seeds, run.device)
     score = Score(run.runs, args.total_steps).to(run.device)
     never = torch.zeros(run.runs, dtype=torch.float64, device=run.device)
 
-    @run.fast
-    def learn(*sample: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        s = Sample(*sample)
-        prediction, metrics = agent.step(s.cumulant, s.obs, never)
-        return prediction, metrics | {"absolute_error": score.add(prediction, s)}
+    @run.compiled
+    def learn(sample: Sample) -> dict[str, Tensor]:
+        metrics = agent.update(Step(sample.cumulant, sample.obs, never))
+        return metrics | {"absolute_error": score.add(agent.output, sample)}
 
-    run.export("learner.safetensors", lambda: packed(agent))
+    run.export("learner.safetensors", lambda: learner_file(agent))
     low, high = series.bounds()
     scales = {"columns": series.columns, "target": series.target, "low": low, "high": high, "rows": len(series.rows)}
     run.export("series.json", lambda: json.dumps(scales, indent=2).encode())
@@ -239,11 +243,12 @@ def main(args: Args) -> None:
         return predictions(panels, f"{args.env_id}: discounted sum of {series.target}")
 
     run.export("prediction.png", figure)
-    for step in run.steps(agent=agent, score=score):
+    run.learn(agent, keep=("score",), score=score)
+    for step in run.steps():
         if envs.restarted:
             agent.start(envs.obs, never + 1)
-        prediction, metrics = learn(*envs.receive())
-        score.keep(step, prediction)
+        metrics = learn(envs.receive())
+        score.keep(step, agent.output)
         run.log({n: m for n, m in metrics.items() if n != "absolute_error" or step < envs.known})
         if step % args.eval_every == 0 or step == args.total_steps:
             begin = (step - 1) // args.eval_every * args.eval_every + 1

@@ -1,0 +1,34 @@
+"""What every algorithm's agent is: a module that needs nothing but arguments, a task, seeds and a device."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from algos.nn import initialise
+from algos.random import generators
+from envs import Task
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Agent(nn.Module):
+    """R agents of one algorithm, one for each seed, which learn side by side and independently of each other.
+
+    It needs no run, no folder and no environment. All of its state is what it registers: parameters, buffers, target
+    networks, optimisers, counters; `state_dict` and `load_state_dict` make it go on exactly. Every tensor of the state
+    that has axes has the run axis first, [R, ...].
+
+    `args` are the script's arguments, in which hyperparameters may be a `PerRun`; `task` has sizes and bounds.
+    """
+
+    def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__()
+        self.args, self.task, self.seeds, self.device = args, task, list(seeds), torch.device(device)
+        self.runs = len(self.seeds)
+
+    def initialise(self, name: str, module: Module) -> Module:
+        """Draws a module's weights, those of each run from its own seed and this name, and moves it to the device."""
+        initialise(module, generators(self.seeds, name))
+        return module.to(self.device)

@@ -1,0 +1,191 @@
+"""Command lines: the arguments that every script has, seeds, settings of a grid, and errors in one sentence."""
+
+import difflib
+import inspect
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+import gymnasium as gym
+import torch
+import tyro
+
+from algos.arguments import Count, Natural, check, check_number, ranges, tunable
+from algos.device import choose_device
+from algos.errors import UserError
+from algos.per_run import PerRun
+from envs import register
+
+Setting = dict[str, float]  # hyperparameter -> value
+
+
+@dataclass(kw_only=True)
+class RunArgs:
+    """Arguments of every script."""
+
+    TASK: ClassVar[str] = "env_id"  # the argument that names the task
+    STEPS: ClassVar[str] = "environment steps"  # the unit of steps, for figures
+
+    env_id: str = "HalfCheetah-v5"
+    """Gymnasium id of a task with continuous actions; `module:Name-v0` imports a module first"""
+    seeds: tuple[str, ...] = ("0",)
+    """one training run each, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
+    vary: tuple[str, ...] = ()
+    """hyperparameters that take several values, `critic_lr=1e-4,3e-4 tau=0.005,0.01`: every combination of values is
+    trained with every seed, all at once"""
+    total_steps: Count = 1_000_000
+    """environment steps of each run"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
+    compile: bool = False
+    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    eager: bool = False
+    """neither compile nor capture the update, on any device: for debugging"""
+    threads: Natural = 0
+    """CPU threads of torch and of physics; 0 takes all cores"""
+    eval_every: Count = 10_000
+    """environment steps between evaluations, which also take place at the first and the last step"""
+    eval_episodes: Natural = 10
+    """deterministic episodes of each run at an evaluation; 0: the score is of the training episodes since the last"""
+    log_every: Count = 1_000
+    """environment steps over which training metrics are averaged"""
+    checkpoint_every: Count = 50_000
+    """environment steps between checkpoints; a kill loses no more than these"""
+    out: Path = Path("runs")
+    """results go to OUT/<task>/<algorithm>/<variant>/"""
+    variant: str = "default"
+    """name of this set of hyperparameters, the last part of the folder"""
+    resume: bool = False
+    """continue from the folder's last checkpoint, if there is one"""
+    quiet: bool = False
+    """print nothing but errors"""
+
+    @property
+    def task(self) -> str:
+        """The name of the task: the environment's id, or the argument that `TASK` names."""
+        return getattr(self, self.TASK)
+
+    def check_task(self) -> None:
+        """Raises UserError if there is no such task."""
+        check_env_id(self.env_id)
+
+    def check_ready(self) -> None:
+        """Raises UserError if something has to be made before this can run."""
+
+
+Args = TypeVar("Args", bound=RunArgs)
+
+
+def parse_seeds(words: tuple[str, ...]) -> list[int]:
+    """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for words that are no seeds, for negative and repeated ones."""
+    seeds: list[int] = []
+    for word in words:
+        try:
+            first, colon, last = word.partition(":")
+            seeds += range(int(first or 0), int(last)) if colon else [int(word)]
+        except ValueError:
+            raise UserError(f"--seeds takes whole numbers or a range such as 0:10, got {word!r}") from None
+    if not seeds:
+        raise UserError(f"--seeds names no seed: {' '.join(words)!r}")
+    if min(seeds) < 0:
+        raise UserError(f"--seeds must not be negative, got {min(seeds)}")
+    if repeated := sorted({s for s in seeds if seeds.count(s) > 1}):
+        raise UserError(f"--seeds must differ from each other, got {repeated[0]} twice")
+    return seeds
+
+
+def settings(args: RunArgs) -> list[Setting]:
+    """Every combination of the values in `--vary`, the last hyperparameter changing fastest; [{}] if nothing varies.
+
+    Raises UserError for a word that is not `name=v1,v2`, for a hyperparameter that may not vary or is named twice, and
+    for values that are repeated or out of range.
+    """
+    hints = get_type_hints(type(args), include_extras=True)
+    grid: dict[str, list[float]] = {}
+    for word in args.vary:
+        name, equals, values = word.partition("=")
+        name = name.removeprefix("--").replace("-", "_")
+        if not equals or not values:
+            raise UserError(f"--vary takes words such as critic_lr=1e-4,3e-4, got {word!r}")
+        known = tunable(type(args))
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"--vary: {name} cannot differ between runs, only {', '.join(known) or 'nothing'} can{hint}")
+        if name in grid:
+            raise UserError(f"--vary names {name} twice")
+        try:
+            grid[name] = [float(value) for value in values.split(",")]
+        except ValueError:
+            raise UserError(f"--vary {name} takes numbers with commas between them, got {values!r}") from None
+        for number in grid[name]:
+            for bounds in ranges(hints[name]):
+                check_number(name, number, bounds)
+            if grid[name].count(number) > 1:
+                raise UserError(f"--vary {name} has the value {number:g} twice")
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cpu") -> tuple[Args, list[int]]:
+    """The arguments as agents take them, and the seed of each run: settings vary slowest, R = settings · seeds.
+
+    A hyperparameter that varies becomes a `PerRun` with the value of each run.
+    """
+    grid = settings(args)
+    values = {name: [setting[name] for setting in grid for _ in seeds] for name in grid[0]}
+    return replace(args, **{name: PerRun(v, device) for name, v in values.items()}), seeds * len(grid)
+
+
+def check_env_id(env_id: str) -> None:
+    """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
+    try:
+        register(env_id)
+    except ModuleNotFoundError as error:
+        raise UserError(f"--env-id: {error}") from None
+    try:
+        gym.spec(env_id)
+    except (gym.error.Error, ModuleNotFoundError, ValueError):
+        close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.4)
+        hint = f"; the closest ids are {', '.join(close)}" if close else ""
+        raise UserError(f"--env-id: Gymnasium has no environment {env_id!r}{hint}") from None
+
+
+def cli(main: Callable[[Any], None]) -> None:
+    """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
+    args_type = get_type_hints(main)["args"]
+    args = tyro.cli(args_type, description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
+
+    def checked() -> None:
+        check_all(args)  # before data is loaded, which may take long
+        main(args)
+
+    report_errors(checked)
+
+
+def check_all(args: RunArgs) -> None:
+    """Raises UserError for the first argument that is wrong."""
+    check(args)
+    parse_seeds(args.seeds)
+    settings(args)
+    choose_device(args.device)
+    args.check_task()
+    args.check_ready()
+
+
+def report_errors(command: Callable[[], None]) -> None:
+    """Runs a command; an error that is the user's to mend becomes one sentence and exit code 2."""
+    try:
+        command()
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of the output, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+
+

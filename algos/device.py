@@ -1,0 +1,33 @@
+"""The device that a run trains on."""
+
+import os
+
+import torch
+
+from algos.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is CUDA where there is one. Raises UserError if it is none or is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: this machine or this build of torch has no such GPU; --device cpu works")
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")  # TF32 products
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words, for the configuration of a run."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()} cores"

@@ -1,0 +1,127 @@
+"""A streaming learner that needs no task: it goes on learning in any loop, such as a robot's."""
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from algos.checkpoint import write_atomically
+from algos.errors import UserError
+from algos.per_run import PerRun
+from algos.random import Random
+from algos.stream import Step
+from envs import Task
+from envs.seeding import sub_seed
+
+
+class Learner:
+    """One streaming learner by itself, for a loop of your own, a robot's: NumPy in, NumPy out, no task.
+
+        learner = Learner.load("runs/Hopper-v5/stream_ac/default/learner.safetensors", StreamAC, seed=3)
+        action = learner.start(first_obs)
+        while True:
+            obs, reward, done = robot.step(action)
+            action = learner.step(obs, reward, done)
+            if done:
+                action = learner.start(robot.reset())
+        learner.save("robot.safetensors")
+
+    It goes on learning with its normalisers where the run left off. `agent` is that of one run.
+    """
+
+    def __init__(self, agent: Any):
+        self.agent = agent
+        self.random = Random([sub_seed(agent.seeds[0], "learner")])
+        self.draws = agent.draws(self.random)
+
+    @staticmethod
+    def load(path: str | Path, kind: type, seed: int | None = None, **setting: float) -> "Learner":
+        """The learner of one run in a file that a run or `save` wrote; `kind` is its class, such as StreamAC.
+
+        `seed` and `setting` (values of the hyperparameters that vary) choose among the runs in the file. Raises UserError
+        if the file is damaged or is another algorithm's, if not exactly one run is chosen, or if that run has diverged.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                facts = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+            if facts["algorithm"] != kind.__name__:
+                raise UserError(f"{path} holds a learner of {facts['algorithm']}, not of {kind.__name__}")
+            run = chosen(path, facts["runs"], ({} if seed is None else {"seed": seed}) | setting)
+            key = facts["runs"][run]
+            args = get_type_hints(kind.__init__)["args"](**tuples(facts["args"]))  # type: ignore[misc]
+            args = replace(args, **{name: value for name, value in key.items() if name != "seed"})
+            learner = Learner(kind(args, Task(**tuples(facts["task"])), [key["seed"]]))
+            drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
+            own = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
+            learner.agent.load_state_dict(own)
+            if drawn:
+                learner.random.load_state_dict({name.removeprefix("random/"): t for name, t in drawn.items()})
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise UserError(f"{path} is no streaming learner's file ({error})") from None
+        if not all(tensor.isfinite().all() for tensor in own.values()):
+            raise UserError(f"seed {key['seed']} in {path} has diverged")
+        return learner
+
+    def save(self, path: str | Path) -> None:
+        """Writes the learner with its normalisers, traces, clock and random numbers to one file."""
+        random = {f"random/{name}": tensor for name, tensor in self.random.state_dict().items()}
+        write_atomically(Path(path), learner_file(self.agent, random))
+
+    def start(self, obs: Any) -> NDArray:
+        """Takes the first observation of an episode; gives the action [A], or the number of a discrete one, from 0."""
+        self.agent.restart(self._obs(obs), self.draws())
+        return self.agent.output[0].numpy().copy()
+
+    def step(self, obs: Any, reward: float, done: bool) -> NDArray | None:
+        """Learns from the outcome of the last action, and gives the next one; None after an episode's last step."""
+        numbers = torch.tensor([[reward], [done]], dtype=torch.float64)
+        if not numbers.isfinite().all():
+            raise ValueError(f"the reward must be a finite number, got {reward}")
+        self.agent.update(Step(numbers[0], self._obs(obs), numbers[1]), self.draws())
+        return None if done else self.agent.output[0].numpy().copy()
+
+    def _obs(self, obs: Any) -> Tensor:
+        flat = torch.as_tensor(np.asarray(obs, np.float64).reshape(1, -1))
+        if flat.shape[1] != (size := math.prod(self.agent.task.obs_shape)):
+            raise ValueError(f"an observation has {size} numbers, got {flat.shape[1]}")
+        if not flat.isfinite().all():
+            raise ValueError("an observation must have finite numbers, got NaN or infinity")
+        return flat
+
+
+def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
+    """The number of the one run that has the wanted seed and hyperparameters; raises UserError if it is not one."""
+    fitting = [number for number, key in enumerate(runs) if wanted.items() <= key.items()]
+    if len(fitting) == 1:
+        return fitting[0]
+    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs)
+    raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
+
+
+def tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that they were."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+
+
+def learner_file(agent: Any, random: dict[str, Tensor] | None = None) -> bytes:
+    """A streaming agent as the content of a file from which `Learner.load` makes the learner of each run again."""
+    args = {name: getattr(agent.args, name) for name in vars(agent.args)}
+    varied = {name: value.tolist() for name, value in args.items() if isinstance(value, PerRun)}
+    values = [dict(zip(varied, row, strict=True)) for row in zip(*varied.values(), strict=True)] or [{}] * agent.runs
+    facts = {
+        "algorithm": type(agent).__name__,
+        "runs": [{"seed": seed, **setting} for seed, setting in zip(agent.seeds, values, strict=True)],
+        "task": asdict(agent.task),
+        "args": {n: v for n, v in args.items() if not isinstance(v, Path | PerRun) and n not in ("vary", "seeds")},
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in (agent.state_dict() | (random or {})).items()}
+    return save(tensors, {name: json.dumps(fact) for name, fact in facts.items()})

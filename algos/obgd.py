@@ -1,0 +1,85 @@
+"""ObGD, overshooting-bounded gradient descent with eligibility traces, for R runs at once.
+
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), algorithm 3, as the
+official code of 2024 computes it. Everything is computed for each run by itself: traces, step sizes, second moments.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from algos.optim import per_run
+from algos.per_run import PerRun
+
+EPS = 1e-8  # inside the root of the adaptive variant
+
+
+class ObGD(nn.Module):
+    """Gradient steps with eligibility traces, bounded so that they do not overshoot (the paper's algorithm 3).
+
+    Per run, for one network: z <- discount lambda z + g; M = lr kappa max(|delta|, 1) |z|_1 over all of its parameters;
+    w <- w + lr / max(M, 1) delta z. With M > 1 the step is min(|delta|, 1) / kappa long in the 1-norm, however large
+    the network is.
+
+    With `adaptive` z is divided by the root of the running second moment of delta z, as in Adam (beta 0.999).
+    """
+
+    steps: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        kappa: float | PerRun,
+        trace_decay: float | PerRun,
+        lr: float | PerRun = 1.0,
+        adaptive: bool = False,
+        beta: float = 0.999,
+    ):
+        super().__init__()
+        self.weights = tuple(network.parameters())  # in a tuple: they are the network's, not this module's
+        self.kappa, self.decay, self.lr, self.adaptive, self.beta = kappa, trace_decay, lr, adaptive, beta
+        runs = len(self.weights[0])
+        for i, weight in enumerate(self.weights):
+            self.register_buffer(f"trace{i}", torch.zeros_like(weight, requires_grad=False))
+            if adaptive:
+                self.register_buffer(f"square{i}", torch.zeros_like(weight, requires_grad=False))
+        if adaptive:
+            self.register_buffer("steps", torch.zeros(runs, dtype=torch.float64, device=self.weights[0].device))
+
+    def buffers_of(self, name: str) -> list[Tensor]:
+        return [getattr(self, f"{name}{i}") for i in range(len(self.weights))]
+
+    def clear(self) -> None:
+        """Forgets the traces."""
+        for trace in self.buffers_of("trace"):
+            trace.zero_()
+
+    def gradients(self, output: Tensor) -> list[Tensor]:
+        """Gradients of outputs [R]: their sum gives each run the gradient of its own."""
+        return list(torch.autograd.grad(output.sum(), self.weights))
+
+    @torch.no_grad()
+    def step(self, delta: Tensor, gradients: list[Tensor], reset: Tensor) -> Tensor:
+        """One step with TD errors `delta` [R]; afterwards traces are cleared where `reset` [R] is 1. Gives M [R]."""
+        traces = self.buffers_of("trace")
+        for trace, gradient in zip(traces, gradients, strict=True):
+            trace.mul_(self.decay).add_(gradient)
+        directions = self._adapted(delta, traces) if self.adaptive else traces
+        norm = torch.stack([direction.abs().flatten(1).sum(1) for direction in directions]).sum(0)
+        bound = self.lr * self.kappa * delta.abs().clamp(min=1) * norm
+        length = self.lr / bound.clamp(min=1) * delta
+        for weight, trace, direction in zip(self.weights, traces, directions, strict=True):
+            weight.add_(per_run(length, weight) * direction)
+            trace.mul_(1 - per_run(reset, trace))
+        return bound
+
+    def _adapted(self, delta: Tensor, traces: list[Tensor]) -> list[Tensor]:
+        self.steps.add_(1)
+        correction = -torch.expm1(self.steps * math.log(self.beta)).to(delta.dtype)
+        directions = []
+        for trace, square in zip(traces, self.buffers_of("square"), strict=True):
+            moment = (per_run(delta, trace) * trace).square()
+            square.mul_(self.beta).add_(moment, alpha=1 - self.beta)
+            directions.append(trace / (square / per_run(correction, square) + EPS).sqrt())
+        return directions

@@ -1,0 +1,77 @@
+"""A hyperparameter that has a value of its own in each run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class PerRun:
+    """A number for each of R runs, which takes part in arithmetic like the single number that it stands for.
+
+    Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision; beside
+    plain numbers it stays a PerRun. So `discount * next_value` and `torch.where(x > 0, expectile, 1 - expectile)` read
+    the same whether a hyperparameter differs between runs or not.
+    """
+
+    def __init__(self, values: Sequence[float] | Tensor, device: torch.device | str = "cpu"):
+        self.values = torch.as_tensor(values, dtype=torch.float64, device=device)  # [R]
+
+    def like(self, x: Tensor) -> Tensor:
+        """The values as a tensor that broadcasts with x [R, ...], in its precision."""
+        return self.values.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+    def tolist(self) -> list[float]:
+        return self.values.tolist()
+
+    def __repr__(self) -> str:
+        return f"PerRun({self.tolist()})"
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Applies a function of torch to tensors and values per run."""
+        kwargs = kwargs or {}
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        if not tensors:
+            return PerRun(function(*map(bare, args), **{name: bare(x) for name, x in kwargs.items()}))
+        dtype, axes = torch.get_default_dtype(), 1
+        for x in tensors:
+            dtype = x.dtype if x.is_floating_point() else dtype
+            axes = x.dim() if x.dim() > axes else axes
+        arguments = [spread(x, dtype, axes) for x in args]
+        return function(*arguments, **{name: spread(x, dtype, axes) for name, x in kwargs.items()})
+
+    def __add__(self, other: Any) -> Any:
+        return torch.add(self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return torch.sub(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return torch.add(torch.neg(self), other)  # type: ignore[arg-type]
+
+    def __mul__(self, other: Any) -> Any:
+        return torch.mul(self, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return torch.div(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return torch.mul(torch.reciprocal(self), other)  # type: ignore[arg-type]
+
+    def __neg__(self) -> Any:
+        return torch.neg(self)  # type: ignore[arg-type]
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def bare(x: Any) -> Any:
+    return x.values if isinstance(x, PerRun) else x
+
+
+def spread(x: Any, dtype: torch.dtype, axes: int) -> Any:
+    return x.values.to(dtype).view(-1, *[1] * (axes - 1)) if isinstance(x, PerRun) else x

@@ -1,0 +1,176 @@
+"""The folder of a run: its lock, its identity and configuration, and its tables."""
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from algos.checkpoint import Checkpoints, write_atomically
+from algos.cli import RunArgs
+from algos.errors import UserError
+
+# Arguments that change nothing in the results but rounding: a run may be resumed with other values of these.
+FREE = ("out", "resume", "quiet", "checkpoint_every", "threads", "keep_replay")
+FILES = (".csv", ".hdf5", ".h5", ".npz")
+MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
+
+
+class RunFolder:
+    """OUT/<task>/<algorithm>/<variant>/, which one process at a time may write to.
+
+    Raises UserError if it holds a run of another configuration, or the same run and `--resume` is not given.
+    """
+
+    def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
+        self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
+        self.path = folder_of(args, algorithm)
+        self.checkpoints = Checkpoints(self.path / "checkpoint")
+        with self.claimed():
+            self.earlier = self.configuration()  # that an earlier process left
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Holds the lock; raises UserError if another process does, or if the folder cannot be used."""
+        lock = FileLock(self.path / ".lock")  # the system drops it when the process ends, however it ends
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+            write_atomically(self.path / ".writable", b"")
+            (self.path / ".writable").unlink()
+        except Timeout:
+            raise UserError(f"--out: another process is training in {self.path}; wait for it, or end it") from None
+        except OSError as error:
+            lock.release()
+            raise UserError(f"--out: cannot use {self.path}: {error}") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def configuration(self) -> dict[str, Any] | None:
+        """The configuration in the folder, if there is one; raises UserError if it is not this run's to go on with."""
+        path = self.path / "config.json"
+        try:
+            config = json.loads(path.read_text())
+            theirs, status = config["identity"] | config.get("facts", {}), config["status"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"--out: {path} is not a run's; choose another --out or --variant") from None
+        if differs := difference(self.identity | self.facts, theirs):
+            raise UserError(
+                f"--out: {self.path} holds a run with another configuration ({differs}); choose another --out or "
+                "--variant"
+            )
+        if not self.args.resume:
+            raise UserError(
+                f"--out: {self.path} holds this run already ({status}): continue it with --resume, or choose another "
+                "--out or --variant"
+            )
+        return config
+
+    def check_space(self, nbytes: int) -> None:
+        """Raises UserError if the disk lacks room for checkpoints with this much of replay: two, and one in the making."""
+        there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
+        need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.path).free
+        if need > free:
+            raise UserError(
+                f"--out: checkpoints in {self.path} need {need / 2**30:.1f} GiB of disk, where {free / 2**30:.1f} "
+                "GiB are free: take a smaller --buffer-size or fewer seeds"
+            )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns an error of writing into a UserError."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"cannot write to {self.path} ({error}); --resume goes on from the last checkpoint"
+            ) from None
+
+    def write_table(self, name: str, frame: pd.DataFrame) -> None:
+        """Replaces a table."""
+        write_atomically(self.path / name, frame.to_parquet(None, index=False, write_page_checksum=True))
+
+    def read_table(self, name: str) -> pd.DataFrame | None:
+        """A table, if it is there."""
+        return read_table(self.path / name) if (self.path / name).exists() else None
+
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of a run; raises UserError if it is damaged: each of its pages has a checksum."""
+    try:
+        return pd.read_parquet(path, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # pyarrow has many kinds for a damaged file
+        raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
+
+
+def folder_of(args: RunArgs, algorithm: str) -> Path:
+    """The folder of a run."""
+    return Path(args.out) / folder_name(args.task) / algorithm / args.variant
+
+
+def folder_name(task: str) -> str:
+    """A task as a part of a path; one that is a file goes by the file's name."""
+    return Path(task).stem if Path(task).suffix in FILES else task.replace("/", "-").replace(":", "-")
+
+
+def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:
+    """The arguments and other choices that determine the results of a run, as JSON has them."""
+    chosen = {name: value for name, value in asdict(args).items() if name not in FREE}
+    chosen |= {"seeds": seeds, "device": device, "algorithm": algorithm}
+    return json.loads(json.dumps(chosen, default=str))
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """The first thing in which two identities differ, in words; nothing if they are the same."""
+    for name in sorted(set(ours) | set(theirs)):
+        if ours.get(name) != theirs.get(name):
+            return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that determine results."""
+    installed = {"python": platform.python_version()}
+    packages = ("torch", "gymnasium", "mujoco", "numpy", "seedbed", "dm_control", "shimmy", "minatar", "ale-py")
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return installed
+
+
+def git_commit() -> str | None:
+    """The commit of this code, with a + if it was changed since; None outside a checkout."""
+    root = str(Path(__file__).parent)
+    command = ["git", "-C", root, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def write_progress(folder: Path, progress: dict[str, Any]) -> None:
+    """Writes down how far a run is, for the process that started it."""
+    part = folder / "progress.json.part"
+    with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
+        part.write_text(json.dumps(progress))
+        os.replace(part, folder / "progress.json")

@@ -1,0 +1,100 @@
+"""Sparse networks with a run axis, as streaming algorithms use them.
+
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024 as
+its official code computes it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from algos.nn import Lead
+
+# By the size of images, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
+Convolutions = tuple[tuple[int, int, int], ...]
+IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
+    (10, 10): (((16, 3, 1),), (128,), 1),
+    (84, 84): (((32, 8, 5), (64, 4, 3), (64, 3, 2)), (256,), 4),
+}
+
+
+class SparseLinear(nn.Module):
+    """Affine maps of R networks: x [R, in] -> [R, out], or x [R, B, in] -> [R, B, out].
+
+    At the start each output unit has all but a tenth of its weights 0, the others uniform in ±1/sqrt(in), and no bias
+    (SparseInit). The zeros are learned like any other weight. With fewer than ten inputs there are only zeros.
+    """
+
+    def __init__(self, runs: int, in_features: int, out_features: int):
+        super().__init__()
+        self.lead = (runs,)
+        self.weight = nn.Parameter(torch.zeros(runs, out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(runs, out_features))
+
+    def reset(self, network: Lead, generator: torch.Generator) -> None:
+        """Draws one network's weights."""
+        _, fan_out, fan_in = self.weight.shape
+        bound = 1 / math.sqrt(fan_in)
+        weight = torch.empty(fan_out, fan_in).uniform_(-bound, bound, generator=generator)
+        order = torch.rand(fan_out, fan_in, generator=generator).argsort(1)
+        zeros = math.ceil(0.9 * fan_in)
+        with torch.no_grad():
+            self.weight[network].copy_(weight.scatter(1, order[:, :zeros], 0.0))
+            self.bias[network].zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:
+            return torch.baddbmm(self.bias[:, None], x, self.weight.mT)
+        if torch.compiler.is_compiling():  # a compiler fuses these products with their neighbours
+            return (self.weight * x[:, None]).sum(-1) + self.bias
+        return torch.baddbmm(self.bias[..., None], self.weight, x[..., None]).squeeze(-1)
+
+
+class Conv(nn.Module):
+    """Convolutions of R networks: x [R, C, H, W] -> [R, out, H', W'], a SparseLinear on every patch."""
+
+    def __init__(self, runs: int, channels: int, out_channels: int, kernel: int, stride: int = 1):
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+        self.linear = SparseLinear(runs, channels * kernel * kernel, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = ((size - self.kernel) // self.stride + 1 for size in x.shape[-2:])
+        patches = F.unfold(x, self.kernel, stride=self.stride)  # [R, C k k, H' W']
+        return self.linear(patches.mT).mT.unflatten(-1, (height, width))
+
+
+def activate(x: Tensor) -> Tensor:
+    """Layer normalisation over all units of a run, without scale and bias, then LeakyReLU: [R, ...] -> same."""
+    return F.leaky_relu(F.layer_norm(x, x.shape[1:]))
+
+
+class Network(nn.Module):
+    """R networks: features [R, *shape] -> [R, out].
+
+    `shape` is (O,) for vectors or (C, H, W) for images, which go through the convolutions of IMAGES first; their hidden
+    layers are those of IMAGES where `hidden` is empty.
+    """
+
+    def __init__(self, runs: int, shape: Sequence[int], hidden: Sequence[int], out: int):
+        super().__init__()
+        convolutions, usual, _ = IMAGES[tuple(shape[1:])] if len(shape) == 3 else ((), (), 1)
+        hidden = hidden or usual
+        self.convolutions = nn.ModuleList()
+        for channels, kernel, stride in convolutions:
+            self.convolutions.append(Conv(runs, shape[0], channels, kernel, stride))
+            shape = (channels, *((size - kernel) // stride + 1 for size in shape[1:]))
+        sizes = [math.prod(shape), *hidden]
+        self.hidden = nn.ModuleList(SparseLinear(runs, i, o) for i, o in zip(sizes[:-1], sizes[1:], strict=True))
+        self.out = SparseLinear(runs, sizes[-1], out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.convolutions:
+            x = activate(layer(x))
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = activate(layer(x))
+        return self.out(x)

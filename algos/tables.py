@@ -1,0 +1,136 @@
+"""The tables and TensorBoard files of a run, and the metrics that have not been written yet."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from algos.evaluate import Score
+from algos.run_folder import RunFolder
+
+EVAL = ("step", "task", "episode", "return", "length", "success")
+TRAIN = ("step", "metric", "value")
+
+
+class Metrics:
+    """Sums of metrics [R] on the device since they were last taken; part of the checkpoints."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            if name in self.sums:
+                self.sums[name] += value
+                self.counts[name] += 1
+            else:
+                self.sums[name], self.counts[name] = value.clone(), 1
+
+    def bad_runs(self) -> list[int]:
+        """The runs that have a metric which is not finite."""
+        bad = [(~metric.isfinite()).nonzero().flatten().tolist() for metric in self.sums.values()]
+        return list(dict.fromkeys(run for runs in bad for run in runs))
+
+    def take(self) -> dict[str, np.ndarray]:
+        """The mean [R] of each metric, on the host; from now on, sums start anew."""
+        means = {name: (s / self.counts[name]).double().cpu().numpy() for name, s in self.sums.items()}
+        self.sums.clear()
+        return dict(sorted(means.items()))  # their order is lost in a checkpoint
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"{name}.{self.counts[name]}": value for name, value in self.sums.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for key, value in state.items():
+            name, _, count = key.rpartition(".")
+            self.sums[name], self.counts[name] = value.to(self.device), int(count)
+
+
+class Tables:
+    """eval.parquet, train.parquet and TensorBoard of R runs.
+
+    `keys` name each run by its seed and its setting, and are the first columns of both tables. The columns `task` and
+    `success` are there where the environment has several tasks and tells success.
+    """
+
+    def __init__(self, folder: RunFolder, keys: list[dict[str, Any]]):
+        self.folder, self.keys = folder, keys
+        self.eval_rows: list[tuple] = []
+        self.train_rows: list[tuple] = []
+        self.writers: list[Any] = []
+
+    def add_scores(self, run: int, step: int, scores: list[Score]) -> None:
+        """Adds the episodes of an evaluation of one run."""
+        key = tuple(self.keys[run].values())
+        for number, score in enumerate(scores):
+            row = (step, score.task, number, score.total, score.length, score.success)
+            self.eval_rows.append((*key, *row))
+
+    def last_scores(self, run: int) -> list[Score]:
+        """The episodes by which a run was last scored."""
+        key = tuple(self.keys[run].values())
+        rows = [row[len(key) :] for row in self.eval_rows if row[: len(key)] == key]
+        return [Score(task, total, n, success) for step, task, _, total, n, success in rows if step == rows[-1][0]]
+
+    def add_metrics(self, run: int, step: int, metrics: dict[str, float], kind: str = "train") -> None:
+        """Adds numbers of one run to train.parquet and, as `kind`/metric, to TensorBoard."""
+        key = tuple(self.keys[run].values())
+        self.train_rows += [(*key, step, name, value) for name, value in metrics.items()]
+        for name, value in metrics.items():
+            self.show(run, f"{kind}/{name}", value, step)
+
+    def show(self, run: int, name: str, value: float, step: int) -> None:
+        """Adds a number to TensorBoard only."""
+        if not self.writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            place = self.folder.path / "tensorboard"
+            self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
+        self.writers[run].add_scalar(name, value, step)
+
+    def eval_frame(self) -> pd.DataFrame:
+        """The table of evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success]."""
+        frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EVAL])
+        absent = [] if (frame["task"] != "").any() else ["task"]
+        absent += [] if frame["success"].notna().any() else ["success"]
+        return frame.drop(columns=absent)
+
+    def write(self) -> None:
+        """Writes both tables."""
+        self.folder.write_table("eval.parquet", self.eval_frame())
+        self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *TRAIN]))
+
+    def read(self, until: int, phases: dict[str, int]) -> None:
+        """Takes up the tables that an earlier process wrote, up to a step, and up to the iterations of each phase."""
+        columns = [*self.keys[0], *EVAL]
+        frame = self.folder.read_table("eval.parquet")
+        if frame is not None:
+            frame = frame[frame["step"] <= until].reindex(columns=columns)
+            frame["task"] = frame["task"].fillna("")
+            frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
+            self.eval_rows = list(frame.itertuples(index=False, name=None))
+        frame = self.folder.read_table("train.parquet")
+        if frame is not None:
+            phase = frame["metric"].str.partition("/")[0]
+            frame = frame[frame["step"] <= phase.map(phases).fillna(until)][[*self.keys[0], *TRAIN]]
+            self.train_rows = list(frame.itertuples(index=False, name=None))
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+def setting_name(key: dict[str, Any]) -> str:
+    """A setting in words: `expectile=0.7, temperature=3`; empty where nothing varies."""
+    return ", ".join(f"{name}={value:.12g}" for name, value in key.items() if name != "seed")
+
+
+def folder_of_key(key: dict[str, Any]) -> Path:
+    """The folder of one run's TensorBoard files."""
+    name = setting_name(key).replace(", ", ",")
+    return Path(name) / f"seed_{key['seed']}" if name else Path(f"seed_{key['seed']}")
