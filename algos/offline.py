@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
 
 from algos.arguments import AUTO, AutoCount, AutoNatural, Count
-from algos.dataset import Dataset, check_made, check_name, is_file, load, validate
+from algos.data import Dataset, check_made, check_name, is_file, load, validate
 from algos.errors import UserError
 from algos.run import Run, RunArgs, check_env_id
 from envs import d4rl, make_vec
@@ -138,6 +139,25 @@ class MixedArgs(OfflineArgs):
             return load(self.expert_dataset, self.exact_d4rl)
 
 
+class NoEnvs:
+    """Stands in for the environments that a run asks for, where there is only data."""
+
+    ended = ()
+    resumable = True
+
+    def __init__(self, data: Dataset):
+        self.data, self.obs_size, self.act_size = data, data.obs_size, data.act_size
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def begin(
     args: OfflineArgs,
     algorithm: str,
@@ -203,12 +223,12 @@ def begin(
     run = Run(
         args,
         algorithm,
-        make_envs=lambda seeds, device: data.to(device),
+        make_envs=lambda seeds, device: NoEnvs(data.to(device)),
         eval_env=(data.env_id, data.env_options) if data.env_id else None,
         score="return" if data.low is None else "score",
-        show=lambda returns: run.envs.score(returns),  # data.score would keep what is not on the device
+        show=lambda returns: run.envs.data.score(returns),  # data.score would keep what is not on the device
         facts=facts,
     )
     place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "") if run.evaluator else ""
     run.say(f"{data.name}: {', '.join(done)}{place}")
-    return run, run.envs
+    return run, run.envs.data

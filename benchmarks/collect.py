@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from algos.arguments import Natural, check
-from algos.dataset import minari_in, recipe_of
+from algos.data import minari_in, recipe_of
 from algos.errors import UserError
 from algos.run import report_errors
 from benchmarks.suite import HERE, ROOT, read_references

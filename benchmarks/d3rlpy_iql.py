@@ -33,7 +33,7 @@ import tyro
 from torch import Tensor
 
 from algos.arguments import Count, check
-from algos.dataset import Dataset, load
+from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.run import folder_name, parse_seeds, report_errors

@@ -1,11 +1,11 @@
-"""A dataset's card: what is in it, in words and as a figure.
+"""Makes a dataset's card, which describes the data in words and in a figure.
 
     python -m benchmarks.dataset local/hopper-medium-replay-v0
     python -m benchmarks.dataset d4rl/antmaze-umaze-v2 --out cards
 
-Prints sizes, returns with their scores, lengths, what wants attention, and where the data comes from, and writes a PNG
-with the distributions of returns, lengths, rewards and actions, returns in the order of the data, and the coverage of
-states: positions in a maze, else the two first principal components.
+Prints the sizes, the returns with their scores, the lengths, the source of the data, and notes on what looks wrong.
+Writes a PNG with the distributions of returns, lengths, rewards and actions, with the returns in the order of the data,
+and with the coverage of states: positions in a maze, and the first two principal components in other tasks.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from algos.dataset import Dataset, load, validate
+from algos.data import Dataset, load, validate
 from algos.errors import UserError
 from algos.plot import PALETTE, thousands
 from algos.run import folder_name, report_errors
@@ -27,7 +27,7 @@ from benchmarks.figures import style
 from benchmarks.suite import HERE, read_references
 
 MAZES = ("maze2d", "antmaze", "pointmaze")
-SHOWN = 100_000  # transitions from which coverage and actions are drawn
+SHOWN = 100_000  # the most transitions from which actions and coverage are drawn
 
 
 @dataclass
@@ -35,53 +35,56 @@ class Args:
     name: tyro.conf.Positional[str]
     """d4rl/…, minari/…, ogbench/…, local/…, or a .hdf5 or .npz file"""
     exact_d4rl: bool = False
-    """rows as D4RL's qlearning_dataset has them"""
+    """take the transitions of D4RL's own qlearning_dataset"""
     out: Path = Path("runs/datasets")
-    """folder of the PNG"""
+    """the folder for the PNG"""
 
 
-def facts(data: Dataset) -> dict[str, str]:
-    """The card's lines by their names."""
+def card(data: Dataset) -> dict[str, str]:
+    """The lines of the card by their names."""
     returns, lengths = data.returns(), np.diff(data.trajectories())[:, 0]
     action, reward = data.action[data.index], data.reward[data.index]
     terminated = int(data.terminated[data.index].sum())
-    found = {
+    lines = {
         "transitions": f"{len(data):,}, {data.obs_size} observations, {data.act_size} actions",
-        "trajectories": f"{len(returns):,}, of which {terminated:,} end by termination",
+        "trajectories": f"{len(returns):,}, of which the task ended {terminated:,}",
         "lengths": summary(lengths),
     }
     if data.rewarded:
-        found["returns"] = summary(returns)
+        lines["returns"] = summary(returns)
         if data.low is not None:
-            found["scores"] = (
+            lines["scores"] = (
                 f"{summary(data.score(returns))}; {data.low:,.1f} scores 0 and {data.high:,.1f} scores 100"
             )
         if data.name in (own := read_references(HERE / "references" / "recipes.csv").set_index("task")).index:
             low, high = own.loc[data.name, ["low", "high"]]
             scores = summary(100 * (returns - low) / (high - low))
-            found["own scores"] = f"{scores}; {low:,.1f} of a random and {high:,.1f} of our expert policy"
-        found["rewards"] = summary(reward.double().numpy(), 3)
+            lines["own scores"] = (
+                f"{scores}; a random policy's {low:,.1f} scores 0 and our expert's {high:,.1f} scores 100"
+            )
+        lines["rewards"] = summary(reward.double().numpy(), 3)
     edge = float((action.abs() > 1 - 1e-3).float().mean())
-    found["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at 1 or -1 or beyond"
-    found["evaluated in"] = (data.env_id or "no environment") + (f"; {data.note}" if data.note else "")
-    found["source"] = data.source
-    for name, policy in data.made.get("policies", {}).items():
+    lines["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at or beyond -1 and 1"
+    lines["evaluated in"] = (data.env_id or "no environment") + (f"; {data.note}" if data.note else "")
+    lines["source"] = data.source
+    for name, policy in data.recipe.get("policies", {}).items():
         total, steps, score = policy["return"], policy["steps"], data.score(policy["return"])
-        found[name] = (
+        lines[name] = (
             f"a policy that returns {total:,.0f} (score {score:.1f}) after {steps:,} steps: {policy['command']}"
         )
-    found["SHA-256"] = data.digest
-    return found
+    lines["SHA-256"] = data.digest
+    return lines
 
 
 def summary(values: NDArray, digits: int = 1) -> str:
+    """The mean, spread, range and median of values in words."""
     low, middle, high = np.percentile(values, [0, 50, 100])
     mean, spread, low, middle, high = (f"{v:,.{digits}f}" for v in (values.mean(), values.std(), low, middle, high))
     return f"mean {mean}, std {spread}, {low} to {high}, median {middle}"
 
 
 def figure(data: Dataset) -> Figure:
-    """Six panels; see the module's docstring."""
+    """The figure of six panels that the module's docstring describes."""
     returns, lengths = data.returns(), np.diff(data.trajectories())[:, 0]
     chosen = data.index[torch.from_numpy(np.linspace(0, len(data) - 1, min(SHOWN, len(data))).astype(np.int64))]
     action, reward = data.action[chosen].numpy(), data.reward[data.index].numpy()
@@ -127,13 +130,15 @@ def figure(data: Dataset) -> Figure:
 
 
 def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, str]]:
-    """Two coordinates of states, [n, 2], and what they are."""
+    """Two coordinates [n, 2] of the chosen states, and the names of these coordinates."""
     obs = data.obs[chosen].double().numpy()
     if any(name in data.name for name in MAZES):
         return obs[:, :2], ("x", "y")
     scaled = (obs - obs.mean(0)) / (obs.std(0) + 1e-8)
     _, values, axes = np.linalg.svd(scaled[:: max(len(scaled) // 20_000, 1)], full_matrices=False)
-    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]  # else their signs are arbitrary
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[
+        :, None
+    ]  # without this, their signs would be arbitrary
     share = np.pad(values**2 / (values**2).sum(), (0, 1))
     axes = np.vstack([axes, np.zeros_like(axes[:1])])[:2]
     return scaled @ axes.T, (f"1st component ({share[0]:.0%} of variance)", f"2nd component ({share[1]:.0%})")
@@ -143,7 +148,7 @@ def main(args: Args) -> None:
     data = load(args.name, args.exact_d4rl)
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
     notes = validate(data, act_space=gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64))
-    for name, line in facts(data).items():
+    for name, line in card(data).items():
         print(f"{name:<14} {line}")
     for note in notes:
         print(f"{'note':<14} {note}")

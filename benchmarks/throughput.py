@@ -42,7 +42,7 @@ import pandas as pd
 import torch
 import tyro
 
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.random import Stream
 from algos.run import choose_device, device_name, git_commit, versions
 from benchmarks.tables import table_of
@@ -248,7 +248,7 @@ def sampling_rate(args: Args, count: int = 4_000_000) -> float:
     for _ in range(args.rounds + 1):  # the first is a warm-up
         started = time.perf_counter()
         for _ in range(args.steps):
-            data.gather(choice())
+            data.gather(data.choose(choice()))
         if device.type == "cuda":
             torch.cuda.synchronize()
         rates.append(args.steps / (time.perf_counter() - started))

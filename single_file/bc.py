@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoNatural, AutoShare, Count, Rate, Step, Widths
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
 from algos.offline import MixedArgs, Rewards, begin
@@ -79,7 +79,7 @@ class BC:
 
     def update(self, integers: Tensor, uniform: Tensor | None = None) -> dict[str, Tensor]:
         """One update from the minibatch of integers [R, B]; uniform [R, layers, B, H] in [0, 1) for dropout."""
-        batch = self.data.gather(integers)
+        batch = self.data.gather(self.data.choose(integers))
         rate = self.args.dropout
         factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
         actor_loss = self.actor_loss(batch.obs, batch.action, factors)
@@ -109,7 +109,7 @@ def main(args: Args) -> None:
     choice = run.stream("minibatch", args.batch_size, kind="integer")
     widest, dropped = max(args.hidden), args.dropout > 0
     uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    for _ in run.steps(data.actor(agent.actor), agent=agent):
+    for _ in run.steps(data.adapt(agent.actor), agent=agent):
         run.log(update(choice(), uniform()))
 
 

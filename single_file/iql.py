@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoFraction, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam, Target
@@ -133,7 +133,7 @@ class IQL:
 
     def update(self, integers: Tensor, uniform: Tensor | None = None) -> dict[str, Tensor]:
         """One update from the minibatch of integers [R, B]; uniform [R, layers, B, H] in [0, 1) for dropout."""
-        batch = self.data.gather(integers)
+        batch = self.data.gather(self.data.choose(integers))
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
 
@@ -171,7 +171,7 @@ def main(args: Args) -> None:
     choice = run.stream("minibatch", args.batch_size, kind="integer")
     widest, dropped = max(args.hidden), args.dropout > 0
     uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    for _ in run.steps(data.actor(agent.actor), agent=agent):
+    for _ in run.steps(data.adapt(agent.actor), agent=agent):
         run.log(update(choice(), uniform()))
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import AUTO, AutoCount, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.nn import MLP, Orthogonal
 from algos.offline import MixedArgs, begin
 from algos.optim import Adam, Target
@@ -184,7 +184,8 @@ class ReCOIL:
 
         uniform [R, layers, B, H], in [0, 1), is for dropout; normal [R, B, A] for the policy's actions of the paper.
         """
-        mixed, expert = self.mixed.gather(integers[:, 0]), self.expert.gather(integers[:, 1])
+        mixed = self.mixed.gather(self.mixed.choose(integers[:, 0]))
+        expert = self.expert.gather(self.expert.choose(integers[:, 1]))
         obs, action = torch.cat([mixed.obs, expert.obs], 1), torch.cat([mixed.action, expert.action], 1)
         with torch.no_grad():
             q = self.target_critic(obs, action).amin(1)
@@ -246,7 +247,7 @@ def main(args: Args) -> None:
     widest, dropped = max(args.hidden), args.dropout > 0
     uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
     normal = run.stream("action", args.batch_size, mixed.act_size, used=args.objective == "paper")
-    for _ in run.steps(mixed.actor(agent.actor), agent=agent):
+    for _ in run.steps(mixed.adapt(agent.actor), agent=agent):
         run.log(update(choice(), uniform(), normal()))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import Count, Fraction, Rate, Step, Widths
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam, Target
@@ -105,7 +105,7 @@ class TD3BC:
 
     def update(self, integers: Tensor, normal: Tensor, actor_due: bool) -> dict[str, Tensor]:
         """One update from the minibatch that integers [R, B] choose, with standard normal noise [R, B, A]."""
-        batch = self.data.gather(integers)
+        batch = self.data.gather(self.data.choose(integers))
         target = self.target(batch.reward, batch.terminated, batch.next_obs, normal)
         critic_loss = self.critic_loss(batch.obs, batch.action, target)
         self.critic_adam.minimise(critic_loss)
@@ -128,7 +128,7 @@ def main(args: Args) -> None:
 
     choice = run.stream("minibatch", args.batch_size, kind="integer")
     normal = run.stream("action", args.batch_size, data.act_size)
-    for step in run.steps(data.actor(agent.actor), agent=agent):
+    for step in run.steps(data.adapt(agent.actor), agent=agent):
         run.log(update(choice(), normal(), step % args.actor_delay == 0))
 
 

@@ -35,7 +35,7 @@ from algos.arguments import (
     Step,
     Widths,
 )
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.nn import MLP, Orthogonal
 from algos.offline import OfflineArgs, Rewards, begin
 from algos.optim import Adam, Target
@@ -204,7 +204,7 @@ class XQL:
 
         uniform [R, layers, B, H], in [0, 1), is for dropout; for the others see `values`.
         """
-        batch = self.data.gather(integers)
+        batch = self.data.gather(self.data.choose(integers))
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
             q_of_value = self.values(batch.obs, batch.action, q, normal, other)
@@ -248,7 +248,7 @@ def main(args: Args) -> None:
     normal = run.stream("noise", args.batch_size, data.act_size, used=args.noise > 0)
     k = args.random_actions
     other = run.stream("action", k, args.batch_size, data.act_size, kind="uniform", used=k > 0)
-    for _ in run.steps(data.actor(agent.actor), agent=agent):
+    for _ in run.steps(data.adapt(agent.actor), agent=agent):
         run.log(update(choice(), uniform(), normal(), other()))
 
 

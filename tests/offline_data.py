@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from fakes import FakeRun
 from torch import Tensor, nn
 
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.optim import Adam
 
 BATCH = 8

@@ -11,7 +11,8 @@ import pytest
 import torch
 from offline_data import record
 
-from algos.dataset import EDGE, load
+from algos.data import load
+from algos.data.record import EDGE
 from algos.errors import UserError
 from algos.offline import OfflineArgs, begin
 from algos.run import cli
@@ -57,9 +58,7 @@ def settings(tmp_path, dataset, **others) -> OfflineArgs:
 def prepared(tmp_path, dataset, reward=None, **others):
     """The data as a method gets it, without evaluation."""
     args = settings(tmp_path, dataset, **{"eval_episodes": 0, **others})
-    run, data = begin(args, "test", reward)
-    assert run.envs is data
-    return data
+    return begin(args, "test", reward)[1]
 
 
 def pendulum(name="test/pendulum-v0", steps=6):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from algos.dataset import load, validate
+from algos.data import load, validate
 from algos.errors import UserError
 from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
 from benchmarks.collect import Args, recipes
@@ -215,7 +215,7 @@ def test_a_card_says_what_is_in_a_dataset(place, capsys):
     assert lines["transitions"].startswith("300, 11 observations, 3 actions")
     assert lines["returns"].startswith(f"mean {data.returns().mean():,.1f}")
     assert lines["SHA-256"] == data.digest
-    assert "16.2 of a random and 3,392.8 of our expert policy" in lines["own"]
+    assert "a random policy's 16.2 scores 0 and our expert's 3,392.8 scores 100" in lines["own"]
     assert (place / "cards" / "local-hopper-random-v0.png").stat().st_size > 10_000
 
 

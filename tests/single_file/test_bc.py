@@ -9,7 +9,7 @@ import pytest
 import torch
 from offline_data import BATCH, agent_of, assert_same, at_random, drawn, filled, layers_of, write_hdf5
 
-from algos.dataset import load
+from algos.data import load
 from algos.errors import UserError
 
 
@@ -21,7 +21,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     for k in range(3):
         torch.manual_seed(k)
         integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
-        batch = one.data.gather(integers)
+        batch = one.data.gather(one.data.choose(integers))
         x, layer = batch.obs[1], 0
         for module in net:
             x = module(x)
@@ -41,7 +41,7 @@ def test_the_evaluated_actor_has_no_dropout():
     one = agent_of("bc", at_random(), dropout=0.9)
     obs = torch.randn(2, 5, 3)
     x = torch.stack([layers_of(one.actor.net, run)(obs[run]) for run in range(2)])
-    torch.testing.assert_close(one.data.actor(one.actor)(obs), torch.tanh(x))
+    torch.testing.assert_close(one.data.adapt(one.actor)(obs), torch.tanh(x))
 
 
 @pytest.mark.parametrize(("fraction", "episodes"), [(1.0, 30), (0.1, 3), (0.11, 4)])

@@ -97,7 +97,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(f, float64):
         torch.manual_seed(k)
         integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
         normal, other = torch.randn(2, BATCH, 2), torch.rand(2, 2, BATCH, 2)
-        batch = one.data.gather(integers)
+        batch = one.data.gather(one.data.choose(integers))
         noisy = (batch.action[1] + (0.4 * normal[1]).clamp(-0.5, 0.5)).clamp(-1, 1)
         value = {
             "obs": torch.cat([batch.obs[1]] * 3),

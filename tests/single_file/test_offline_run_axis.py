@@ -15,7 +15,7 @@ import pytest
 import torch
 from offline_data import write_hdf5
 
-from algos.dataset import Dataset
+from algos.data import Dataset
 from algos.optim import Adam
 from algos.run import Run
 

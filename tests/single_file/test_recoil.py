@@ -18,7 +18,7 @@ from offline_data import (
     write_hdf5,
 )
 
-from algos.dataset import Dataset, load
+from algos.data import Dataset, load
 
 
 def agent(**overrides):
@@ -91,7 +91,8 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(objective, float6
         torch.manual_seed(k)
         integers, uniform = drawn(2, 2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
         normal = torch.randn(2, BATCH, 2) if objective == "paper" else None
-        mixed, expert = one.mixed.gather(integers[:, 0]), one.expert.gather(integers[:, 1])
+        mixed = one.mixed.gather(one.mixed.choose(integers[:, 0]))
+        expert = one.expert.gather(one.expert.choose(integers[:, 1]))
         obs, action = torch.cat([mixed.obs[1], expert.obs[1]]), torch.cat([mixed.action[1], expert.action[1]])
         plain.learn_value(obs, action)
         plain.learn_actor(mixed.obs[1], mixed.action[1], uniform[1])

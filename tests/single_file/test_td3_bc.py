@@ -25,7 +25,7 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
     for k in range(1, 5):
         torch.manual_seed(k)
         integers, normal = drawn(2, BATCH, seed=k), 2 * torch.randn(2, BATCH, 2)
-        obs, action, reward, next_obs, terminated = (x[1] for x in one.data.gather(integers))
+        obs, action, reward, next_obs, terminated = (x[1] for x in one.data.gather(one.data.choose(integers)))
         with torch.no_grad():
             noise = (0.2 * normal[1]).clamp(-0.5, 0.5)
             assert k > 1 or noise.abs().max() == 0.5

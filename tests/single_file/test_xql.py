@@ -109,7 +109,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
         torch.manual_seed(k)
         integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
         normal, other = torch.randn(2, BATCH, 2), torch.rand(2, 2, BATCH, 2)
-        batch = one.data.gather(integers)
+        batch = one.data.gather(one.data.choose(integers))
         noisy = (batch.action[1] + (0.4 * normal[1]).clamp(-0.5, 0.5)).clamp(-1, 1)
         value = {
             "obs": torch.cat([batch.obs[1]] * 3),
@@ -124,7 +124,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
 def test_values_learn_from_the_datas_noisy_and_random_actions():
     torch.manual_seed(0)
     one = agent(noise=0.1)
-    batch = one.data.gather(drawn(2, BATCH))
+    batch = one.data.gather(one.data.choose(drawn(2, BATCH)))
     q = one.target_critic(batch.obs, batch.action).amin(1)
     assert torch.equal(one.values(batch.obs, batch.action, q, None, None), q[:, None])
     normal, other = torch.full((2, BATCH, 2), 20.0), torch.rand(2, 3, BATCH, 2)
@@ -141,7 +141,7 @@ def test_random_actions_reach_both_bounds():
     one = agent()
     seen = []
     one.target_critic.forward = lambda obs, action: seen.append(action) or torch.zeros(2, 2, action.shape[1])
-    batch = one.data.gather(drawn(2, BATCH))
+    batch = one.data.gather(one.data.choose(drawn(2, BATCH)))
     ends = torch.tensor([0.0, 1.0]).expand(2, 1, BATCH, 2)
     one.values(batch.obs, batch.action, torch.zeros(2, BATCH), None, ends)
     assert torch.equal(seen[0], torch.tensor([-1.0, 1.0]).expand(2, BATCH, 2))

@@ -1,0 +1,100 @@
+"""Checks a dataset before training."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from algos.data.record import Dataset, slices
+from algos.errors import UserError
+
+
+def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.Space | None = None) -> list[str]:
+    """Sentences about what looks wrong in a dataset; raises UserError if nothing can be trained on it.
+
+    The spaces are those of the evaluation environment; the dataset must have their sizes, and the actions' bounds.
+    """
+    _check_finite(data)
+    _check_size(data, "observations", data.obs_size, obs_space)
+    _check_size(data, "actions", data.act_size, act_space)
+    warnings = []
+    if isinstance(act_space, gym.spaces.Box) and (outside := _actions_outside(data, act_space)):
+        warnings.append(f"{outside / len(data):.1%} of actions lie out of bounds, and are clipped")
+    least, greatest = data.reward[data.index].aminmax()
+    if not data.rewarded:
+        warnings.append("there are no rewards")
+    elif least == greatest:
+        warnings.append(f"all rewards are {least.item():g}")
+    trajectories = data.trajectories()
+    if len(trajectories) == 1:
+        warnings.append(f"no episode ends within its {len(data):,} transitions")
+    elif data.limit and (longest := int(np.diff(trajectories).max())) > data.limit:
+        warnings.append(f"an episode has {longest:,} steps, more than the {data.limit:,} of the task")
+    if data.fault:
+        warnings.append(data.fault)
+    if data.breaks:
+        warnings.append(f"{data.breaks:,} transitions are not continued by the next one, though no end is marked there")
+    if repeated := _repeated(data):
+        warnings.append(f"{repeated:,} transitions ({repeated / len(data):.1%}) occur more than once")
+    return warnings
+
+
+def _check_finite(data: Dataset) -> None:
+    """Raises UserError, with the first place, if a number is infinite or not a number."""
+    names = ["observation"] * data.obs_size + ["action"] * data.act_size + ["reward", "terminated"]
+    for part in slices(len(data)):
+        rows = data.index[part]
+        for which, numbers in (("", data.rows[rows]), ("next ", data.obs[rows + 1])):
+            if not (finite := numbers.isfinite()).all():
+                row, dimension = (~finite).nonzero()[0].tolist()
+                raise UserError(
+                    f"--dataset {data.name}: the {which}{names[dimension]} of transition {part.start + row:,} is not a "
+                    "finite number"
+                )
+
+
+def _check_size(data: Dataset, what: str, size: int, space: gym.Space | None) -> None:
+    """Raises UserError if observations or actions do not have the size of the environment's."""
+    if space is None:
+        return
+    is_box = isinstance(space, gym.spaces.Box)
+    needed = int(np.prod(space.shape or ()))
+    if not is_box or size != needed:
+        note = f" ({data.note})" if data.note else ""
+        raise UserError(
+            f"--dataset {data.name} has {size} numbers in its {what}, where {data.env_id} has "
+            f"{needed if is_box else type(space).__name__}{note}; name another environment with --env-id, or train "
+            "without one: --eval-episodes 0"
+        )
+
+
+def _actions_outside(data: Dataset, space: gym.spaces.Box) -> int:
+    """The number of actions that lie outside of the space's bounds."""
+    low, high = (torch.as_tensor(bound.ravel()) for bound in (space.low, space.high))
+    outside = 0
+    for part in slices(len(data)):
+        action = data.action[data.index[part]]
+        outside += int(((action < low - 1e-6) | (action > high + 1e-6)).any(1).sum())
+    return outside
+
+
+def _repeated(data: Dataset) -> int:
+    """The number of transitions that equal an earlier one."""
+    prints = _fingerprints(data)
+    prints.sort()
+    return int(np.count_nonzero(prints[1:] == prints[:-1]))
+
+
+def _fingerprints(data: Dataset) -> NDArray[np.uint64]:
+    """A number for each transition, which two different transitions almost never share: [N]."""
+    weights = np.random.default_rng(0).integers(1, 2**63, data.rows.shape[1] + data.obs_size, dtype=np.uint64) | 1
+    prints = np.empty(len(data), np.uint64)
+    for part in slices(len(data)):
+        rows = data.index[part]
+        numbers = torch.cat([data.rows[rows], data.obs[rows + 1]], 1) + 0.0  # without negative zeros
+        bits = numbers.numpy().view(np.uint32).astype(np.uint64)
+        bits ^= bits << np.uint64(29)
+        bits *= weights  # modulo 2^64
+        bits ^= bits >> np.uint64(31)
+        prints[part] = bits.sum(1)
+    return prints

@@ -1,0 +1,129 @@
+"""Minari's datasets, and those that recipes of this project stored in Minari's format."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from filelock import FileLock
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces.utils import flatten_space
+from numpy.typing import NDArray
+
+from algos.data.build import Builder
+from algos.data.record import Dataset
+from algos.errors import UserError
+from envs import register
+from envs.mujoco import RENDERING
+
+
+def load_minari(name: str) -> Dataset:
+    """The dataset `minari/…` or `local/…`; one of Minari's is downloaded if it is missing."""
+    import minari
+    from minari.storage import get_dataset_path
+
+    minari_id = name.removeprefix("minari/")
+    path = get_dataset_path(minari_id)
+    if not path.exists():
+        try:
+            _download(minari_id, get_dataset_path())
+        except Exception as error:  # each transport that Minari uses has its own errors
+            raise UserError(
+                f"--dataset: {name} is not in {path}, and downloading it failed ({error}): minari download {minari_id}"
+            ) from None
+    data = minari.load_dataset(minari_id)
+    if not isinstance(data.action_space, gym.spaces.Box):
+        kind = type(data.action_space).__name__
+        raise UserError(f"--dataset: {name} has {kind} actions, where continuous ones (a Box) are needed")
+    if len(data.observation_space.shape or ()) > 2:
+        raise UserError(f"--dataset: {name} has images, {data.observation_space.shape}, where vectors are needed")
+    space = flatten_space(data.observation_space)
+    obs_size, act_size = int(np.prod(space.shape or ())), int(np.prod(data.action_space.shape or ()))
+    builder = Builder(int(data.total_steps + data.total_episodes), obs_size, act_size)
+    for episode in data.iterate_episodes():
+        steps = len(episode.rewards)
+        obs = _flat(data.observation_space, episode.observations, steps + 1)
+        builder.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
+    metadata = data.storage.metadata
+    recipe = recipe_of(metadata.get("description")) if name.startswith("local/") else {}
+    spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari corrects what older versions of it wrote
+    return builder.finish(
+        name,
+        env_id=spec.id if spec else None,
+        env_options=_options(spec) if spec else {},
+        low=metadata.get("ref_min_score"),
+        high=metadata.get("ref_max_score"),
+        limit=(spec.max_episode_steps or 0) if spec else 0,
+        bounds=(data.action_space.low.ravel(), data.action_space.high.ravel()),
+        source=str(recipe.get("command") or metadata.get("code_permalink") or minari_id),
+        recipe=recipe,
+    )
+
+
+def recipe_of(description: Any) -> dict[str, Any]:
+    """What a recipe wrote into a dataset's description; an empty dict if another program wrote it."""
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(recipe := json.loads(description), dict):
+            return recipe
+    return {}
+
+
+@contextlib.contextmanager
+def minari_in(folder: Path) -> Iterator[None]:
+    """Within this context, Minari keeps its datasets in another folder."""
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["MINARI_DATASETS_PATH"]
+        else:
+            os.environ["MINARI_DATASETS_PATH"] = before
+
+
+def _download(minari_id: str, root: Path) -> None:
+    """Downloads a dataset into a folder aside, where the next try continues, and moves it when it is complete."""
+    import minari
+
+    aside = root / ".downloads" / minari_id.replace("/", "-")
+    with FileLock(root / ".downloads.lock"):
+        if (root / minari_id).exists():  # another process was faster
+            return
+        with minari_in(aside):
+            minari.download_dataset(minari_id, force_download=(aside / minari_id).exists())
+        # A combined dataset holds all data of its parts. Parts that lie beside it may be halves of an earlier try, so
+        # they are not moved.
+        for part in [*aside.rglob("namespace_metadata.json"), aside / minari_id]:
+            target = root / part.relative_to(aside)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.rename(target)
+
+
+def _options(spec: EnvSpec) -> dict[str, Any]:
+    """The arguments of a recorded environment that differ from those registered with its id."""
+    options = {k: v for k, v in spec.kwargs.items() if k not in RENDERING}
+    with contextlib.suppress(ModuleNotFoundError):  # this is reported when the environment is made
+        register(spec.id)
+    if spec.id in gym.registry:
+        standard = gym.registry[spec.id]
+        options = {k: v for k, v in options.items() if standard.kwargs.get(k, ...) != v}
+        if spec.max_episode_steps != standard.max_episode_steps:
+            options["max_episode_steps"] = spec.max_episode_steps or -1
+    return options
+
+
+def _flat(space: gym.Space, values: Any, count: int) -> NDArray:
+    """Observations [count, O] in the order of Gymnasium's FlattenObservation."""
+    if isinstance(space, gym.spaces.Dict):
+        return np.concatenate([_flat(part, values[key], count) for key, part in space.spaces.items()], 1)
+    if isinstance(space, gym.spaces.Tuple):
+        return np.concatenate([_flat(part, v, count) for part, v in zip(space.spaces, values, strict=True)], 1)
+    if not isinstance(space, gym.spaces.Box):
+        raise UserError(f"--dataset: observations have a {type(space).__name__}, where boxes of numbers are needed")
+    return np.asarray(values).reshape(count, -1)

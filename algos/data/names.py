@@ -1,0 +1,91 @@
+"""Finds a dataset by its name."""
+
+import hashlib
+import re
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from algos.data.d4rl import load_d4rl
+from algos.data.files import is_file, read
+from algos.data.minari import load_minari
+from algos.data.ogbench import load_ogbench
+from algos.data.record import Dataset
+from algos.errors import UserError
+from envs import d4rl
+from envs.make import OGBENCH
+
+# the errors that h5py, zipfile, NumPy and Minari raise when they read a damaged file
+UNREADABLE = (OSError, EOFError, LookupError, TypeError, ValueError, AssertionError, MemoryError, RuntimeError,
+              zipfile.BadZipFile, zlib.error)  # fmt: skip
+GOALS = "each episode has a goal there, which observations do not contain"
+
+
+def load(name: str, exact_d4rl: bool = False) -> Dataset:
+    """The dataset with that name or path; raises UserError if there is none, or if it is damaged.
+
+    Transitions have the true next observations if a file of D4RL's layout stores them. `exact_d4rl` gives the
+    transitions of D4RL's own `qlearning_dataset` instead: their next observation is the next row's, and timeouts are
+    left out.
+    """
+    check_name(name, exact_d4rl)
+    check_made(name)
+    kind = name.partition("/")[0]
+    try:
+        if d4rl.of_file(name) if is_file(name) else kind == "d4rl":
+            data = load_d4rl(name, exact_d4rl)
+        elif is_file(name):
+            data = read(Path(name), name, exact_d4rl)
+        elif kind == "ogbench":
+            data = load_ogbench(name)
+        else:
+            data = load_minari(name)
+    except UNREADABLE as error:
+        raise UserError(
+            f"--dataset {name} cannot be read: it is damaged, has another format or does not fit into memory ({error})"
+        ) from None
+    digest = hashlib.sha256(data.rows.numpy().data)
+    digest.update(data.index.numpy().data)
+    note = GOALS if re.match(OGBENCH, data.env_id or "") else data.note
+    return replace(data, digest=digest.hexdigest(), note=note)
+
+
+def check_name(name: str, exact_d4rl: bool = False) -> None:
+    """Raises UserError if no dataset can have that name, or if it is the path of a file that does not exist."""
+    kind, _, rest = name.partition("/")
+    if exact_d4rl and not (is_file(name) or kind == "d4rl"):
+        raise UserError(f"--exact-d4rl is for files of D4RL's layout, which {name} is not")
+    if is_file(name):
+        if not Path(name).is_file():
+            raise UserError(f"--dataset: there is no file {name}")
+    elif kind == "d4rl":
+        try:
+            task = d4rl.find(rest)
+        except ValueError as error:
+            raise UserError(f"--dataset: {error}") from None
+        if not task.file:
+            raise UserError(f"--dataset: D4RL has no data for {rest}")
+    elif kind == "minari" and rest and not re.search(r"-v\d+$", rest):
+        raise UserError(f"--dataset: {name} has no version; it should end like minari/mujoco/hopper/medium-v0")
+    elif kind == "ogbench" and "singletask" in rest:
+        raise UserError(
+            f"--dataset: {name} is not supported: OGBench computes the rewards of single tasks from goals, and its "
+            "files do not have them"
+        )
+    elif kind not in ("minari", "ogbench", "local") or not rest:
+        raise UserError(
+            f"--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got {name!r}"
+        )
+
+
+def check_made(name: str) -> None:
+    """Raises UserError if the name is `local/…` and this dataset has not been made yet."""
+    from minari.storage import get_dataset_path
+
+    if name.startswith("local/") and not (path := get_dataset_path(name)).exists():
+        recipe = name.removeprefix("local/").replace("-val-v", "-v")
+        raise UserError(
+            f"--dataset: {name} is not in {path}; make it: python -m benchmarks.collect {recipe} (--list names all "
+            "that can be made)"
+        )

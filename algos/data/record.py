@@ -1,0 +1,249 @@
+"""The record that datasets of all formats become, and that all runs sample from.
+
+Observations are stored once: row i holds the observation, action, reward and `terminated` of a transition, and row
+i + 1 holds its next observation. That row begins a transition too or, at the end of an episode, has nothing else.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from algos.errors import UserError
+from algos.replay import Batch
+from envs import Task
+
+CHUNK = 1 << 13  # rows that are worked on at a time
+EDGE = 1e-5  # distance that actions keep from -1 and 1, as in IQL's code
+
+
+def slices(count: int) -> Iterator[slice]:
+    """Yields slices of at most `CHUNK` rows, which together are `count` rows."""
+    for start in range(0, count, CHUNK):
+        yield slice(start, min(start + CHUNK, count))
+
+
+@dataclass
+class Dataset:
+    """N transitions that all runs share, with what is known about them.
+
+    Rewards, observations and actions are prepared in place before training, and nothing changes them after that.
+    Policies act in [-1, 1]: `fit_actions` maps the data's actions there, and `adapt` maps a policy's actions back.
+    """
+
+    name: str
+    rows: Tensor  # [M, O + A + 2]: observation, action, reward, terminated; float32 when loaded
+    index: Tensor  # [N]: the rows that begin transitions
+    obs_size: int
+    act_size: int
+    env_id: str | None = None  # the environment to evaluate in; None if there is none
+    env_options: dict[str, Any] = field(default_factory=dict)  # the arguments with which it is made
+    note: str = ""  # how that environment differs from the one in which the data was collected
+    low: float | None = None  # the return that scores 0
+    high: float | None = None  # the return that scores 100
+    limit: int = 0  # the most steps of an episode; 0 if unknown
+    bounds: tuple[NDArray, NDArray] | None = None  # the least and the greatest action [A], if the format has them
+    rewarded: bool = True  # whether there are rewards
+    breaks: int = 0  # transitions that the following one does not continue, though no end is marked
+    fault: str = ""  # what is known to be wrong with the file
+    recipe: dict[str, Any] = field(default_factory=dict)  # what a recipe stored with the data that it made
+    source: str = ""  # where the data comes from: a URL, a file or a command
+    digest: str = ""  # SHA-256 of rows and index
+    # what observations [O] and actions [A] were reduced by, and what they were divided by then; None if unchanged
+    obs_scaling: tuple[Tensor, Tensor] | None = None
+    action_scaling: tuple[Tensor, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def task(self) -> Task:
+        """The sizes and bounds that an agent needs; its policy acts in [-1, 1], see `adapt`."""
+        low, high = (-1.0,) * self.act_size, (1.0,) * self.act_size
+        return Task(self.name, (self.obs_size,), self.act_size, False, low, high, self.limit)
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    def choose(self, integers: Tensor) -> Tensor:
+        """Turns random integers [R, B] from [0, 2^63) into the numbers of transitions [R, B]."""
+        return integers % len(self.index)
+
+    def gather(self, indices: Tensor) -> Batch:
+        """The transitions with the numbers `indices` [R, B]: a batch [R, B, ...]."""
+        shape, at = indices.shape, self.index[indices.reshape(-1)]
+        rows = self.rows.index_select(0, torch.cat([at, at + 1]))
+        now, after = rows.view(2, *shape, -1)
+        obs, action, reward, terminated = now.split((self.obs_size, self.act_size, 1, 1), -1)
+        return Batch(obs, action, reward.squeeze(-1), after[..., : self.obs_size], terminated.squeeze(-1))
+
+    # -- views of all rows --------------------------------------------------------------------------------------------
+
+    @property
+    def obs(self) -> Tensor:
+        """A view of the observations of all rows: [M, O]."""
+        return self.rows[:, : self.obs_size]
+
+    @property
+    def action(self) -> Tensor:
+        """A view of the actions of all rows: [M, A]."""
+        return self.rows[:, self.obs_size : -2]
+
+    @property
+    def reward(self) -> Tensor:
+        """A view of the rewards of all rows: [M]."""
+        return self.rows[:, -2]
+
+    @property
+    def terminated(self) -> Tensor:
+        """A view of the flags of all rows, 1.0 where the task ended the episode: [M]."""
+        return self.rows[:, -1]
+
+    # -- trajectories and scores --------------------------------------------------------------------------------------
+
+    def trajectories(self) -> NDArray[np.int64]:
+        """The first transition of each trajectory and the one after its last: [K, 2].
+
+        A trajectory ends at a termination, and where rows are missing.
+        """
+        index, terminated = self.index.cpu().numpy(), self.terminated.cpu().numpy()
+        ends = [np.zeros(0, np.int64)]
+        for part in slices(len(index) - 1):
+            rows = index[part.start : part.stop + 1]
+            ends.append(part.start + 1 + np.flatnonzero((np.diff(rows) != 1) | (terminated[rows[:-1]] > 0)))
+        borders = np.concatenate(ends)
+        return np.stack([np.append(0, borders), np.append(borders, len(index))], 1)
+
+    def returns(self) -> NDArray[np.float64]:
+        """The undiscounted return of each trajectory: [K]."""
+        starts = self.trajectories()[:, 0]
+        returns = np.zeros(len(starts))
+        for part in slices(len(self)):
+            reward = self.reward[self.index[part]].double().cpu().numpy()
+            trajectory = np.searchsorted(starts, np.arange(part.start, part.stop), side="right") - 1
+            np.add.at(returns, trajectory, reward)
+        return returns
+
+    def score(self, returns: Any) -> Any:
+        """Normalised scores of returns, 0 for `low` and 100 for `high`; the returns if these two are unknown."""
+        if self.low is None or self.high is None:
+            return returns
+        return 100 * (returns - self.low) / (self.high - self.low)
+
+    def transitions_of(self, trajectories: int) -> int:
+        """Counts the transitions of the first trajectories without the very last one, as ReCOIL's official code does.
+
+        A trajectory ends at a termination or after `limit` transitions (1,000 if there is no limit). The count is 0 if
+        there are fewer trajectories.
+        """
+        step = ended = number = 0
+        for part in slices(len(self)):
+            for terminated in self.terminated[self.index[part]].tolist():
+                step += 1
+                if terminated or step == (self.limit or 1000):
+                    ended, step = ended + 1, 0
+                if ended == trajectories:
+                    return number
+                number += 1
+        return 0
+
+    # -- other transitions --------------------------------------------------------------------------------------------
+
+    def part(self, numbers: NDArray[np.int64]) -> "Dataset":
+        """Only the transitions with these numbers; the rows are shared."""
+        index = self.index[torch.as_tensor(numbers, device=self.index.device)]
+        return replace(self, index=index, digest=hashlib.sha256(self.digest.encode() + numbers.tobytes()).hexdigest())
+
+    def first(self, transitions: int) -> "Dataset":
+        """The first transitions, with no more rows than they need."""
+        part = self.part(np.arange(transitions))
+        return replace(part, rows=self.rows[: int(part.index[-1]) + 2 if transitions else 0])
+
+    def best(self, fraction: float) -> "Dataset":
+        """The trajectories with the highest returns, whole: as few as have this fraction of all transitions."""
+        bounds = self.trajectories()
+        order = np.argsort(-self.returns(), kind="stable")
+        covered = np.cumsum((bounds[:, 1] - bounds[:, 0])[order])
+        chosen = np.sort(order[: np.searchsorted(covered, fraction * len(self)) + 1])
+        return self.part(np.concatenate([np.arange(*bounds[i]) for i in chosen]))
+
+    def joined(self, other: "Dataset") -> "Dataset":
+        """The transitions of both datasets, on the host."""
+        rows, index = torch.cat([self.rows, other.rows]), torch.cat([self.index, other.index + len(self.rows)])
+        digest = hashlib.sha256((self.digest + other.digest).encode()).hexdigest()
+        return replace(self, rows=rows, index=index, digest=digest, rewarded=self.rewarded and other.rewarded)
+
+    def to(self, device: torch.device) -> "Dataset":
+        """The same dataset on another device, in torch's default precision."""
+        dtype = torch.get_default_dtype()
+        moved = replace(self)
+        moved.rows, moved.index = self.rows.to(device, dtype), self.index.to(device)
+        for name in ("obs_scaling", "action_scaling"):
+            if pair := getattr(self, name):
+                setattr(moved, name, tuple(tensor.to(device, dtype) for tensor in pair))
+        return moved
+
+    # -- preparation, in place ----------------------------------------------------------------------------------------
+
+    def scale_rewards(self, how: str) -> str:
+        """Changes the rewards in place, and describes the change in words.
+
+        "range" multiplies them by 1000 / (greatest - least return of a trajectory), "minus_one" subtracts 1, and "none"
+        leaves them as they are. Raises UserError if all trajectories have the same return, which has no range.
+        """
+        if how == "range":
+            returns = self.returns()
+            spread = float(returns.max() - returns.min())
+            if not spread > 0:
+                raise UserError(f"--reward range: all trajectories of {self.name} have the same return; take none")
+            self.reward.mul_(1000 / spread)
+            return f"rewards times {1000 / spread:.4g}, for a range of returns of 1,000"
+        if how == "minus_one":
+            self.reward.sub_(1)
+            return "rewards less 1"
+        return "rewards as they are"
+
+    def standardise(self, eps: float = 1e-3) -> None:
+        """Subtracts the mean from observations and divides them by their standard deviation + eps, in place.
+
+        The statistics are those of the transitions' observations; next observations do not count.
+        """
+        total, squares = (torch.zeros(self.obs_size, dtype=torch.float64, device=self.rows.device) for _ in range(2))
+        for part in slices(len(self)):
+            total += self.obs[self.index[part]].double().sum(0)
+        mean = total / len(self)
+        for part in slices(len(self)):
+            squares += (self.obs[self.index[part]].double() - mean).square().sum(0)
+        mean, scale = mean.to(self.rows.dtype), ((squares / len(self)).sqrt() + eps).to(self.rows.dtype)
+        self.obs.sub_(mean).div_(scale)
+        self.obs_scaling = mean, scale
+
+    def fit_actions(self, low: NDArray, high: NDArray) -> None:
+        """Maps actions from bounds [A] to [-1, 1], and then clips them to slightly less, both in place.
+
+        Raises UserError if a bound is not finite.
+        """
+        if not np.isfinite([low, high]).all():
+            raise UserError(f"--dataset {self.name} has actions without bounds; policies need a bounded range of them")
+        if (low != -1).any() or (high != 1).any():
+            middle, half_range = (
+                torch.as_tensor(x.ravel(), dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2)
+            )
+            self.action.sub_(middle).div_(half_range)
+            self.action_scaling = middle, half_range
+        self.action.clamp_(-1 + EDGE, 1 - EDGE)
+
+    def adapt(self, policy: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Turns a policy for the prepared data into one for the environment: obs [..., O] -> action [..., A]."""
+
+        def act(obs: Tensor) -> Tensor:
+            if self.obs_scaling:
+                obs = (obs - self.obs_scaling[0]) / self.obs_scaling[1]
+            action = policy(obs).clamp(-1, 1)
+            return action * self.action_scaling[1] + self.action_scaling[0] if self.action_scaling else action
+
+        return act

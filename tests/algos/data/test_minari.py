@@ -1,0 +1,161 @@
+"""Minari's datasets: observations in parts, evaluation environments, downloads."""
+
+import shutil
+
+import gymnasium as gym
+import minari
+import numpy as np
+import pytest
+from dataset_files import assert_same, expected, in_minari, refused, trajectories, transitions
+from minari.storage import get_dataset_path
+from offline_data import record
+
+from algos.data import load, validate
+from envs import make_vec
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors and links
+
+
+class Parts(gym.Env):
+    """Observations in nested parts, of which none is in alphabetical order."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "target": gym.spaces.Box(-9, 9, (2,)),
+            "agent": gym.spaces.Tuple((gym.spaces.Box(-9, 9, (2, 2), np.float32), gym.spaces.Box(-9, 9, ()))),
+        }
+    )
+
+    def __init__(self, scale=1.0, render_mode=None):
+        self.scale = scale
+        self.action_space = gym.spaces.Box(-2 * scale, scale, (1,))
+
+    def _obs(self):
+        parts = self.np_random.normal(size=7).astype(np.float32)
+        return {"target": parts[:2], "agent": (parts[2:6].reshape(2, 2), parts[6])}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._obs(), {}
+
+    def step(self, action):
+        return self._obs(), self.scale, False, False, {}
+
+
+@pytest.fixture
+def parts():
+    """The id of `Parts`, registered with a scale of 2 and 8 steps."""
+    gym.register("test/Parts-v0", f"{__name__}:Parts", max_episode_steps=8, kwargs={"scale": 2.0})
+    yield "test/Parts-v0"
+    del gym.registry["test/Parts-v0"]
+
+
+def recorded(env_id, name, steps=8, **options) -> np.ndarray:
+    """Makes a Minari dataset of one episode from seed 0; returns its actions."""
+    return record(env_id, name, steps, **options)[0]
+
+
+def test_parts_of_observations_are_in_the_order_of_the_evaluation_environment(parts):
+    actions = recorded(parts, "test/parts-v0")
+    data = load("minari/test/parts-v0")
+    venv = make_vec(data.env_id, 1, **data.env_options)
+    seen = [venv.reset(seed=0)[0][0]] + [venv.step(action[None])[0][0] for action in actions[:-1]]
+    np.testing.assert_array_equal(transitions(data)[0], np.stack(seen))
+    np.testing.assert_array_equal(transitions(data)[1], actions)
+    validate(data, venv.single_observation_space, venv.single_action_space)
+    np.testing.assert_array_equal(data.bounds, [[-4], [2]])
+
+
+def test_the_evaluation_environment_is_made_as_the_recorded_one(parts):
+    recorded(parts, "test/own-v0", steps=5, scale=3.0, max_episode_steps=5, render_mode=None)
+    data = load("minari/test/own-v0")
+    assert data.env_options == {"scale": 3.0, "max_episode_steps": 5} and data.limit == 5
+    venv = make_vec(data.env_id, 1, **data.env_options)
+    venv.reset(seed=0)
+    ends = [venv.step(np.zeros((1, 1)))[3][0] for _ in range(5)]
+    assert ends == [False] * 4 + [True] and venv.single_action_space.low == -6
+    recorded(parts, "test/standard-v0")
+    assert load("minari/test/standard-v0").env_options == {}
+
+
+def test_a_recorded_renderer_is_no_option_of_the_batched_environments():
+    recorded("Hopper-v5", "test/hopper-v0", steps=3, reset_noise_scale=0.01, width=64)
+    data = load("minari/test/hopper-v0")
+    assert data.env_options == {"reset_noise_scale": 0.01}
+    make_vec(data.env_id, 1, **data.env_options).close()
+
+
+def test_reference_scores_and_evaluation_environment_of_minari(parts):
+    name = in_minari("test/scores-v0", trajectories(5, 4), eval_env=parts, ref_min_score=10.0, ref_max_score=30.0)
+    data = load(name)
+    assert data.env_id == parts and data.score(15.0) == 25
+
+
+@pytest.mark.parametrize("description", ["made by hand", "[1]", None])
+def test_a_minari_dataset_of_ones_own_may_be_local(description):
+    in_minari("local/mine-v0", trajectories(5, 4), description=description)
+    assert len(load("local/mine-v0")) == 9 and not load("local/mine-v0").recipe
+
+
+def test_minari_without_an_environment():
+    data = load(in_minari("test/bare-v0", trajectories(5, 4)))
+    assert data.env_id is None and data.score(15.0) == 15
+
+
+def test_discrete_actions_and_images_of_minari_are_refused():
+    episodes = [t._replace(action=np.zeros(len(t.reward), np.int64)) for t in trajectories(3)]
+    name = in_minari("test/discrete-v0", episodes, act_space=gym.spaces.Discrete(2))
+    assert "Discrete actions" in refused(name)
+    images = gym.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    episodes = [t._replace(obs=np.zeros((4, 4, 4, 3), np.uint8)) for t in trajectories(3)]
+    assert "images" in refused(in_minari("test/images-v0", episodes, images))
+
+
+def test_a_missing_minari_dataset(monkeypatch):
+    def no_network(name, force_download):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(minari, "download_dataset", no_network)
+    sentence = refused("minari/mujoco/hopper/medium-v0")
+    assert "no network" in sentence and "minari download mujoco/hopper/medium-v0" in sentence
+    assert "python -m benchmarks.collect hopper-medium-v0" in refused("local/hopper-medium-v0")
+
+
+def test_a_minari_download_is_continued_aside_until_it_is_complete(tmp_path, monkeypatch):
+    episodes = trajectories(5, 4)
+    in_minari("test/far-v0", episodes)
+    root, far = tmp_path / "minari", tmp_path / "far"
+    root.rename(far)
+    asked = []
+
+    def transport(name, force_download):
+        """Writes into the folder of datasets as Minari does, and breaks off at the first call."""
+        place = get_dataset_path(name)
+        asked.append((name, force_download))
+        (place / "data").mkdir(parents=True, exist_ok=True)
+        if len(asked) == 1:
+            (place / "data" / "main_data.hdf5").write_bytes(b"half")
+            raise ConnectionError("cut off")
+        shutil.copytree(far / name, place, dirs_exist_ok=True)
+        (place.parent / "namespace_metadata.json").write_text("{}")
+
+    other = root / ".downloads" / "test-far-v0" / "test" / "half-v0" / "data"
+    other.mkdir(parents=True)
+    (other / "metadata.json").write_text("{}")  # half of a dataset that this one is combined from
+    monkeypatch.setattr(minari, "download_dataset", transport)
+    assert "downloading it failed (cut off)" in refused("minari/test/far-v0")
+    assert not (root / "test").exists() and minari.list_local_datasets() == {}
+    assert_same(transitions(load("minari/test/far-v0")), expected(episodes))
+    load("minari/test/far-v0")
+    assert asked == [("test/far-v0", False), ("test/far-v0", True)]
+    assert list(minari.list_local_datasets()) == ["test/far-v0"]
+    assert (root / "test" / "namespace_metadata.json").exists()
+
+
+def test_a_damaged_minari_dataset(tmp_path):
+    name = in_minari("test/damaged-v0", trajectories(5, 4))
+    file = tmp_path / name / "data" / "main_data.hdf5"
+    file.write_bytes(file.read_bytes()[:1000])
+    assert "damaged" in refused(name)
+    file.unlink()
+    assert "damaged" in refused(name)

@@ -1,0 +1,132 @@
+"""The record: sampling, parts of it, and how it is prepared for a method."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from dataset_files import (
+    ACT,
+    OBS,
+    assert_same,
+    d4rl_arrays,
+    expected,
+    hdf5,
+    npz,
+    ogbench_arrays,
+    trajectories,
+    transitions,
+)
+
+from algos.data import load
+from algos.data.record import EDGE
+from algos.errors import UserError
+from envs import Task
+
+
+def test_gather_gives_each_run_its_own_transitions(data):
+    integers = torch.randint(2**63 - 1, (3, 7), generator=torch.Generator().manual_seed(0))
+    batch, wanted = data.gather(data.choose(integers)), expected(trajectories(5, 4, 1, 6, 9))
+    for r in range(3):
+        for b in range(7):
+            number = int(integers[r, b]) % 25
+            for got, all_of_them in zip(batch, wanted, strict=True):
+                np.testing.assert_array_equal(got[r, b], all_of_them[number])
+    assert batch.obs.shape == (3, 7, OBS) and batch.reward.shape == (3, 7)
+
+
+def test_choose_wraps_large_integers_around(data):
+    integers = torch.tensor([[0, 24, 25, 2**63 - 1]])
+    assert data.choose(integers).tolist() == [[0, 24, 0, (2**63 - 1) % 25]]
+
+
+def test_the_task_of_an_agent_has_the_datas_sizes_and_acts_within_one(data):
+    data.fit_actions(np.full(ACT, -2.0), np.full(ACT, 2.0))
+    wanted = Task(data.name, (OBS,), ACT, False, (-1.0, -1.0), (1.0, 1.0), 77)
+    assert replace(data, limit=77).task == wanted
+
+
+def test_data_is_not_copied_to_the_device_where_it_is(data):
+    moved = data.to(torch.device("cpu"))
+    assert moved.rows.data_ptr() == data.rows.data_ptr()
+
+
+def test_data_follows_torchs_default_precision(data, float64):
+    data.standardise()
+    moved = data.to(torch.device("cpu"))
+    assert moved.rows.dtype == moved.obs_scaling[0].dtype == torch.float64
+
+
+def test_part_and_best(data):
+    returns = np.array([t.reward.astype(float).sum() for t in trajectories(5, 4, 1, 6, 9)])
+    order = np.argsort(-returns)
+    lengths, starts = np.array([5, 4, 1, 6, 9]), np.array([0, 5, 9, 10, 16])
+    for fraction in (0.04, 0.3, 0.5, 1.0):
+        share, chosen = 0, []
+        for i in order:
+            chosen.append(i)
+            share += lengths[i]
+            if share >= fraction * 25:
+                break
+        rows = np.concatenate([np.arange(starts[i], starts[i] + lengths[i]) for i in sorted(chosen)])
+        best = data.best(fraction)
+        assert_same(transitions(best), [x[rows] for x in transitions(data)])
+        np.testing.assert_allclose(best.returns(), returns[sorted(chosen)], rtol=1e-6)
+        assert best.digest != data.digest and best.rows is data.rows
+    assert data.best(0.3).digest != data.best(1.0).digest
+
+
+def test_joined(data, tmp_path):
+    arrays = ogbench_arrays(trajectories(3, 4, seed=1))
+    other = load(npz(tmp_path / "other.npz", {k: v for k, v in arrays.items() if k != "rewards"}))
+    both = data.joined(other)
+    assert_same(transitions(both), [np.concatenate(x) for x in zip(transitions(data), transitions(other), strict=True)])
+    assert len(both.trajectories()) == 7 and not both.rewarded and data.rewarded
+    assert both.digest not in (data.digest, other.digest, other.joined(data).digest)
+
+
+def test_standardise(data):
+    obs, _, _, next_obs, _ = transitions(data)
+    mean, scale = obs.astype(float).mean(0), obs.astype(float).std(0) + 1e-3
+    data.standardise()
+    np.testing.assert_allclose(transitions(data)[0], (obs - mean) / scale, atol=1e-6)
+    np.testing.assert_allclose(transitions(data)[3], (next_obs - mean) / scale, atol=1e-6)
+    seen = []
+    act = data.adapt(lambda o: seen.append(o) or torch.zeros(*o.shape[:-1], ACT))
+    act(torch.from_numpy(obs))
+    np.testing.assert_allclose(seen[0], (obs - mean) / scale, atol=1e-6)
+
+
+def test_scale_rewards(data, tmp_path):
+    before = transitions(data)[2]
+    returns = np.array([t.reward.astype(float).sum() for t in trajectories(5, 4, 1, 6, 9)])
+    factor = 1000 / (returns.max() - returns.min())
+    assert f"{factor:.4g}" in data.scale_rewards("range")
+    np.testing.assert_allclose(transitions(data)[2], before * factor, rtol=1e-5)
+    assert np.ptp(data.returns()) == pytest.approx(1000, rel=1e-5)
+    data.scale_rewards("minus_one")
+    np.testing.assert_allclose(transitions(data)[2], before * factor - 1, rtol=1e-5)
+    data.scale_rewards("none")
+    np.testing.assert_allclose(transitions(data)[2], before * factor - 1, rtol=1e-5)
+    same = load(hdf5(tmp_path / "same.hdf5", d4rl_arrays(trajectories(5, 5)) | {"rewards": np.ones(10, np.float32)}))
+    with pytest.raises(UserError, match="same return"):
+        same.scale_rewards("range")
+
+
+def test_fit_actions(data):
+    before = transitions(data)[1]
+    low, high = np.array([-2, -0.5], np.float32), np.array([1, 0.5], np.float32)
+    data.fit_actions(low, high)
+    wanted = np.clip((before - (low + high) / 2) / ((high - low) / 2), EDGE - 1, 1 - EDGE)
+    np.testing.assert_allclose(transitions(data)[1], wanted, atol=1e-6)
+    act = data.adapt(lambda obs: torch.tensor([[0.5, -7.0]]))
+    np.testing.assert_allclose(act(torch.zeros(1, OBS)), [[0.25, -0.5]], atol=1e-6)
+
+
+def test_actions_within_one_are_only_clipped(data):
+    before = transitions(data)[1]
+    data.fit_actions(-np.ones(ACT), np.ones(ACT))
+    assert_same([transitions(data)[1]], [before.clip(-1 + EDGE, 1 - EDGE)])
+    assert data.action_scaling is None
+    with pytest.raises(UserError, match="without bounds"):
+        data.fit_actions(-np.ones(ACT), np.full(ACT, np.inf))
