@@ -111,6 +111,14 @@ class MLP(nn.Module):
         return x.view(*self.lead, *x.shape[-2:])
 
 
+def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
+    """The factors of dropout for an `MLP`, from uniform numbers [R, layers, B, width]; None gives none.
+
+    A unit is left out with probability `rate`, and the others are divided by 1 - rate.
+    """
+    return None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+
+
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:
     """Draws the weights of every network in `module`, those of each run from its own generator, network by network."""
     layers: list[Any] = [layer for layer in module.modules() if hasattr(layer, "reset")]

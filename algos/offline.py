@@ -1,4 +1,4 @@
-"""What offline scripts share around their algorithm: arguments, and a run on a dataset that was made ready."""
+"""The part of offline scripts around their algorithm: arguments, and a run on a dataset that is ready to learn from."""
 
 import contextlib
 import re
@@ -10,16 +10,18 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from torch import Tensor
 
-from algos.arguments import AUTO, AutoCount, AutoNatural, Count
+from algos.arguments import Count, Natural, by_domain, for_domain
+from algos.cli import RunArgs, check_env_id
 from algos.data import Dataset, check_made, check_name, is_file, load, validate
+from algos.data.record import normalised
 from algos.errors import UserError
-from algos.run import Run, RunArgs, check_env_id
+from algos.run import Run
 from envs import d4rl, make_vec
 
-Rewards = Literal["auto", "range", "minus_one", "none"]
-T = TypeVar("T", bound="OfflineArgs")
+Rewards = Literal["range", "minus_one", "none"]
+Decay = Literal["cosine", "none"]
+Args = TypeVar("Args", bound="OfflineArgs")
 
 
 @contextlib.contextmanager
@@ -33,7 +35,7 @@ def as_flag(flag: str) -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class OfflineArgs(RunArgs):
-    """Arguments of every offline script."""
+    """Arguments of every offline script; defaults may depend on the dataset's name, see `keys`."""
 
     TASK: ClassVar[str] = "dataset"
     STEPS: ClassVar[str] = "gradient updates"
@@ -48,21 +50,17 @@ class OfflineArgs(RunArgs):
     """observations less their mean, by their standard deviation"""
     total_steps: Count = 1_000_000
     """gradient updates of each run"""
-    eval_every: AutoCount = AUTO
-    """updates between evaluations, also done at the first and the last one; by default 5,000, antmaze 100,000"""
-    eval_episodes: AutoNatural = AUTO
-    """episodes of an evaluation; 0: none; by default 10, antmaze 100"""
+    eval_every: Count = by_domain(5_000, antmaze=100_000)
+    """updates between evaluations, which also take place at the first and the last update"""
+    eval_episodes: Natural = by_domain(10, antmaze=100)
+    """episodes of each run at an evaluation; 0: there are no evaluations"""
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
     """updates between checkpoints; a kill loses no more than these"""
 
     def __post_init__(self) -> None:
-        antmaze = self.domain == "antmaze"
-        if self.eval_every is None:
-            self.eval_every = 100_000 if antmaze else 5_000
-        if self.eval_episodes is None:
-            self.eval_episodes = 100 if antmaze else 10
+        for_domain(self, self.keys)
 
     def check_task(self) -> None:
         check_name(self.dataset, self.exact_d4rl)
@@ -87,9 +85,14 @@ class OfflineArgs(RunArgs):
         return task.name if task else f"{Path(self.dataset).name} {self.env_id}"
 
     @property
-    def words(self) -> set[str]:
-        """Of the name by which the dataset is known, in lower case."""
-        return set(re.split(r"[^a-z0-9]+", self.known_as.lower()))
+    def words(self) -> list[str]:
+        """The words of the name by which the dataset is known, in lower case."""
+        return re.findall(r"[a-z0-9]+", self.known_as.lower())
+
+    @property
+    def keys(self) -> list[str]:
+        """The names by which defaults may depend on the dataset: its own, the words in it, and its domain."""
+        return [self.known_as, *self.words, self.domain]
 
     @property
     def domain(self) -> str:
@@ -98,14 +101,7 @@ class OfflineArgs(RunArgs):
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
             "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
         }  # fmt: skip
-        found = self.words
-        return next((family for family, words in families.items() if found & set(words)), "other")
-
-    def fill(self: T, *tables: dict[str, Any]) -> T:
-        """The arguments with those that are None taken from the first table that has them."""
-        missing = [name for name, value in vars(self).items() if value is None]
-        found = {name: table[name] for table in reversed(tables) for name in missing if name in table}
-        return replace(self, **found)
+        return next((family for family, words in families.items() if set(self.words) & set(words)), "other")
 
 
 @dataclass(kw_only=True)
@@ -114,13 +110,8 @@ class MixedArgs(OfflineArgs):
 
     expert_dataset: str = ""
     """an expert's data to mix in"""
-    expert_trajectories: AutoCount = AUTO
-    """of the expert's, hidden in the other data; by default 200, walker2d 100, kitchen 1"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.expert_trajectories is None:
-            self.expert_trajectories = 1 if self.domain == "kitchen" else 100 if "walker2d" in self.words else 200
+    expert_trajectories: Count = by_domain(200, walker2d=100, kitchen=1)
+    """number of the expert's trajectories that are hidden in the other data"""
 
     def check_task(self) -> None:
         super().check_task()
@@ -139,79 +130,39 @@ class MixedArgs(OfflineArgs):
             return load(self.expert_dataset, self.exact_d4rl)
 
 
-class NoEnvs:
-    """Stands in for the environments that a run asks for, where there is only data."""
-
-    ended = ()
-    resumable = True
-
-    def __init__(self, data: Dataset):
-        self.data, self.obs_size, self.act_size = data, data.obs_size, data.act_size
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def begin(
-    args: OfflineArgs,
+def offline_run(
+    args: Args,
     algorithm: str,
     reward: Rewards | None = None,
-    settings: OfflineArgs | None = None,
-    more: Dataset | None = None,
+    expert: Dataset | None = None,
     **facts: Any,
-) -> tuple[Run, Dataset]:
+) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
-    Actions are mapped to [-1, 1] from the environment's bounds, without one from those that the data tells, if it does.
-    `reward` says how rewards are changed (see `Dataset.scale_rewards`), "auto" being IQL's way: "minus_one" for
-    antmaze, "range" for locomotion; None says that the method uses none. `settings` are the arguments after `fill`;
-    what they add is stored with the results, as are `facts`. The transitions of `more`, of --expert-dataset, follow the
-    dataset's.
+    Actions are mapped to [-1, 1] from the environment's bounds, or without an environment from those that the data tells.
+    `reward` says how rewards are changed (see `Dataset.scale_rewards`), None that the method uses none. The transitions
+    of `expert`, from --expert-dataset, follow the dataset's. `facts` are stored with the results. Raises UserError for
+    data that cannot be trained on, and prints warnings about what looks wrong.
     """
     data = load(args.dataset, args.exact_d4rl)
-    if more is not None and (data.obs_size, data.act_size) != (more.obs_size, more.act_size):
-        raise UserError(f"--dataset {data.name} and {more.name} are not of the same sizes")
+    if expert is not None and (data.obs_size, data.act_size) != (expert.obs_size, expert.act_size):
+        raise UserError(f"--dataset {data.name} and {expert.name} are not of the same sizes")
     if args.env_id and args.env_id != data.env_id:
         note = f"its scores are meant for {data.env_id}" if data.env_id and data.low is not None else ""
         data = replace(data, env_id=args.env_id, env_options={}, note=note)
-    obs_space: gym.Space | None = None
-    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
-    act_space: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
-    if args.eval_episodes and not data.env_id:
-        raise UserError(
-            f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
-        )
-    if data.env_id and (args.eval_episodes or args.env_id):
-        check_env_id(data.env_id)
-        try:
-            venv = make_vec(data.env_id, 1, **data.env_options)
-        except Exception as error:  # whatever the environment's own code raises
-            raise UserError(
-                f"--dataset {data.name} is evaluated in {data.env_id}, which cannot be made here "
-                f"({type(error).__name__}: {error}); name another one with --env-id, or give --eval-episodes 0"
-            ) from None
-        obs_space, act_space = venv.single_observation_space, venv.single_action_space
-        venv.close()
+    obs_space, act_space = spaces(args, data)
     warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
-    if more is not None:
+    if expert is not None:
         with as_flag("--expert-dataset"):
-            warnings += [f"{more.name}: {warning}" for warning in validate(more, obs_space, act_space)]
-        facts |= {"dataset_digest": data.digest}  # what follows is of both
-        data = data.joined(more)
+            warnings += [f"{expert.name}: {warning}" for warning in validate(expert, obs_space, act_space)]
+        facts |= {"dataset_digest": data.digest}  # the digest below is of both
+        data = data.joined(expert)
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
-    if reward == "auto":
-        reward = {"antmaze": "minus_one", "locomotion": "range"}.get(args.domain, "none")  # type: ignore[assignment]
     if reward:
         done.append(data.scale_rewards(reward))
     if args.standardise:
@@ -219,16 +170,40 @@ def begin(
         done.append("observations standardised")
     facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
     facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
-    facts |= {name: value for name, value in vars(settings or args).items() if value != getattr(args, name)}
-    run = Run(
-        args,
-        algorithm,
-        make_envs=lambda seeds, device: NoEnvs(data.to(device)),
-        eval_env=(data.env_id, data.env_options) if data.env_id else None,
-        score="return" if data.low is None else "score",
-        show=lambda returns: run.envs.data.score(returns),  # data.score would keep what is not on the device
-        facts=facts,
-    )
-    place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "") if run.evaluator else ""
+    low, high = data.low, data.high
+
+    def show(returns: Any) -> Any:  # data.score would keep the data that is not on the device
+        return normalised(returns, low, high)
+
+    run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
+    place = ""
+    if data.env_id and args.eval_episodes:
+        run.evaluate_in(data.env_id, **data.env_options)
+        place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
     run.say(f"{data.name}: {', '.join(done)}{place}")
-    return run, run.envs.data
+    return run, data.to(run.device)
+
+
+def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
+    """The spaces of the environment to evaluate in; without one, None and the bounds that the data tells.
+
+    Raises UserError if an environment is needed and there is none, or if it cannot be made.
+    """
+    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
+    box: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
+    if args.eval_episodes and not data.env_id:
+        raise UserError(
+            f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
+        )
+    if not data.env_id or not (args.eval_episodes or args.env_id):
+        return None, box
+    check_env_id(data.env_id)
+    try:
+        venv = make_vec(data.env_id, 1, **data.env_options)
+    except Exception as error:  # the environment's own code may raise anything
+        raise UserError(
+            f"--dataset {data.name} is evaluated in {data.env_id}, which cannot be made here "
+            f"({type(error).__name__}: {error}); name another one with --env-id, or give --eval-episodes 0"
+        ) from None
+    venv.close()
+    return venv.single_observation_space, venv.single_action_space

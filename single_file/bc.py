@@ -3,7 +3,7 @@
 The actor of iql.py maximises the likelihood of the data's actions: it is what the implicit methods are with a
 temperature of 0. `--top-fraction` keeps the trajectories of highest return only, whole, until they make up that share
 of all transitions. CORL's BC differs: a deterministic actor, squared errors, standardised observations
-(--standardise), a constant learning rate (--decay-steps 0).
+(--standardise), a constant learning rate (--decay none).
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
@@ -13,47 +13,54 @@ Results lie in runs/<dataset>/bc/<variant>/, one row per seed and evaluation epi
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoNatural, AutoShare, Count, Rate, Step, Widths
-from algos.data import Dataset
+from algos.agent import Agent
+from algos.arguments import Count, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.cli import cli
 from algos.errors import UserError
-from algos.nn import MLP, Orthogonal
-from algos.offline import MixedArgs, Rewards, begin
-from algos.optim import Adam
-from algos.run import Run, cli
-
-# for arguments that are not given
-DEFAULTS = {"dropout": 0.0}
-DOMAINS = {"kitchen": {"dropout": 0.1}, "adroit": {"dropout": 0.1}}
+from algos.nn import MLP, Orthogonal, dropout_factors
+from algos.offline import Decay, MixedArgs, offline_run
+from algos.optim import Adam, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
 
 
 @dataclass
 class Args(MixedArgs):
-    top_fraction: Step = 1.0
+    top_fraction: PositiveFraction = 1.0
     """share of transitions that is kept, those of the trajectories with the highest returns"""
     batch_size: Count = 256
-    """transitions per update and seed"""
-    lr: Rate = 3e-4
+    """transitions per update and run"""
+    lr: Tunable[Positive] = 3e-4
     """learning rate"""
-    dropout: AutoShare = AUTO
-    """of the hidden layers while they learn; by default none, kitchen and adroit 0.1"""
+    dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
+    """share of the units that are left out in the hidden layers during training"""
     hidden: Widths = (256, 256)
     """widths of hidden layers"""
-    decay_steps: AutoNatural = AUTO
-    """updates within which the learning rate falls to 0, along a cosine; by default all; 0: it does not"""
+    decay: Decay = "cosine"
+    """whether the learning rate falls to 0 along a cosine over all updates, or does not fall"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update."""
+
+    dropout: Tensor | None  # [R, layers, B, width], uniform in [0, 1); None without dropout
 
 
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size, linear=Orthogonal)
-        self.log_std = nn.Parameter(torch.zeros(runs, 1, data.act_size))
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
     def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         return torch.tanh(self.net(obs, factors))
@@ -65,52 +72,62 @@ class Actor(nn.Module):
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-class BC:
+class BC(Agent):
     """Actors of R runs."""
 
-    def __init__(self, args: Args, run: Run, data: Dataset):
-        self.args, self.data = args, data
-        self.actor = run.initialise("actor", Actor(run.runs, data, args.hidden))
-        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, decay_steps=args.decay_steps)
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        schedule = cosine(args.total_steps) if args.decay == "cosine" else None
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, schedule=schedule)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
 
     def actor_loss(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         """-log pi(a|s): losses [R]."""
         return -self.actor.log_prob(obs, action, factors).mean(-1)
 
-    def update(self, integers: Tensor, uniform: Tensor | None = None) -> dict[str, Tensor]:
-        """One update from the minibatch of integers [R, B]; uniform [R, layers, B, H] in [0, 1) for dropout."""
-        batch = self.data.gather(self.data.choose(integers))
-        rate = self.args.dropout
-        factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
+
+    def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """One update; gives metrics [R]."""
+        factors = dropout_factors(draws.dropout, self.args.dropout)
         actor_loss = self.actor_loss(batch.obs, batch.action, factors)
         self.actor_adam.minimise(actor_loss)
         return {"actor_loss": actor_loss.detach()}
 
 
 def main(args: Args) -> None:
-    settings = args.fill(DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    more, hidden = None, 0
+    expert, hidden = None, 0
     if args.expert_dataset:
-        expert = args.load_expert()
-        hidden = expert.transitions_of(args.expert_trajectories)
+        source = args.load_expert()
+        hidden = source.transitions_of(args.expert_trajectories)
         if not hidden:
-            raise UserError(f"--expert-trajectories: {expert.name} has fewer than {args.expert_trajectories:,}")
-        more = expert.first(hidden)
-    reward: Rewards | None = "none" if args.top_fraction < 1 else None
-    run, data = begin(args, "bc", reward, settings=settings, more=more, hidden_expert=hidden)
+            raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
+        expert = source.first(hidden)
+    reward = "none" if args.top_fraction < 1 else None
+    run, data = offline_run(args, "bc", reward, expert, hidden_expert=hidden)
     if hidden:
         run.say(f"{hidden:,} transitions of the data are the expert's, {hidden / len(data):.1%}")
     if args.top_fraction < 1:
         data = data.best(args.top_fraction)
         run.say(f"{len(data):,} transitions are kept, those of the trajectories with the highest returns")
-    args, agent = settings, BC(settings, run, data)
-    update = run.fast(agent.update)
+    agent = BC(run.args, data.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    widest, dropped = max(args.hidden), args.dropout > 0
-    uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    for _ in run.steps(data.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), uniform()))
+    run.learn(agent)
+    for _ in run.steps(data.adapt(agent.policy)):
+        run.log(update(data.choose(choice()), draws()))
 
 
 if __name__ == "__main__":

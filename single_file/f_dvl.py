@@ -6,8 +6,9 @@ V, with f* the positive part of a conjugate: max(d + d^2 / 4, 0) for chi-square,
 former is a surrogate of the true conjugate, which is -1 below d = -2: where V is more than 4 above Q, it pulls V down
 ever harder, so that this loss depends on the scale of rewards. With reverse KL the method is XQL (xql.py).
 
-Other than in IQL, V has layer normalisation, critics learn by a Huber loss (delta 20; its half replaces IQL's 1), and a
-batch has 1,024 transitions. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
+It differs from IQL in three more things: V has layer normalisation, critics learn by a Huber loss (delta 20; its half
+replaces IQL's 1), and a batch has 1,024 transitions. The official options for noisy and random actions, which are off by
+default, are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
 term that holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates
 with batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is worst for both divergences and 0.7 worse
 than 0.8 and 0.9 for total variation; between 0.8 and 0.9 it leaves the choice open, for chi-square from 0.7 on. Values
@@ -20,82 +21,76 @@ Results lie in runs/<dataset>/f_dvl/<variant>/, one row per seed and evaluation 
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algos.agent import Agent
 from algos.arguments import (
-    AUTO,
-    AutoNatural,
-    AutoRate,
-    AutoShare,
     Count,
     Fraction,
-    Natural,
+    FractionBelowOne,
+    Positive,
+    PositiveFraction,
     Range,
-    Rate,
-    Step,
+    Tunable,
     Widths,
+    by_domain,
 )
-from algos.data import Dataset
-from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, Rewards, begin
-from algos.optim import Adam, Target
-from algos.run import Run, cli
+from algos.cli import cli
+from algos.nn import MLP, Orthogonal, dropout_factors
+from algos.offline import Decay, OfflineArgs, Rewards, offline_run
+from algos.optim import Adam, Target, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
 
-Weight = Annotated[float, Range(0.5, 1, above=True)]  # of f*; total variation has no minimum below 0.5 and above 1
-# for arguments that are not given
-DEFAULTS = {"temperature": 3.0, "dropout": 0.0}
-DOMAINS = {
-    "antmaze": {"temperature": 10.0, "decay_steps": 0},
-    "kitchen": {"temperature": 0.5, "dropout": 0.1},
-    "adroit": {"temperature": 0.5, "dropout": 0.1},
-}
+Weight = Annotated[float, Range(0.5, 1, above=True)]  # total variation has no minimum below 0.5 and above 1
 
 
 @dataclass
 class Args(OfflineArgs):
-    reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
-    antmaze, else none"""
+    reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
+    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
     batch_size: Count = 1024
-    """transitions per update and seed"""
-    discount: Fraction = 0.99
+    """transitions per update and run"""
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the target critics"""
-    lr: Rate = 3e-4
+    lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
     f: Literal["chi2", "tv"] = "chi2"
     """the divergence: chi-square, or total variation"""
-    optimism: Weight = 0.8
+    optimism: Tunable[Weight] = 0.8
     """lambda of the paper: the higher, the closer V comes to the greatest Q; useful from 0.6 to below 1"""
-    random_actions: Natural = 0
-    """V also learns from so many uniformly random actions for each of the data's"""
-    noise: Fraction = 0.0
-    """standard deviation of noise, clipped at 0.5, on the actions that V learns from; the official flag sets 0.1"""
-    value_updates: Count = 1
-    """steps of V per update, all on the same minibatch"""
-    temperature: AutoRate = AUTO
-    """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoShare = AUTO
-    """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
+    temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
+    """inverse temperature of the actor's weights"""
+    dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
+    """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
-    decay_steps: AutoNatural = AUTO
-    """updates within which the actor's learning rate falls to 0, along a cosine; by default all, antmaze 0: never"""
+    decay: Decay = by_domain("cosine", antmaze="none")
+    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update."""
+
+    dropout: Tensor | None  # [R, layers, B, width], uniform in [0, 1); None without dropout
 
 
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size, linear=Orthogonal)
-        self.log_std = nn.Parameter(torch.zeros(runs, 1, data.act_size))
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
     def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         return torch.tanh(self.net(obs, factors))
@@ -110,9 +105,9 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), data.obs_size + data.act_size, hidden, 1, linear=Orthogonal)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1, linear=Orthogonal)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
@@ -121,27 +116,33 @@ class Critic(nn.Module):
 class Value(nn.Module):
     """State values: obs [R, B, O] -> [R, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, 1, layer_norm=1e-6, linear=Orthogonal)
+        self.net = MLP((runs,), task.obs_size, hidden, 1, layer_norm=1e-6, linear=Orthogonal)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
 
 
-class FDVL:
+class FDVL(Agent):
     """Actor, twin critics and value of R runs."""
 
-    def __init__(self, args: Args, run: Run, data: Dataset):
-        self.args, self.data = args, data
-        self.actor = run.initialise("actor", Actor(run.runs, data, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, data, args.hidden))
-        self.value = run.initialise("value", Value(run.runs, data, args.hidden))
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.value = self.initialise("value", Value(self.runs, task, args.hidden))
 
-        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, decay_steps=args.decay_steps)
+        schedule = cosine(args.total_steps) if args.decay == "cosine" else None
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, schedule=schedule)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.lr)
         self.value_adam = Adam(self.value.parameters(), lr=args.lr)
         self.target_critic = Target(self.critic, args.tau)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
         """lambda max(d + d^2 / 4, 0) - (1 - lambda) d of d = Q - V; for total variation, with max(d, 0)."""
@@ -158,46 +159,27 @@ class FDVL:
         q = self.critic(obs, action)
         return F.huber_loss(q, target[:, None].expand_as(q), reduction="none", delta=20.0).mean(-1).sum(-1)
 
-    def values(self, obs: Tensor, action: Tensor, q: Tensor, normal: Tensor | None, other: Tensor | None) -> Tensor:
-        """Target values q [R, B] of the data's actions, and what V learns from: [R, 1 + random_actions, B].
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
 
-        With normal [R, B, A] the actions have noise there, with other [R, k, B, A], in [0, 1), k random ones stand by.
-        """
-        if normal is not None:
-            action = (action + (self.args.noise * normal).clamp(-0.5, 0.5)).clamp(-1, 1)
-            q = self.target_critic(obs, action).amin(1)
-        if other is None:
-            return q[:, None]
-        runs, k, batch, size = other.shape
-        at_random = self.target_critic(obs.repeat(1, k, 1), (2 * other - 1).reshape(runs, k * batch, size)).amin(1)
-        return torch.cat([q[:, None], at_random.view(runs, k, batch)], 1)
-
-    def update(
-        self,
-        integers: Tensor,
-        uniform: Tensor | None = None,
-        normal: Tensor | None = None,
-        other: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """One update from the minibatch that integers [R, B] choose.
-
-        uniform [R, layers, B, H], in [0, 1), is for dropout; for the others see `values`.
-        """
-        batch = self.data.gather(self.data.choose(integers))
+    def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
-            q_of_value = self.values(batch.obs, batch.action, q, normal, other)
 
-        for _ in range(self.args.value_updates):
-            advantage = q_of_value - self.value(batch.obs)[:, None]
-            value_loss = self.value_loss(advantage.flatten(1)).mean(-1)
-            self.value_adam.minimise(value_loss)
+        value = self.value(batch.obs)
+        value_loss = self.value_loss(q - value).mean(-1)
+        self.value_adam.minimise(value_loss)
 
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        rate = self.args.dropout
-        factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+        factors = dropout_factors(draws.dropout, self.args.dropout)
         actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
         self.actor_adam.minimise(actor_loss)
 
@@ -215,19 +197,14 @@ class FDVL:
 
 
 def main(args: Args) -> None:
-    settings = args.fill(DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    run, data = begin(args, "f_dvl", args.reward, settings=settings)
-    args, agent = settings, FDVL(settings, run, data)
-    update = run.fast(agent.update)
+    run, data = offline_run(args, "f_dvl", args.reward)
+    agent = FDVL(run.args, data.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    widest, dropped = max(args.hidden), args.dropout > 0
-    uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    normal = run.stream("noise", args.batch_size, data.act_size, used=args.noise > 0)
-    k = args.random_actions
-    other = run.stream("action", k, args.batch_size, data.act_size, kind="uniform", used=k > 0)
-    for _ in run.steps(data.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), uniform(), normal(), other()))
+    run.learn(agent)
+    for _ in run.steps(data.adapt(agent.policy)):
+        run.log(update(data.choose(choice()), draws()))
 
 
 if __name__ == "__main__":

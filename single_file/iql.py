@@ -17,59 +17,61 @@ Results lie in runs/<dataset>/iql/<variant>/, one row per seed and evaluation ep
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoFraction, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
-from algos.data import Dataset
-from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, Rewards, begin
-from algos.optim import Adam, Target
-from algos.run import Run, cli
-
-# for arguments that are not given
-DEFAULTS = {"expectile": 0.7, "temperature": 3.0, "dropout": 0.0}
-DOMAINS = {
-    "antmaze": {"expectile": 0.9, "temperature": 10.0},
-    "kitchen": {"temperature": 0.5, "dropout": 0.1},
-    "adroit": {"temperature": 0.5, "dropout": 0.1},
-}
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.cli import cli
+from algos.nn import MLP, Orthogonal, dropout_factors
+from algos.offline import Decay, OfflineArgs, Rewards, offline_run
+from algos.optim import Adam, Target, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
 
 
 @dataclass
 class Args(OfflineArgs):
-    reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
-    antmaze, else none"""
+    reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
+    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
     batch_size: Count = 256
-    """transitions per update and seed"""
-    discount: Fraction = 0.99
+    """transitions per update and run"""
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the target critics"""
-    lr: Rate = 3e-4
+    lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
-    expectile: AutoFraction = AUTO
-    """tau of the paper: 0.5 is the mean of the critics' values, 1 their maximum; by default 0.7, antmaze 0.9"""
-    temperature: AutoRate = AUTO
-    """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoShare = AUTO
-    """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
+    expectile: Tunable[Fraction] = by_domain(0.7, antmaze=0.9)
+    """tau of the paper: 0.5 is the mean of the critics' values, 1 their maximum"""
+    temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
+    """inverse temperature of the actor's weights"""
+    dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
+    """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
-    decay_steps: AutoNatural = AUTO
-    """updates within which the actor's learning rate falls to 0, along a cosine; by default all; 0: it does not"""
+    decay: Decay = "cosine"
+    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update."""
+
+    dropout: Tensor | None  # [R, layers, B, width], uniform in [0, 1); None without dropout
 
 
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size, linear=Orthogonal)
-        self.log_std = nn.Parameter(torch.zeros(runs, 1, data.act_size))
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
     def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         return torch.tanh(self.net(obs, factors))
@@ -84,9 +86,9 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), data.obs_size + data.act_size, hidden, 1, linear=Orthogonal)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1, linear=Orthogonal)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
@@ -95,27 +97,33 @@ class Critic(nn.Module):
 class Value(nn.Module):
     """State values: obs [R, B, O] -> [R, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, 1, linear=Orthogonal)
+        self.net = MLP((runs,), task.obs_size, hidden, 1, linear=Orthogonal)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
 
 
-class IQL:
+class IQL(Agent):
     """Actor, twin critics and value of R runs."""
 
-    def __init__(self, args: Args, run: Run, data: Dataset):
-        self.args, self.data = args, data
-        self.actor = run.initialise("actor", Actor(run.runs, data, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, data, args.hidden))
-        self.value = run.initialise("value", Value(run.runs, data, args.hidden))
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.value = self.initialise("value", Value(self.runs, task, args.hidden))
 
-        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, decay_steps=args.decay_steps)
+        schedule = cosine(args.total_steps) if args.decay == "cosine" else None
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, schedule=schedule)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.lr)
         self.value_adam = Adam(self.value.parameters(), lr=args.lr)
         self.target_critic = Target(self.critic, args.tau)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
         """|expectile - 1(d < 0)| d^2 of d = Q - V, elementwise."""
@@ -131,9 +139,16 @@ class IQL:
         """Sum over the twins of the mean squared error to target [R, B]: losses [R]."""
         return (self.critic(obs, action) - target[:, None]).square().mean(-1).sum(-1)
 
-    def update(self, integers: Tensor, uniform: Tensor | None = None) -> dict[str, Tensor]:
-        """One update from the minibatch of integers [R, B]; uniform [R, layers, B, H] in [0, 1) for dropout."""
-        batch = self.data.gather(self.data.choose(integers))
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
+
+    def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
 
@@ -144,8 +159,7 @@ class IQL:
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        rate = self.args.dropout
-        factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+        factors = dropout_factors(draws.dropout, self.args.dropout)
         actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
         self.actor_adam.minimise(actor_loss)
 
@@ -163,16 +177,14 @@ class IQL:
 
 
 def main(args: Args) -> None:
-    settings = args.fill(DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    run, data = begin(args, "iql", args.reward, settings=settings)
-    args, agent = settings, IQL(settings, run, data)
-    update = run.fast(agent.update)
+    run, data = offline_run(args, "iql", args.reward)
+    agent = IQL(run.args, data.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    widest, dropped = max(args.hidden), args.dropout > 0
-    uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    for _ in run.steps(data.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), uniform()))
+    run.learn(agent)
+    for _ in run.steps(data.adapt(agent.policy)):
+        run.log(update(data.choose(choice()), draws()))
 
 
 if __name__ == "__main__":

@@ -22,78 +22,83 @@ Results lie in runs/<dataset>/recoil/<variant>/, one row per seed and evaluation
 
 import math
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import AUTO, AutoCount, AutoNatural, AutoRate, AutoShare, Count, Fraction, Rate, Step, Widths
-from algos.data import Dataset
-from algos.nn import MLP, Orthogonal
-from algos.offline import MixedArgs, begin
-from algos.optim import Adam, Target
-from algos.run import Run, cli
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.cli import cli
+from algos.nn import MLP, Orthogonal, dropout_factors
+from algos.offline import Decay, MixedArgs, offline_run
+from algos.optim import Adam, Target, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
 
-# for arguments that are not given
-DEFAULTS = {"temperature": 3.0, "dropout": 0.0, "expert_transitions": 1000}
-DOMAINS = {
-    "kitchen": {"temperature": 0.5, "dropout": 0.1, "expert_transitions": 183},
-    "adroit": {"dropout": 0.1, "expert_transitions": 200},
-}
-TASKS = {"pen": {"expert_transitions": 100}}
 EXPERT, STEP, END = 200.0, -2.0, -200.0  # values of the expert and of termination, and the reward of every other step
 
 
 @dataclass
 class Args(MixedArgs):
     dataset: str = "local/hopper-random-v0"
-    """the data that is no expert's: d4rl/…, minari/…, local/…, or a .hdf5 or .npz file"""
+    """the data that is not the expert's: d4rl/…, minari/…, local/…, or a .hdf5 or .npz file"""
     expert_dataset: str = "local/hopper-expert-v0"
     """the expert's data"""
-    expert_transitions: AutoCount = AUTO
-    """labelled as the expert's; by default 1,000, pen 100, door, hammer and relocate 200, kitchen 183"""
+    expert_transitions: Count = by_domain(1000, pen=100, adroit=200, kitchen=183)
+    """number of transitions that are labelled as the expert's"""
     objective: Literal["code", "paper"] = "code"
-    """of the critics: as the official code has it, or as the paper states it"""
-    beta: Fraction = 0.5
+    """objective of the critics: as the official code has it, or as the paper states it"""
+    beta: Tunable[Fraction] = 0.5
     """weight of the expert in the paper's mixture; the code has none"""
     batch_size: Count = 1024
-    """transitions of the mixed data per update and seed, and as many of the expert"""
-    discount: Fraction = 0.99
+    """transitions of the mixed data per update and run, and as many of the expert"""
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the target critics"""
-    lr: Rate = 3e-4
+    lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
-    scale: Rate = 1.0
+    scale: Tunable[Positive] = 1.0
     """beta of the Gumbel distribution; to be raised (2.5, 5, 10, 20) until Q no longer diverges"""
-    clip: Rate = 7.0
+    clip: Tunable[Positive] = 7.0
     """greatest (Q - V) / scale that V learns from"""
-    temperature: AutoRate = AUTO
-    """inverse temperature of the actor's weights; by default 3, kitchen 0.5"""
-    dropout: AutoShare = AUTO
-    """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
-    layer_norm: Literal["auto", "on", "off"] = "auto"
-    """normalise the layers of V; auto: for kitchen and adroit"""
+    temperature: Tunable[Positive] = by_domain(3.0, kitchen=0.5)
+    """inverse temperature of the actor's weights"""
+    dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
+    """share of the units that are left out in the actor's hidden layers while it learns"""
+    layer_norm: Literal["on", "off"] = by_domain("off", kitchen="on", adroit="on")
+    """normalise the layers of V"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
-    decay_steps: AutoNatural = AUTO
-    """updates within which the actor's learning rate falls to 0, along a cosine; by default all; 0: it does not"""
+    decay: Decay = "cosine"
+    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update; None where they are not used."""
+
+    dropout: Tensor | None  # [R, layers, B, width], uniform in [0, 1)
+    action: Tensor | None  # [R, B, A], standard normal, for the policy's actions in the paper's objective
 
 
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size, linear=Orthogonal)
-        self.log_std = nn.Parameter(torch.zeros(runs, 1, data.act_size))
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
     def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         return torch.tanh(self.net(obs, factors))
 
     def sample(self, obs: Tensor, normal: Tensor) -> Tensor:
+        """An action [R, B, A] within the bounds, from standard normal noise [R, B, A]."""
         return (self(obs) + self.log_std.clamp(-5, 2).exp() * normal).clamp(-1, 1)
 
     def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
@@ -106,9 +111,9 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), data.obs_size + data.act_size, hidden, 1, linear=Orthogonal)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1, linear=Orthogonal)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
@@ -117,28 +122,34 @@ class Critic(nn.Module):
 class Value(nn.Module):
     """State values: obs [R, B, O] -> [R, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...], layer_norm: bool):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...], layer_norm: bool):
         super().__init__()
         eps = 1e-6 if layer_norm else None
-        self.net = MLP((runs,), data.obs_size, hidden, 1, layer_norm=eps, linear=Orthogonal)
+        self.net = MLP((runs,), task.obs_size, hidden, 1, layer_norm=eps, linear=Orthogonal)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
 
 
-class ReCOIL:
-    """Actor, twin critics and value of R runs, with the mixed and the expert's data."""
+class ReCOIL(Agent):
+    """Actor, twin critics and value of R runs."""
 
-    def __init__(self, args: Args, run: Run, mixed: Dataset, expert: Dataset):
-        self.args, self.mixed, self.expert = args, mixed, expert
-        self.actor = run.initialise("actor", Actor(run.runs, mixed, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, mixed, args.hidden))
-        layer_norm = args.layer_norm == "on" or (args.layer_norm == "auto" and args.domain in ("kitchen", "adroit"))
-        self.value = run.initialise("value", Value(run.runs, mixed, args.hidden, layer_norm))
-        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, decay_steps=args.decay_steps)
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.value = self.initialise("value", Value(self.runs, task, args.hidden, args.layer_norm == "on"))
+
+        schedule = cosine(args.total_steps) if args.decay == "cosine" else None
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, schedule=schedule)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.lr)
         self.value_adam = Adam(self.value.parameters(), lr=args.lr)
         self.target_critic = Target(self.critic, args.tau)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
         """exp(z - M) - z exp(-M) - exp(-M) of the first half of z = (Q - V) / scale, at most `clip`: losses [R].
@@ -177,15 +188,16 @@ class ReCOIL:
         contrast = q_of_policy.mean(-1) - q.chunk(2, -1)[1].mean(-1)
         return (beta * contrast + beta * of_expert + (1 - beta) * of_mixed).sum(-1)
 
-    def update(
-        self, integers: Tensor, uniform: Tensor | None = None, normal: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """One update from the minibatches that integers [R, 2, B] choose, of the mixed data and of the expert's.
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        a = self.args
+        layers = (len(a.hidden), a.batch_size, max(a.hidden))
+        dropout = random.uniform("dropout", *layers) if a.dropout else None
+        action = random.normal("action", a.batch_size, self.task.act_size) if a.objective == "paper" else None
+        return lambda: Draws(dropout and dropout(), action and action())
 
-        uniform [R, layers, B, H], in [0, 1), is for dropout; normal [R, B, A] for the policy's actions of the paper.
-        """
-        mixed = self.mixed.gather(self.mixed.choose(integers[:, 0]))
-        expert = self.expert.gather(self.expert.choose(integers[:, 1]))
+    def update(self, mixed: Batch, expert: Batch, draws: Draws) -> dict[str, Tensor]:
+        """One update from minibatches of the mixed data and of the expert's; gives metrics [R]."""
         obs, action = torch.cat([mixed.obs, expert.obs], 1), torch.cat([mixed.action, expert.action], 1)
         with torch.no_grad():
             q = self.target_critic(obs, action).amin(1)
@@ -193,23 +205,23 @@ class ReCOIL:
         value_loss = self.value_loss(q - self.value(obs))
         self.value_adam.minimise(value_loss)
 
-        states = [mixed.obs, mixed.next_obs] if normal is None else [mixed.obs, mixed.next_obs, expert.next_obs]
+        paper = draws.action is not None
+        states = [mixed.obs, mixed.next_obs, *([expert.next_obs] if paper else [])]
         with torch.no_grad():
             value, *next_values = self.value(torch.cat(states, 1)).chunk(len(states), 1)
         advantage = q.chunk(2, 1)[0] - value
-        rate = self.args.dropout
-        factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+        factors = dropout_factors(draws.dropout, self.args.dropout)
         actor_loss = self.actor_loss(mixed.obs, mixed.action, advantage, factors)
         self.actor_adam.minimise(actor_loss)
 
         online = self.critic(obs, action)
-        if normal is None:
+        if draws.action is None:
             critic_loss = self.critic_loss(online, next_values[0], mixed.terminated)
         else:
             with torch.no_grad():
-                own = self.actor.sample(mixed.obs, normal)
+                sampled = self.actor.sample(mixed.obs, draws.action)
             goes_on = 1 - torch.cat([mixed.terminated, expert.terminated], 1)
-            critic_loss = self.paper_loss(online, goes_on * torch.cat(next_values, 1), self.critic(mixed.obs, own))
+            critic_loss = self.paper_loss(online, goes_on * torch.cat(next_values, 1), self.critic(mixed.obs, sampled))
         self.critic_adam.minimise(critic_loss)
 
         self.target_critic.update()
@@ -225,30 +237,27 @@ class ReCOIL:
 
 
 def main(args: Args) -> None:
-    own = next((table for task, table in TASKS.items() if task in args.words), {})
-    settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
     source = args.load_expert()
-    hidden = source.transitions_of(settings.expert_trajectories)
-    labelled = min(settings.expert_transitions, len(source))
+    hidden = source.transitions_of(args.expert_trajectories)
+    labelled = min(args.expert_transitions, len(source))
     source = source.first(max(hidden, labelled))
-    run, both = begin(args, "recoil", settings=settings, more=source, hidden_expert=hidden, labelled_expert=labelled)
+    run, both = offline_run(args, "recoil", expert=source, hidden_expert=hidden, labelled_expert=labelled)
     others = len(both) - len(source)
     if not hidden:
-        few = f"fewer than {settings.expert_trajectories:,} trajectories"
+        few = f"fewer than {args.expert_trajectories:,} trajectories"
         print(f"warning: {args.expert_dataset} has {few}, so nothing of it is in the mixed data", file=sys.stderr)
     mixed, expert = both.part(np.arange(others + hidden)), both.part(np.arange(others, others + labelled))
     run.say(
         f"{hidden:,} transitions of the mixed data are the expert's, {hidden / len(mixed):.1%}; {labelled:,} labelled"
     )
-    args, agent = settings, ReCOIL(settings, run, mixed, expert)
-    update = run.fast(agent.update)
+    agent = ReCOIL(run.args, mixed.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", 2, args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda i, j, draws: agent.update(mixed.gather(i), expert.gather(j), draws))
 
-    choice = run.stream("minibatch", 2, args.batch_size, kind="integer")
-    widest, dropped = max(args.hidden), args.dropout > 0
-    uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    normal = run.stream("action", args.batch_size, mixed.act_size, used=args.objective == "paper")
-    for _ in run.steps(mixed.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), uniform(), normal()))
+    run.learn(agent)
+    for _ in run.steps(mixed.adapt(agent.policy)):
+        integers = choice()
+        run.log(update(mixed.choose(integers[:, 0]), expert.choose(integers[:, 1]), draws()))
 
 
 if __name__ == "__main__":

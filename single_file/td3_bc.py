@@ -11,41 +11,45 @@ setting there).
 Results lie in runs/<dataset>/td3_bc/<variant>/, one row per seed and evaluation episode in eval.parquet.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import Count, Fraction, Rate, Step, Widths
-from algos.data import Dataset
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.cli import cli
 from algos.nn import MLP
-from algos.offline import OfflineArgs, Rewards, begin
+from algos.offline import OfflineArgs, Rewards, offline_run
 from algos.optim import Adam, Target
-from algos.run import Run, cli
+from algos.random import Draws, Random
+from algos.replay import Batch
+from envs import Task
 
 
 @dataclass
 class Args(OfflineArgs):
-    reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: none, but minus_one for antmaze"""
+    reward: Rewards = by_domain("none", antmaze="minus_one")
+    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
     standardise: bool = True
-    """observations less their mean, by their standard deviation"""
+    """observations less their mean, divided by their standard deviation"""
     batch_size: Count = 256
-    """transitions per update and seed"""
-    discount: Fraction = 0.99
+    """transitions per update and run"""
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the targets"""
-    lr: Rate = 3e-4
+    lr: Tunable[Positive] = 3e-4
     """learning rate of actor and critics"""
-    alpha: Rate = 2.5
+    alpha: Tunable[Positive] = 2.5
     """weight of the critic against cloning"""
-    policy_noise: Fraction = 0.2
-    """standard deviation of the target actions' noise"""
-    noise_clip: Fraction = 0.5
-    """bound of this noise"""
+    policy_noise: Tunable[Fraction] = 0.2
+    """standard deviation of the noise on target actions"""
+    noise_clip: Tunable[Fraction] = 0.5
+    """greatest magnitude of this noise"""
     actor_delay: Count = 2
-    """updates between those of actor and targets"""
+    """number of updates after which the actor learns once and the targets move"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 
@@ -53,9 +57,9 @@ class Args(OfflineArgs):
 class Actor(nn.Module):
     """Deterministic policy: obs [R, B, O] -> action in [-1, 1] [R, B, A]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size)
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size)
 
     def forward(self, obs: Tensor) -> Tensor:
         return torch.tanh(self.net(obs))
@@ -64,33 +68,38 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), data.obs_size + data.act_size, hidden, 1)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
 
 
-class TD3BC:
+class TD3BC(Agent):
     """Actor and twin critics of R runs."""
 
-    def __init__(self, args: Args, run: Run, data: Dataset):
-        self.args, self.data = args, data
-        self.actor = run.initialise("actor", Actor(run.runs, data, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, data, args.hidden))
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
         self.actor_adam = Adam(self.actor.parameters(), lr=args.lr)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.lr)
         self.target_actor = Target(self.actor, args.tau)
         self.target_critic = Target(self.critic, args.tau)
 
     @torch.no_grad()
-    def target(self, reward: Tensor, terminated: Tensor, next_obs: Tensor, normal: Tensor) -> Tensor:
-        """What the critics follow [R, B], with standard normal noise [R, B, A]."""
+    def policy(self, obs: Tensor) -> Tensor:
+        """The action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
+
+    @torch.no_grad()
+    def target(self, batch: Batch, normal: Tensor) -> Tensor:
+        """The target values of the critics [R, B], with standard normal noise [R, B, A]."""
         noise = (self.args.policy_noise * normal).clamp(-self.args.noise_clip, self.args.noise_clip)
-        next_action = (self.target_actor(next_obs) + noise).clamp(-1, 1)
-        next_value = self.target_critic(next_obs, next_action).amin(1)
-        return reward + self.args.discount * (1 - terminated) * next_value
+        next_action = (self.target_actor(batch.next_obs) + noise).clamp(-1, 1)
+        next_value = self.target_critic(batch.next_obs, next_action).amin(1)
+        return batch.reward + self.args.discount * (1 - batch.terminated) * next_value
 
     def critic_loss(self, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """Sum over the twins of the mean squared error to target [R, B]: losses [R]."""
@@ -103,10 +112,13 @@ class TD3BC:
         weight = self.args.alpha / value.detach().abs().mean(-1)
         return -weight * value.mean(-1) + (own - action).square().mean((1, 2))
 
-    def update(self, integers: Tensor, normal: Tensor, actor_due: bool) -> dict[str, Tensor]:
-        """One update from the minibatch that integers [R, B] choose, with standard normal noise [R, B, A]."""
-        batch = self.data.gather(self.data.choose(integers))
-        target = self.target(batch.reward, batch.terminated, batch.next_obs, normal)
+    def draws(self, random: Random) -> Draws:
+        """The noise of updates, standard normal [R, B, A]."""
+        return random.normal("action", self.args.batch_size, self.task.act_size)
+
+    def update(self, batch: Batch, noise: Tensor, actor_due: bool = True) -> dict[str, Tensor]:
+        """One update of the critics and, where they are due, of actor and targets; gives metrics [R]."""
+        target = self.target(batch, noise)
         critic_loss = self.critic_loss(batch.obs, batch.action, target)
         self.critic_adam.minimise(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "target": target.mean(-1)}
@@ -121,15 +133,14 @@ class TD3BC:
 
 
 def main(args: Args) -> None:
-    reward: Rewards = args.reward if args.reward != "auto" else "minus_one" if args.domain == "antmaze" else "none"
-    run, data = begin(args, "td3_bc", reward)
-    agent = TD3BC(args, run, data)
-    update = run.fast(agent.update)
+    run, data = offline_run(args, "td3_bc", args.reward)
+    agent = TD3BC(run.args, data.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda indices, *rest: agent.update(data.gather(indices), *rest))
 
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    normal = run.stream("action", args.batch_size, data.act_size)
-    for step in run.steps(data.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), normal(), step % args.actor_delay == 0))
+    run.learn(agent)
+    for step in run.steps(data.adapt(agent.policy)):
+        run.log(update(data.choose(choice()), draws(), step % args.actor_delay == 0))
 
 
 if __name__ == "__main__":

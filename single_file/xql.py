@@ -5,10 +5,10 @@ computes it: implicit Q-learning (iql.py) whose value loss is a Gumbel regressio
 beta) under the data's actions. (Q - V) / beta is clipped from above, where it then has no gradient; the snippet in the
 paper clips both sides. The loss is divided by exp of the greatest of these numbers in the batch, at least exp(-1).
 
-Other than in IQL, V has layer normalisation and critics learn by a Huber loss (delta 20; its half replaces IQL's 1).
-Beta, clip, batch size and more are by default those of the official scripts for each D4RL dataset, else those of its
-domain; `--consistent` takes the latter always. The paper's scores are of the best evaluation, here it is the last.
-Left out is the official gradient penalty, which is off there and penalises one critic twice.
+It differs from IQL in two more things: V has layer normalisation, and critics learn by a Huber loss (delta 20; its half
+replaces IQL's 1). Beta, clip, batch size and more are by default those of the official scripts for each D4RL dataset, else
+those of its domain; `--consistent` takes the latter always. The paper's scores are of the best evaluation, here it is
+the last. The official gradient penalty, which is off there and penalises one critic twice, is left out.
 
     python single_file/xql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
@@ -16,41 +16,35 @@ Results lie in runs/<dataset>/xql/<variant>/, one row per seed and evaluation ep
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algos.agent import Agent
 from algos.arguments import (
-    AUTO,
-    AutoCount,
-    AutoFraction,
-    AutoNatural,
-    AutoRate,
-    AutoShare,
+    Count,
     Fraction,
-    Rate,
-    Step,
+    FractionBelowOne,
+    Natural,
+    Positive,
+    PositiveFraction,
+    Tunable,
     Widths,
+    by_domain,
 )
-from algos.data import Dataset
-from algos.nn import MLP, Orthogonal
-from algos.offline import OfflineArgs, Rewards, begin
-from algos.optim import Adam, Target
-from algos.run import Run, cli
+from algos.cli import cli
+from algos.nn import MLP, Orthogonal, dropout_factors
+from algos.offline import Decay, OfflineArgs, Rewards, offline_run
+from algos.optim import Adam, Target, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
 
-# for arguments that are not given
-DEFAULTS = {
-    "beta": 2.0, "clip": 7.0, "batch_size": 256, "random_actions": 0, "noise": 0.0, "value_updates": 1,
-    "temperature": 3.0, "dropout": 0.0,
-}  # fmt: skip
-DOMAINS = {
-    "antmaze": {"beta": 0.6, "temperature": 10.0, "decay_steps": 0},
-    "kitchen": {"beta": 5.0, "temperature": 0.5, "dropout": 0.1},
-    "adroit": {"temperature": 0.5, "dropout": 0.1},
-}
+# The official settings for each dataset, where they are not those of its domain.
 DATASETS: dict[str, dict[str, Any]] = {
     "halfcheetah-medium-v2": {"beta": 1.0, "batch_size": 1024, "noise": 0.1},
     "hopper-medium-v2": {"beta": 5.0, "batch_size": 1024},
@@ -73,49 +67,64 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 
 
+def column(name: str) -> dict[str, Any]:
+    """The values of one argument for the datasets that have their own."""
+    return {dataset: row[name] for dataset, row in DATASETS.items() if name in row}
+
+
 @dataclass
 class Args(OfflineArgs):
-    reward: Rewards = "auto"
-    """how rewards are changed: range (of returns, to 1,000), minus_one, none; auto: range for locomotion, minus_one for
-    antmaze, else none"""
-    batch_size: AutoCount = AUTO
-    """transitions per update and seed; by default 256, or 1,024 by the dataset of D4RL"""
-    discount: Fraction = 0.99
+    reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
+    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
+    batch_size: Count = by_domain(256, **column("batch_size"))
+    """transitions per update and run"""
+    discount: Tunable[Fraction] = 0.99
     """gamma"""
-    tau: Step = 0.005
+    tau: Tunable[PositiveFraction] = 0.005
     """step size of the target critics"""
-    lr: Rate = 3e-4
+    lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
-    beta: AutoRate = AUTO
-    """of the Gumbel distribution: the higher, the closer V is to the mean of Q; by default 0.55 to 10 by the dataset of
-    D4RL, for others 2, antmaze 0.6, kitchen 5"""
-    clip: AutoRate = AUTO
-    """greatest (Q - V) / beta that V learns from; by default 7, or 5 by the dataset of D4RL"""
+    beta: Tunable[Positive] = by_domain(2.0, antmaze=0.6, kitchen=5.0, **column("beta"))
+    """scale of the Gumbel distribution: the higher, the closer V is to the mean of Q"""
+    clip: Tunable[Positive] = by_domain(7.0, **column("clip"))
+    """greatest (Q - V) / beta that V learns from"""
     consistent: bool = False
     """settings by the domain, not by the dataset"""
-    random_actions: AutoNatural = AUTO
-    """V also learns from so many uniformly random actions for each of the data's; by default 0, or by the dataset"""
-    noise: AutoFraction = AUTO
-    """standard deviation of noise, clipped at 0.5, on the actions that V learns from; by default by the dataset"""
-    value_updates: AutoCount = AUTO
-    """steps of V per update, all on the same minibatch; by default 1, or 4 by the dataset"""
-    temperature: AutoRate = AUTO
-    """inverse temperature of the actor's weights; by default 3, antmaze 10, kitchen and adroit 0.5"""
-    dropout: AutoShare = AUTO
-    """of the actor's hidden layers while it learns; by default none, kitchen and adroit 0.1"""
+    random_actions: Natural = by_domain(0, **column("random_actions"))
+    """number of uniformly random actions from which V learns besides each of the data's"""
+    noise: Fraction = by_domain(0.0, **column("noise"))
+    """standard deviation of noise, clipped at 0.5, on the actions that V learns from"""
+    value_updates: Count = by_domain(1, **column("value_updates"))
+    """steps of V per update, all on the same minibatch"""
+    temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
+    """inverse temperature of the actor's weights"""
+    dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
+    """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
-    decay_steps: AutoNatural = AUTO
-    """updates within which the actor's learning rate falls to 0, along a cosine; by default all, antmaze 0: never"""
+    decay: Decay = by_domain("cosine", antmaze="none")
+    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.domain] if self.consistent else super().keys
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update; None where they are not used."""
+
+    dropout: Tensor | None  # [R, layers, B, width], uniform in [0, 1)
+    noise: Tensor | None  # [R, B, A], standard normal, on the actions that V learns from
+    actions: Tensor | None  # [R, random_actions, B, A], uniform in [0, 1), other actions that V learns from
 
 
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, data.act_size, linear=Orthogonal)
-        self.log_std = nn.Parameter(torch.zeros(runs, 1, data.act_size))
+        self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
     def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         return torch.tanh(self.net(obs, factors))
@@ -130,9 +139,9 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs, 2), data.obs_size + data.act_size, hidden, 1, linear=Orthogonal)
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1, linear=Orthogonal)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
@@ -141,27 +150,33 @@ class Critic(nn.Module):
 class Value(nn.Module):
     """State values: obs [R, B, O] -> [R, B]."""
 
-    def __init__(self, runs: int, data: Dataset, hidden: tuple[int, ...]):
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
-        self.net = MLP((runs,), data.obs_size, hidden, 1, layer_norm=1e-6, linear=Orthogonal)
+        self.net = MLP((runs,), task.obs_size, hidden, 1, layer_norm=1e-6, linear=Orthogonal)
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.net(obs).squeeze(-1)
 
 
-class XQL:
+class XQL(Agent):
     """Actor, twin critics and value of R runs."""
 
-    def __init__(self, args: Args, run: Run, data: Dataset):
-        self.args, self.data = args, data
-        self.actor = run.initialise("actor", Actor(run.runs, data, args.hidden))
-        self.critic = run.initialise("critic", Critic(run.runs, data, args.hidden))
-        self.value = run.initialise("value", Value(run.runs, data, args.hidden))
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.value = self.initialise("value", Value(self.runs, task, args.hidden))
 
-        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, decay_steps=args.decay_steps)
+        schedule = cosine(args.total_steps) if args.decay == "cosine" else None
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, schedule=schedule)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.lr)
         self.value_adam = Adam(self.value.parameters(), lr=args.lr)
         self.target_critic = Target(self.critic, args.tau)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
         """exp(z - M) - z exp(-M) - exp(-M) of z = (Q - V) / beta, at most `clip`; M = max z, at least -1: [R, n]."""
@@ -179,35 +194,34 @@ class XQL:
         q = self.critic(obs, action)
         return F.huber_loss(q, target[:, None].expand_as(q), reduction="none", delta=20.0).mean(-1).sum(-1)
 
-    def values(self, obs: Tensor, action: Tensor, q: Tensor, normal: Tensor | None, other: Tensor | None) -> Tensor:
-        """Target values q [R, B] of the data's actions, and what V learns from: [R, 1 + random_actions, B].
+    def augmented(self, batch: Batch, q: Tensor, draws: Draws) -> Tensor:
+        """The target values that V learns from: q [R, B] of the data's actions -> [R, 1 + random_actions, B].
 
-        With normal [R, B, A] the actions have noise there, with other [R, k, B, A], in [0, 1), k random ones stand by.
+        The data's actions may have noise, and random actions may follow them.
         """
-        if normal is not None:
-            action = (action + (self.args.noise * normal).clamp(-0.5, 0.5)).clamp(-1, 1)
-            q = self.target_critic(obs, action).amin(1)
-        if other is None:
+        if draws.noise is not None:
+            action = (batch.action + (self.args.noise * draws.noise).clamp(-0.5, 0.5)).clamp(-1, 1)
+            q = self.target_critic(batch.obs, action).amin(1)
+        if draws.actions is None:
             return q[:, None]
-        runs, k, batch, size = other.shape
-        at_random = self.target_critic(obs.repeat(1, k, 1), (2 * other - 1).reshape(runs, k * batch, size)).amin(1)
-        return torch.cat([q[:, None], at_random.view(runs, k, batch)], 1)
+        runs, k, size, _ = draws.actions.shape
+        others = self.target_critic(batch.obs.repeat(1, k, 1), (2 * draws.actions - 1).flatten(1, 2)).amin(1)
+        return torch.cat([q[:, None], others.view(runs, k, size)], 1)
 
-    def update(
-        self,
-        integers: Tensor,
-        uniform: Tensor | None = None,
-        normal: Tensor | None = None,
-        other: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """One update from the minibatch that integers [R, B] choose.
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        a, size = self.args, self.task.act_size
+        layers = (len(a.hidden), a.batch_size, max(a.hidden))
+        dropout = random.uniform("dropout", *layers) if a.dropout else None
+        noise = random.normal("noise", a.batch_size, size) if a.noise else None
+        actions = random.uniform("action", a.random_actions, a.batch_size, size) if a.random_actions else None
+        return lambda: Draws(dropout and dropout(), noise and noise(), actions and actions())
 
-        uniform [R, layers, B, H], in [0, 1), is for dropout; for the others see `values`.
-        """
-        batch = self.data.gather(self.data.choose(integers))
+    def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
-            q_of_value = self.values(batch.obs, batch.action, q, normal, other)
+            q_of_value = self.augmented(batch, q, draws)
 
         for _ in range(self.args.value_updates):
             advantage = q_of_value - self.value(batch.obs)[:, None]
@@ -217,8 +231,7 @@ class XQL:
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        rate = self.args.dropout
-        factors = None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+        factors = dropout_factors(draws.dropout, self.args.dropout)
         actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
         self.actor_adam.minimise(actor_loss)
 
@@ -236,20 +249,14 @@ class XQL:
 
 
 def main(args: Args) -> None:
-    own = {} if args.consistent else DATASETS.get(args.known_as, {})
-    settings = args.fill(own, DOMAINS.get(args.domain, {}), DEFAULTS, {"decay_steps": args.total_steps})
-    run, data = begin(args, "xql", args.reward, settings=settings)
-    args, agent = settings, XQL(settings, run, data)
-    update = run.fast(agent.update)
+    run, data = offline_run(args, "xql", args.reward)
+    agent = XQL(run.args, data.task, run.seeds, run.device)
+    choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
+    update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
-    choice = run.stream("minibatch", args.batch_size, kind="integer")
-    widest, dropped = max(args.hidden), args.dropout > 0
-    uniform = run.stream("dropout", len(args.hidden), args.batch_size, widest, kind="uniform", used=dropped)
-    normal = run.stream("noise", args.batch_size, data.act_size, used=args.noise > 0)
-    k = args.random_actions
-    other = run.stream("action", k, args.batch_size, data.act_size, kind="uniform", used=k > 0)
-    for _ in run.steps(data.adapt(agent.actor), agent=agent):
-        run.log(update(choice(), uniform(), normal(), other()))
+    run.learn(agent)
+    for _ in run.steps(data.adapt(agent.policy)):
+        run.log(update(data.choose(choice()), draws()))
 
 
 if __name__ == "__main__":

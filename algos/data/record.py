@@ -28,6 +28,11 @@ def slices(count: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, count))
 
 
+def normalised(returns: Any, low: float | None, high: float | None) -> Any:
+    """Scores of returns, 0 for `low` and 100 for `high`; the returns if these two are unknown."""
+    return returns if low is None or high is None else 100 * (returns - low) / (high - low)
+
+
 @dataclass
 class Dataset:
     """N transitions that all runs share, with what is known about them.
@@ -57,6 +62,21 @@ class Dataset:
     # what observations [O] and actions [A] were reduced by, and what they were divided by then; None if unchanged
     obs_scaling: tuple[Tensor, Tensor] | None = None
     action_scaling: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(
+        cls, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, name: str = "arrays"
+    ) -> "Dataset":
+        """A dataset of N transitions in arrays: obs and next_obs [N, O], actions in [-1, 1] [N, A], the others [N].
+
+        Raises ValueError if their lengths differ.
+        """
+        columns = [np.asarray(x, np.float32).reshape(len(x), -1) for x in (obs, action, reward, terminated)]
+        now, after = np.concatenate(columns, 1), np.asarray(next_obs, np.float32).reshape(len(next_obs), -1)
+        rows = np.zeros((2 * len(now), now.shape[1]), np.float32)
+        rows[::2], rows[1::2, : after.shape[1]] = now, after
+        sizes = columns[0].shape[1], columns[1].shape[1]
+        return cls(name, torch.from_numpy(rows), torch.arange(0, len(rows), 2), *sizes)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -130,9 +150,7 @@ class Dataset:
 
     def score(self, returns: Any) -> Any:
         """Normalised scores of returns, 0 for `low` and 100 for `high`; the returns if these two are unknown."""
-        if self.low is None or self.high is None:
-            return returns
-        return 100 * (returns - self.low) / (self.high - self.low)
+        return normalised(returns, self.low, self.high)
 
     def transitions_of(self, trajectories: int) -> int:
         """Counts the transitions of the first trajectories without the very last one, as ReCOIL's official code does.
