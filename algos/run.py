@@ -1,7 +1,6 @@
 """The run: what every script does around its algorithm. Seeds, device, folders, logging, evaluation, checkpoints."""
 
 import contextlib
-import difflib
 import inspect
 import json
 import os
@@ -35,7 +34,7 @@ from algos.errors import UserError
 from algos.evaluate import Evaluator, Foresee
 from algos.nn import initialise
 from algos.random import Stream, generators
-from envs import SeededEnvs, register
+from envs import SeededEnvs, find_spec
 
 Module = TypeVar("Module", bound=nn.Module)
 # Arguments that change nothing in a run but rounding: a run may be resumed with others.
@@ -650,15 +649,9 @@ def choose_device(name: str) -> torch.device:
 def check_env_id(env_id: str) -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
-        register(env_id)
-    except ModuleNotFoundError as error:
+        find_spec(env_id)
+    except (ModuleNotFoundError, ValueError) as error:
         raise UserError(f"--env-id: {error}") from None
-    try:
-        gym.spec(env_id)
-    except (gym.error.Error, ModuleNotFoundError, ValueError):
-        close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.4)
-        hint = f"; the closest ids are {', '.join(close)}" if close else ""
-        raise UserError(f"--env-id: Gymnasium has no environment {env_id!r}{hint}") from None
 
 
 def versions() -> dict[str, str]:

@@ -47,7 +47,7 @@ from benchmarks.recipes.pointmaze import (
 )
 from benchmarks.recipes.trajectory import Trajectory
 from benchmarks.suite import HERE, ROOT, read_references
-from envs import d4rl, make_vec, register
+from envs import d4rl, find_spec, make_vec
 from envs.mujoco import quiet_mujoco
 
 
@@ -156,10 +156,10 @@ def write_minari(recipe: Recipe, name: str, data: list[Trajectory], description:
     from minari.data_collector.episode_buffer import EpisodeBuffer
     from minari.storage import get_dataset_path
 
-    register(recipe.env_id)
+    env_id = find_spec(recipe.env_id).id
     place = get_dataset_path(f"local/{name}")
     with quiet_mujoco():
-        env = gym.make(recipe.env_id)
+        env = gym.make(env_id)
     boxes: dict[str, gym.Space] = {
         key: gym.spaces.Box(-np.inf, np.inf, part.shape[1:], np.float32)
         for key, part in observations(recipe, data[0]).items()

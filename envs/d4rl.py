@@ -113,7 +113,7 @@ def find(name: str) -> D4RLTask:
 
 
 def of_file(path: str) -> D4RLTask | None:
-    """The task whose file has the name of this file, in whatever folder; the shortest name wins where several have it."""
+    """The task whose file is called like this one, in whatever folder; the shortest name where several are."""
     matches = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
     return min(matches, key=lambda task: len(task.name), default=None)
 
@@ -125,5 +125,5 @@ def score(name: str, returns: Returns) -> Returns:
     """
     task = find(name)
     if task.low is None or task.high is None:
-        raise ValueError(f"D4RL has no reference scores for {name}")
+        raise ValueError(f"D4RL has no reference scores of {name}")
     return 100 * (returns - task.low) / (task.high - task.low)
