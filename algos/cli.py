@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
-import gymnasium as gym
 import torch
 import tyro
 
@@ -18,7 +17,7 @@ from algos.arguments import Count, Natural, check, check_number, ranges, tunable
 from algos.device import choose_device
 from algos.errors import UserError
 from algos.per_run import PerRun
-from envs import register
+from envs import find_spec
 
 Setting = dict[str, float]  # hyperparameter -> value
 
@@ -143,15 +142,9 @@ def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cp
 def check_env_id(env_id: str) -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
-        register(env_id)
-    except ModuleNotFoundError as error:
+        find_spec(env_id)
+    except (ModuleNotFoundError, ValueError) as error:
         raise UserError(f"--env-id: {error}") from None
-    try:
-        gym.spec(env_id)
-    except (gym.error.Error, ModuleNotFoundError, ValueError):
-        close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.4)
-        hint = f"; the closest ids are {', '.join(close)}" if close else ""
-        raise UserError(f"--env-id: Gymnasium has no environment {env_id!r}{hint}") from None
 
 
 def cli(main: Callable[[Any], None]) -> None:

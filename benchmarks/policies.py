@@ -1,9 +1,9 @@
-"""Makes one of the policies that recipes use (envs/policies) from a training run of SAC.
+"""Makes one of the policies of the recipes (benchmarks/recipes/policies) from a training run of SAC.
 
     python single_file/sac.py --env-id Hopper-v5 --total-steps 150000 --compile --threads 1 --out runs/policies
     python -m benchmarks.policies runs/policies/Hopper-v5/sac/default --name hopper-medium
 
-The run's newest checkpoint is taken, or that of --step if it is still there.
+It takes the run's newest checkpoint, or the one of --step if that is still there.
 """
 
 import json
@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from algos.errors import UserError
 from algos.run import read_table, report_errors
+from benchmarks.recipes.checkpoint import actor_tensors
+from benchmarks.recipes.locomotion import POLICIES, TASKS
 from benchmarks.suite import ROOT, as_words, load_args
 from envs import make_vec
-from envs.locomotion import POLICIES, TASKS
 
-# arguments that do not change what is learned, or that are said otherwise
-LEFT = (
+# arguments of a run that are not repeated in the policy's command: they do not change the policy, or it has its own
+NOT_REPEATED = (
     "total_steps", "out", "variant", "resume", "quiet", "checkpoint_every", "eval_every", "eval_episodes", "log_every",
     "keep_replay",
 )  # fmt: skip
@@ -35,11 +35,11 @@ class Args:
     run: tyro.conf.Positional[Path]
     """folder of a run of sac.py"""
     name: str
-    """task and quality, such as hopper-medium"""
+    """task and quality of the policy, such as hopper-medium"""
     seed: int | None = None
-    """whose policy; by default the run's first"""
+    """seed of the run whose policy is taken; by default the first"""
     step: int | None = None
-    """of the checkpoint; by default the newest"""
+    """step of the checkpoint that is taken; by default the newest"""
 
 
 def main(args: Args) -> None:
@@ -54,24 +54,20 @@ def main(args: Args) -> None:
         frame = read_table(args.run / "eval.parquet")
         if config["algorithm"] != "sac" or config["env_id"] != TASKS[task]:
             raise ValueError(f"it is {config['algorithm']} on {config['env_id']}")
+        if config.get("varied"):
+            raise ValueError(f"its runs differ in {', '.join(config['varied'])}, too")
         seeds = config["identity"]["seeds"]
         row = seeds.index(seeds[0] if args.seed is None else args.seed)
-        with safe_open(path, "pt") as file:
-            tensors = {}
-            names = [name for name in file.keys() if name.startswith("agent/actor.net.")]  # noqa: SIM118
-            layers = sorted({name.rpartition(".")[0] for name in names})  # hidden.0.0, hidden.1.0, out
-            for layer, prefix in enumerate(layers):
-                for part in ("weight", "bias"):
-                    tensors[f"{part}.{layer}"] = file.get_tensor(f"{prefix}.{part}")[row].squeeze(0).contiguous()
+        tensors = actor_tensors(path, row)
     except (OSError, ValueError, IndexError, KeyError) as error:
-        raise UserError(f"{args.run} is no run of sac.py with such a seed and checkpoint: {error}") from None
+        raise UserError(f"{args.run} is no run of sac.py that has such a seed and checkpoint: {error}") from None
     venv = make_vec(config["env_id"])
     low, high = (np.asarray(b, np.float32) for b in (venv.single_action_space.low, venv.single_action_space.high))  # type: ignore[attr-defined]
     venv.close()
     tensors |= {"mean": torch.tensor((high + low) / 2), "scale": torch.tensor((high - low) / 2)}
     usual = json.loads(json.dumps(asdict(load_args(ROOT / "single_file" / "sac.py")()), default=str))
     flags = {"env_id": config["env_id"], "seeds": seeds, "threads": config["args"]["threads"]}
-    flags |= {k: v for k, v in config["args"].items() if k not in (*LEFT, *flags) and v != usual.get(k)}
+    flags |= {k: v for k, v in config["args"].items() if k not in (*NOT_REPEATED, *flags) and v != usual.get(k)}
     flags["device"] = config["identity"]["device"]
     flags = {name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()}
     words = [word for name, value in flags.items() for word in as_words(name, value)]
@@ -79,7 +75,7 @@ def main(args: Args) -> None:
     last = near[near["step"] == near["step"].max()]
     if last.empty:
         raise UserError(f"{args.run} has no evaluation of seed {seeds[row]} up to step {step:,}")
-    facts = {
+    training = {
         "command": shlex.join(["python", "single_file/sac.py", *words, "--total-steps", str(step)]),
         "flags": words,
         "run": row,
@@ -93,8 +89,8 @@ def main(args: Args) -> None:
         "versions": config["versions"],
     }
     POLICIES.mkdir(exist_ok=True)
-    save_file(tensors, POLICIES / f"{args.name}.safetensors", {"facts": json.dumps(facts)})
-    print(f"{args.name}: return {facts['return']:,} after {step:,} steps, in {POLICIES}")
+    save_file(tensors, POLICIES / f"{args.name}.safetensors", {"facts": json.dumps(training)})
+    print(f"{args.name}: return {training['return']:,} after {step:,} steps, in {POLICIES}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Reference scores for normalisation: 0 is the uniformly random policy, measured here, 1 is a published score.
+"""Reference scores for normalisation: the uniformly random policy, which is measured, has 0; a published score has 1.
 
     python -m benchmarks.random_policy --out benchmarks/references/random_sac.csv
     python -m benchmarks.random_policy --experts --out benchmarks/references/recipes.csv
 
-For every task of a table of published scores, the task's v5 form is played by the random policy. With `--experts`, 1 is
-what this project's own experts return, whose policies the recipes of datasets use.
+The random policy plays the v5 form of every task in a table of published scores. With `--experts`, the returns of this
+project's own experts have 1, whose policies the recipes of datasets use.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ from torch import Tensor
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.run import report_errors
+from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
 from benchmarks.suite import HERE, read_published
-from envs.locomotion import POLICIES, TASKS, Policy
 from envs.seeding import sub_seed
 
 
 @dataclass
 class Args:
     published: Path = HERE / "published" / "sac_1m.csv"
-    """table of the scores that become 1"""
+    """table of published scores, which are to have 1"""
     experts: bool = False
-    """the returns of the expert policies that ship (envs/policies) become 1, and --published is not read"""
+    """give 1 to the returns of the expert policies in benchmarks/recipes/policies instead; --published is not read"""
     episodes: int = 100
-    """episodes of the random policy"""
+    """number of episodes that the random policy plays"""
     out: Path | None = None
-    """the table of references: task, low, high, source; by default runs/random_sac.csv, of experts runs/recipes.csv"""
+    """table to write: task, low, high, source; by default runs/random_sac.csv, or runs/recipes.csv with --experts"""
 
 
 def random_return(env_id: str, episodes: int) -> float:
@@ -52,19 +52,19 @@ def random_return(env_id: str, episodes: int) -> float:
 
 
 def published(path: Path) -> Iterator[tuple[str, float, str]]:
-    """v5 id, score and source of each task of a table."""
+    """The v5 id, score and source of each task in a table."""
     for row in read_published(path).itertuples():
         yield f"{row.task.rpartition('-')[0]}-v5", row.score, f"{row.algorithm} on {row.task}, {row.source}"
 
 
 def own_experts() -> Iterator[tuple[str, float, str]]:
-    """Id, return and source of each expert policy that ships."""
+    """The task's id, the return and the source of each expert policy of this project."""
     for task, env_id in TASKS.items():
         if not (path := POLICIES / f"{task}-expert.safetensors").exists():
             continue
-        facts = Policy(path).facts
-        about = f"{task}-expert of envs/policies, SAC after {facts['steps']:,} steps, {facts['episodes']} episodes"
-        yield env_id, facts["return"], about
+        training = Policy(path).training
+        about = f"{task}-expert of benchmarks/recipes/policies, SAC after {training['steps']:,} steps"
+        yield env_id, training["return"], f"{about}, {training['episodes']} episodes"
 
 
 def main(args: Args) -> None:

@@ -35,10 +35,10 @@ from algos.arguments import Count, check
 from algos.errors import UserError
 from algos.run import report_errors
 from benchmarks import figures, statistics
+from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, Scores, final_scores, label, load, matrices, normalise, protocol
 from benchmarks.suite import HERE, SCORES, Score, read_published, read_references
 from benchmarks.tables import Cell, Table, between, escape, number, word
-from envs.locomotion import TASKS
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values")
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one

@@ -38,8 +38,8 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from algos.arguments import check
 from algos.errors import UserError
 from algos.run import RunArgs, parse_seeds
+from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
-from envs.locomotion import QUALITIES, TASKS
 
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-# where an observation tells how far the palm is from what it is to take: the door's handle, the hammer, the ball
+# the vector, from an observation, between the palm and the thing that it is to take: door handle, hammer, ball
 REACH: dict[str, Callable[[NDArray], NDArray]] = {
     "AdroitHandDoor-v1": lambda obs: obs[-4:-1],
     "AdroitHandHammer-v1": lambda obs: obs[-13:-10] - obs[-10:-7],
@@ -16,7 +16,7 @@ REACH: dict[str, Callable[[NDArray], NDArray]] = {
 
 
 class D4RLReward(gym.Wrapper):
-    """Takes 0.1 times the palm's distance off the reward, to which Gymnasium-Robotics 1.4 adds it."""
+    """Subtracts 0.1 times the palm's distance from the reward, where Gymnasium-Robotics 1.4 adds it instead."""
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = self.env.step(action)

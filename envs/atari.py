@@ -1,11 +1,12 @@
 """Atari games as agents are trained on them: the usual stack of wrappers around `…NoFrameskip-v4`.
 
-From the frame outwards: up to 30 no-ops at a reset, every action for 4 frames of which the last two are merged by
-their maximum, grey, 84 x 84, episodes that end with a life, and FIRE at the start of games that have it. Rewards are
-not clipped, and frames are not stacked: a learner that normalises pixels does so on single frames before it stacks.
+A reset begins with up to 30 no-ops and, in games that have it, FIRE. Every action is repeated for 4 frames; the
+observation is the maximum of the last two, grey and of size 84 x 84. An episode ends with a life. Rewards are not
+clipped, and frames are not stacked: a learner that normalises pixels does so on single frames before it stacks.
 
-Differs from the stack of Stable-Baselines3, which much of the literature uses, in two rounding matters of Gymnasium's
-`AtariPreprocessing`: frames turn grey by the emulator's own palette, and before maximum and resizing, not after.
+The stack differs from that of Stable-Baselines3, which much of the literature uses, in the rounding of two steps, which
+are those of Gymnasium's `AtariPreprocessing`: frames turn grey by the emulator's own palette, and they do so before the
+maximum and the resizing instead of after.
 """
 
 from typing import Any
@@ -16,12 +17,15 @@ from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, Time
 
 
 def is_game(env_id: str) -> bool:
-    """Whether `preprocess` is meant for this id."""
+    """Whether this is the id of a game that needs `preprocess`."""
     return env_id.endswith("NoFrameskip-v4")
 
 
 def preprocess(env: gym.Env, max_episode_steps: int | None = None, episodic_life: bool = True) -> gym.Env:
-    """The whole stack: observations uint8 [1, 84, 84]; `max_episode_steps` are steps of 4 frames in one game."""
+    """Applies the whole stack: observations are uint8 [1, 84, 84].
+
+    `max_episode_steps` limits one game, in steps of 4 frames.
+    """
     frames = RecordEpisodeStatistics(env)
     env = AtariPreprocessing(frames, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     if max_episode_steps is not None and max_episode_steps > 0:
@@ -31,11 +35,11 @@ def preprocess(env: gym.Env, max_episode_steps: int | None = None, episodic_life
 
 
 class Games(gym.Wrapper):
-    """Ends an episode with a life, but starts anew only after a whole game, with FIRE where the game has it.
+    """Ends an episode with each life, but starts a new game only after a whole one, with FIRE where the game has it.
 
-    A reset after a lost life changes nothing: no step is taken and the last observation is given once more. Where an
-    episode ends, info has `game_return`: the undiscounted return of the whole game, all frames since the emulator's
-    reset counted, or NaN if the game goes on with another life.
+    A reset after a lost life changes nothing: no step is taken, and it gives the last observation once more. Where an
+    episode ends, info has `game_return`: the undiscounted return of the whole game, including all frames since the
+    emulator's reset, or NaN if the game goes on with another life.
     """
 
     def __init__(self, env: gym.Env, frames: RecordEpisodeStatistics, episodic_life: bool):
@@ -62,7 +66,7 @@ class Games(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self.obs, reward, terminated, truncated, info = self.env.step(action)
-        info.pop("episode", None)  # in frames, and missing where a time limit ended the game
+        info.pop("episode", None)  # counted in frames, and missing where a time limit ended the game
         over = terminated or truncated
         lives = self.ale.lives()
         # some games show no lives at all for a few frames before they end

@@ -1,7 +1,7 @@
-"""D4RL's tasks as facts: files, reference scores and what to evaluate on today. The package `d4rl` is not needed.
+"""D4RL's tasks: their files, their reference scores, and the environment of today in which to evaluate.
 
-From D4RL's registrations (Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning", arXiv 2004.07219):
-187 ids, those that it registers without a file or without reference scores included.
+The table has all 187 ids that D4RL registers (Fu et al., "D4RL: Datasets for Deep Data-Driven Reinforcement Learning",
+arXiv 2004.07219), including those without a file or without reference scores. The package `d4rl` is not needed.
 """
 
 import csv
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SERVER = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
-# what differs between the environment in which a dataset was made and the closest one of today, by the task's family
+# how the environment of a dataset differs from the closest one of today, by the task's family
 NOTES = {
     "halfcheetah": "the data is of Gym's v2 task with MuJoCo 2; nothing but the engine's version differs",
     "hopper": "the data is of Gym's v2 task with MuJoCo 2; v5 would also withhold the reward of 1 of a fall's step",
@@ -29,17 +29,17 @@ NOTES = {
     "hammer": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
     "relocate": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
 }
-# families whose data has other observations than today's environment, so that nothing can be evaluated there
+# families whose observations differ from those of today's environment, so that no policy can be evaluated there
 APART = ("antmaze", "maze2d", "kitchen")
-# what is known to be wrong with a file
+# known faults of files
 FAULTS = {
-    "hopper-medium-expert-v0": "its first half is replay data, not of the medium policy; v2 is right",
+    "hopper-medium-expert-v0": "its first half is replay data and not data of the medium policy; v2 is right",
     **{
         f"antmaze-{kind}-v0": "its timeouts miss the resets, so some transitions lead elsewhere; v1 and v2 are right"
         for kind in ("umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
     },
 }
-# arguments with which that environment comes closest
+# the arguments with which today's environment comes closest
 OPTIONS: dict[str, dict[str, Any]] = {
     "ant": {"use_contact_forces": True}, "pen": {"max_episode_steps": 100},
     "door": {"d4rl_reward": True}, "hammer": {"d4rl_reward": True}, "relocate": {"d4rl_reward": True},
@@ -52,28 +52,27 @@ LIMITS = {
 Returns = TypeVar("Returns", float, NDArray[np.float64])
 
 
-class Task(NamedTuple):
-    """One id of D4RL. `file` is below the server's folder, `limit` the most steps of an episode, 0 if not known.
-
-    `note` says what differs in the environment of today, `fault` what is wrong with the file.
-    """
+class D4RLTask(NamedTuple):
+    """One id of D4RL, with its dataset and the environment of today that comes closest."""
 
     name: str
-    file: str | None
+    file: str | None  # below the server's folder
     env_id: str | None  # the closest environment of today
-    env_options: dict[str, Any]  # what it is made with
+    env_options: dict[str, Any]  # the arguments with which it is made
     low: float | None  # mean return of a random policy, which scores 0
     high: float | None  # mean return of an expert, which scores 100
-    limit: int
-    note: str
-    fault: str
+    limit: int  # the greatest number of steps in an episode; 0 if it is not known
+    note: str  # how today's environment differs
+    fault: str  # what is wrong with the file; empty if nothing is
 
     @property
     def family(self) -> str:
+        """The first part of the name, such as hopper."""
         return self.name.partition("-")[0]
 
     @property
     def url(self) -> str | None:
+        """The address from which the file can be downloaded."""
         return SERVER + self.file if self.file else None
 
     @property
@@ -83,27 +82,28 @@ class Task(NamedTuple):
 
 
 def folder() -> Path:
-    """$D4RL_DATASET_DIR, or D4RL's own cache."""
+    """The folder of D4RL's files: $D4RL_DATASET_DIR, or D4RL's own cache."""
     return Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets").expanduser()
 
 
 @cache
-def tasks() -> dict[str, Task]:
-    """All of them by name."""
+def tasks() -> dict[str, D4RLTask]:
+    """All tasks by name."""
     with open(Path(__file__).with_name("d4rl.csv"), newline="") as file:
         return {row["task"]: _task(row) for row in csv.DictReader(file)}
 
 
-def _task(row: dict[str, str]) -> Task:
+def _task(row: dict[str, str]) -> D4RLTask:
+    """The task of one row of the table."""
     name = row["task"]
     family, _, rest = name.partition("-")
     limit = LIMITS.get(f"{family}-{rest.partition('-')[0]}", LIMITS.get(family, 0))
     low, high = (float(row[key]) if row[key] else None for key in ("low", "high"))
     env_id, options, note = row["env_id"] or None, OPTIONS.get(family, {}), NOTES.get(family, "")
-    return Task(name, row["file"] or None, env_id, options, low, high, limit, note, FAULTS.get(name, ""))
+    return D4RLTask(name, row["file"] or None, env_id, options, low, high, limit, note, FAULTS.get(name, ""))
 
 
-def find(name: str) -> Task:
+def find(name: str) -> D4RLTask:
     """The task of that name; raises ValueError, with the closest names, if there is none."""
     if name not in tasks():
         close = difflib.get_close_matches(name, tasks(), n=3, cutoff=0.4)
@@ -112,16 +112,16 @@ def find(name: str) -> Task:
     return tasks()[name]
 
 
-def of_file(path: str) -> Task | None:
-    """The task whose file has that name, wherever it lies; of several, the one with the shortest name."""
-    found = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
-    return min(found, key=lambda task: len(task.name), default=None)
+def of_file(path: str) -> D4RLTask | None:
+    """The task whose file is called like this one, in whatever folder; the shortest name where several are."""
+    matches = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
+    return min(matches, key=lambda task: len(task.name), default=None)
 
 
 def score(name: str, returns: Returns) -> Returns:
-    """Normalised scores of mean undiscounted returns: 0 is a random policy, 100 an expert.
+    """Normalises mean undiscounted returns: a random policy scores 0, an expert 100.
 
-    Raises ValueError if D4RL has no such task, or no reference scores of it.
+    Raises ValueError if D4RL has no such task, or no reference scores for it.
     """
     task = find(name)
     if task.low is None or task.high is None:

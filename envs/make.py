@@ -1,19 +1,23 @@
-"""One call for every vector environment."""
+"""One call that makes every vector environment, and one that finds every id."""
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import io
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 
 import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 
@@ -21,6 +25,7 @@ from envs import atari
 from envs.adroit import D4RLReward
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 
+# ids of the packages Gymnasium-Robotics and OGBench
 ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
 OGBENCH = r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)\b.*-v\d"
 
@@ -34,31 +39,32 @@ def make_vec(
 ) -> VectorEnv:
     """`num_envs` environments of one task as a plain Gymnasium `VectorEnv`.
 
-    The MuJoCo tasks are batched natively (`envs.mujoco`), unless a render mode is asked for; every other id
-    is Gymnasium's own `SyncVectorEnv`, or the task's own vector environment where that is all it has. `threads` is the
-    number of threads at physics in the first case, at most as many as pay by default. Further arguments go to the
-    task's constructor; `max_episode_steps` (-1: none) works for every id, `d4rl_reward` for some of Adroit's (see
-    `envs.adroit`).
+    `env_id` is Gymnasium's: in `module:Name-v0`, the module is imported first. The MuJoCo tasks are batched natively
+    (`envs.mujoco`), unless a render mode is asked for; every other id becomes Gymnasium's own `SyncVectorEnv`, or the
+    task's own vector environment if it has nothing else. `threads` is the number of threads at the physics of batched
+    tasks, by default as many as pay. Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit)
+    works for every id, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
-    Observations in parts, such as those of dm_control and those with goals, are flattened, `…NoFrameskip-v4` get the
-    usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ModuleNotFoundError as `register`
-    does.
+    Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
+    the usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ValueError and
+    ModuleNotFoundError as `find_spec` does.
     """
     mode = AutoresetMode(autoreset_mode)
-    if env_id in TASKS and kwargs.get("render_mode") is None:
+    spec = find_spec(env_id)
+    env_id = spec.id
+    if is_batched(env_id) and kwargs.get("render_mode") is None:
         kwargs.pop("render_mode", None)
         return MujocoVectorEnv(env_id, num_envs, autoreset_mode=mode, threads=threads, **kwargs)
-    register(env_id)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):
-        own = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
-        wrappers.append(partial(atari.preprocess, **own))
+        options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
+        wrappers.append(partial(atari.preprocess, **options))
     else:
         wrappers.append(channels_first)
     if kwargs.pop("d4rl_reward", False):
         wrappers.append(D4RLReward)
     with quiet_mujoco():
-        if gym.spec(env_id).entry_point is None:
+        if spec.entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return gym.make_vec(
             env_id,
@@ -70,13 +76,18 @@ def make_vec(
         )
 
 
+def is_batched(env_id: str) -> bool:
+    """Whether this is one of the MuJoCo tasks that are batched natively, as Gymnasium itself registered it."""
+    return env_id in TASKS and str(gym.spec(env_id).entry_point).startswith("gymnasium.envs.mujoco")
+
+
 def flat(env: gym.Env) -> gym.Env:
-    """Observations in parts, such as those with goals, become one vector, in the order of Gymnasium's spaces."""
+    """Turns observations in parts, such as those with goals, into one vector, in the order of Gymnasium's spaces."""
     return FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict) else env
 
 
 def channels_first(env: gym.Env) -> gym.Env:
-    """Images [H, W, C], Gymnasium's layout, become [C, H, W], and bool becomes float; all else stays as it is."""
+    """Turns images [H, W, C], Gymnasium's layout, into [C, H, W], and bool into float; leaves all else as it is."""
     space = env.observation_space
     if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.dtype in (np.bool_, np.uint8)):
         return env
@@ -86,11 +97,65 @@ def channels_first(env: gym.Env) -> gym.Env:
     return TransformObservation(env, lambda obs: obs.transpose(2, 0, 1).astype(dtype), new)
 
 
-def register(env_id: str) -> None:
-    """Makes the ids of `env_id`'s namespace known to Gymnasium, which no longer looks for plugins by itself.
+def find_spec(env_id: str) -> EnvSpec:
+    """Gymnasium's specification of an id, after `register`.
 
-    Raises ModuleNotFoundError, in one sentence that names the extra of this package, where something is not installed.
+    Raises ValueError, in one sentence with the closest ids, if there is no such id, and what `register` raises.
     """
+    plain = register(env_id)
+    with contextlib.suppress(gym.error.Error):
+        return gym.spec(plain)
+    module = env_id.removesuffix(plain).removesuffix(":")
+    known = ids_of(module) if module else ()
+    close = difflib.get_close_matches(plain, known or gym.registry, n=3, cutoff=0.4)
+    hint = f"; the closest ids are {', '.join(close)}" if close else ""
+    if known:
+        hint = hint or f"; it registers {', '.join(known[:10])}" + (", …" if len(known) > 10 else "")
+        raise ValueError(f"the module {module!r} registers no environment {plain!r}{hint}")
+    after = f", even after the module {module!r} was imported" if module else ""
+    raise ValueError(f"Gymnasium has no environment {plain!r}{after}{hint}")
+
+
+@cache
+def ids_of(module: str) -> tuple[str, ...]:
+    """Imports a module, with the current directory on the path, and gives the ids that this registers with Gymnasium.
+
+    Raises ModuleNotFoundError if there is no such module, or if it needs one that is not installed, and ValueError if
+    the name is not that of a module or the module raises an error.
+    """
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"{module!r} is not the name of a module: write package.module:Name-v0")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())  # as python -m does
+    importlib.invalidate_caches()
+    before = set(gym.registry)
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever the user's code raises
+        reason = (str(error).strip().splitlines() or [""])[0]
+        if not isinstance(error, ModuleNotFoundError):
+            raise ValueError(f"importing the module {module!r} failed: {type(error).__name__}: {reason}") from error
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            raise ModuleNotFoundError(
+                f"there is no module {module!r}, neither in {os.getcwd()} nor among the installed packages"
+            ) from None
+        raise ModuleNotFoundError(f"the module {module!r} cannot be imported: {reason}") from error
+    return tuple(env_id for env_id in gym.registry if env_id not in before)
+
+
+def register(env_id: str) -> str:
+    """Makes an id known to Gymnasium, which no longer looks for plugins by itself, and gives the id without its module.
+
+    In `module:Name-v0`, the module is imported, with the current directory on the path. Otherwise, the ids of the
+    packages in this project's extras are registered when they are needed. Raises ModuleNotFoundError, in one sentence
+    that names the module or the extra, if something is not installed, and ValueError if the module cannot be imported.
+    """
+    module, colon, plain = env_id.rpartition(":")
+    if colon:
+        if not plain:
+            raise ValueError(f"{env_id!r} names no environment of the module: write {env_id}Name-v0")
+        ids_of(module)
+        return plain
     if env_id.startswith("MinAtar/"):
         require(env_id, "minatar", minatar="minatar")
         if not any(known.startswith("MinAtar/") for known in gym.registry):
@@ -98,10 +163,10 @@ def register(env_id: str) -> None:
     elif env_id.startswith("dm_control/"):
         require(env_id, "dm_control", dm_control="dm_control", shimmy="shimmy")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without a display, about rendering, which nobody asked for
+            warnings.simplefilter("ignore")  # without a display, it warns about rendering, which nobody asked for
             importlib.import_module("shimmy")  # registers its ids
             sizes = importlib.import_module("dm_control.mujoco.wrapper.mjbindings.sizes").array_sizes
-        # dm_control indexes all fields of MuJoCo's structures by name, so a MuJoCo that dropped one does not work
+        # dm_control indexes all fields of MuJoCo's structures by name, so it fails with a MuJoCo that dropped one
         structures = {"mjmodel": mujoco.MjModel, "mjdata": mujoco.MjData}
         if any(not hasattr(structures[name], field) for name in structures for field in sizes[name]):
             ours, theirs = version("dm_control"), mujoco.__version__
@@ -111,7 +176,7 @@ def register(env_id: str) -> None:
             )
     elif env_id.startswith(ROBOTICS):
         require(env_id, "mazes", gymnasium_robotics="gymnasium-robotics")
-        with contextlib.redirect_stderr(io.StringIO()):  # about the rewards of hands
+        with contextlib.redirect_stderr(io.StringIO()):  # a notice about the rewards of hands
             gym.register_envs(importlib.import_module("gymnasium_robotics"))
     elif re.match(OGBENCH, env_id):
         require(env_id, "mazes", ogbench="ogbench")
@@ -120,11 +185,12 @@ def register(env_id: str) -> None:
         needs = {"ale_py": "ale-py"} | ({"cv2": "opencv-python-headless"} if atari.is_game(env_id) else {})
         require(env_id, "atari", **needs)
         ale_py = importlib.import_module("ale_py")  # registers its ids
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else a banner for every environment
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise, each environment prints a banner
+    return env_id
 
 
 def require(env_id: str, extra: str, **packages: str) -> None:
-    """Raises ModuleNotFoundError if one of the modules `packages`, each with its package's name, is not there."""
+    """Raises ModuleNotFoundError if a module is not installed; `packages` maps each module to its package."""
     for module, package in packages.items():
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"{env_id} needs the package {package}: pip install -e '.[{extra}]'")

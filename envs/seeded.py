@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.make import make_vec
+from envs.make import find_spec, make_vec
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.task import Episode, Task
@@ -44,8 +44,8 @@ class SeededEnvs:
     step: True until the next `receive`, False after `load_state_dict`.
 
     `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all that is handed out, torch's default
-    if None. Raises ValueError where observations are not a box, actions are of the other kind or not bounded, or a
-    reset gives an observation that is not finite.
+    if None. Raises ValueError where observations are not a box, actions are of the other kind or not bounded, a reset
+    gives an observation that is not finite, or a vector environment does not say how it resets.
     """
 
     def __init__(
@@ -62,7 +62,13 @@ class SeededEnvs:
         self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
         self.device = torch.device(device)
         self.venv = make_vec(env_id, self.runs * envs_per_run, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
-        self.next_step_reset = self.venv.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        mode = self.venv.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+            raise ValueError(
+                f"{env_id} must say how it resets: set metadata['autoreset_mode'] of its vector environment to "
+                f"AutoresetMode.SAME_STEP or NEXT_STEP of gymnasium.vector, not {mode}"
+            )
+        self.next_step_reset = mode == AutoresetMode.NEXT_STEP
         obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers")
@@ -212,9 +218,12 @@ class SeededEnvs:
 
 
 def limit_of(env_id: str, max_episode_steps: int | None = None) -> int:
-    """Steps after which a task cuts its episodes, 0 if it never does; `max_episode_steps` as it was asked for."""
-    limit = gym.spec(env_id).max_episode_steps if max_episode_steps is None else max_episode_steps
-    limit = max(limit or 0, 0)
-    if env_id.startswith("dm_control"):  # which has limits of its own that Gymnasium does not see
+    """The number of steps after which a task cuts its episodes; 0 if it never does.
+
+    `max_episode_steps` is the argument with which the environment was made, if there was one.
+    """
+    spec = find_spec(env_id)
+    limit = max((spec.max_episode_steps if max_episode_steps is None else max_episode_steps) or 0, 0)
+    if spec.id.startswith("dm_control"):  # dm_control has limits of its own that Gymnasium does not see
         return min(limit or 1000, 1000)
     return limit

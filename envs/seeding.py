@@ -1,4 +1,4 @@
-"""Seeds for the purposes of one run."""
+"""Seeds for the different purposes within one run."""
 
 import zlib
 
@@ -6,6 +6,6 @@ import numpy as np
 
 
 def sub_seed(seed: int, purpose: str, *more: int) -> int:
-    """A 63-bit seed that depends on a run's seed, the purpose's name and further integers, and on nothing else."""
+    """A 63-bit seed that depends only on the run's seed, the name of the purpose and further integers."""
     entropy = [seed, zlib.crc32(purpose.encode()), *more]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -16,9 +16,10 @@ from algos.data import load, validate
 from algos.errors import UserError
 from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
 from benchmarks.collect import Args, recipes
+from benchmarks.recipes import locomotion as recipes_of
+from benchmarks.recipes.locomotion import Policy, locomotion
 from benchmarks.suite import read_references
 from envs import make_vec
-from envs.locomotion import Policy, locomotion
 
 
 @pytest.fixture(autouse=True)
@@ -120,8 +121,6 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
 def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
     import sac
 
-    from envs import locomotion as recipes_of
-
     args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 100}
     args |= {"eval_episodes": 1, "quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
     sac.main(sac.Args(**args, out=place / "runs", keep_replay=True))
@@ -130,13 +129,13 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
         monkeypatch.setattr(where, "POLICIES", place / "policies")
     run = place / "runs" / "Hopper-v5" / "sac" / "default"
     policies.main(policies.Args(run, "hopper-medium", seed=5))
-    facts = Policy(place / "policies" / "hopper-medium.safetensors").facts
-    assert (facts["seed"], facts["run"], facts["steps"]) == (5, 1, 120)
-    assert facts["command"].startswith("python single_file/sac.py --env-id Hopper-v5 --seeds 3 5")
+    training = Policy(place / "policies" / "hopper-medium.safetensors").training
+    assert (training["seed"], training["run"], training["steps"]) == (5, 1, 120)
+    assert training["command"].startswith("python single_file/sac.py --env-id Hopper-v5 --seeds 3 5")
     make("hopper-medium-v0", steps=50)
     found = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
     assert found["policies"]["hopper-medium"]["seed"] == 5
-    assert "--hidden 8 8" in facts["command"] and "--learning-starts 60" in facts["command"]
+    assert "--hidden 8 8" in training["command"] and "--learning-starts 60" in training["command"]
     make("hopper-medium-replay-v0", steps=120)  # trains again
     data = load("local/hopper-medium-replay-v0")
     from safetensors.torch import load_file

@@ -1,17 +1,22 @@
-"""Tasks of other packages behind one call."""
+"""Tasks of other packages, and of a user's own modules, behind one call."""
 
+import sys
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import flatten
 from gymnasium.vector import AutoresetMode
 
 import envs.make
 from algos.errors import UserError
+from algos.evaluate import Evaluator
 from algos.run import check_env_id
-from envs import make_vec, register
+from envs import SeededEnvs, find_spec, make_vec, register
+from envs.make import ids_of, is_batched
+from envs.seeded import limit_of
 
 
 @pytest.mark.parametrize(
@@ -120,3 +125,132 @@ def test_a_mujoco_that_dm_control_cannot_read_is_refused(monkeypatch):
     monkeypatch.setattr(envs.make, "mujoco", SimpleNamespace(MjModel=object, MjData=object, __version__="99"))
     with pytest.raises(ModuleNotFoundError, match=r"does not work with mujoco 99: pip install -e '.\[dm_control\]'"):
         register("dm_control/dog-run-v0")
+
+
+OWN = """
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+
+class Walk(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.normal(size=2)
+        return self.place.copy(), {}
+
+    def step(self, action):
+        self.place[0] += action[0]
+        return self.place.copy(), -abs(self.place[0]), False, False, {}
+
+
+def walks(num_envs, max_episode_steps=5):
+    limited = lambda: gym.wrappers.TimeLimit(Walk(), max_episode_steps)
+    return SyncVectorEnv([limited] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def silent(num_envs):
+    venv = SyncVectorEnv([Walk] * num_envs)
+    venv.metadata = {}
+    return venv
+
+
+gym.register("Walk-v0", entry_point=Walk, max_episode_steps=7)
+gym.register("own/Walks-v3", vector_entry_point=walks, max_episode_steps=5)
+gym.register("Silent-v0", vector_entry_point=silent)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A function that writes a module into the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before, modules = dict(gym.registry), set(sys.modules)
+
+    def write(text: str = OWN, name: str = "walks") -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+
+    yield write
+    gym.registry.clear()
+    gym.registry.update(before)
+    ids_of.cache_clear()
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("env_id", "limit"), [("Walk-v0", 7), ("own/Walks-v3", 5)])
+def test_an_environment_of_a_users_own_module(own, env_id, limit):
+    own()
+    full = f"walks:{env_id}"
+    check_env_id(full)
+    assert register(full) == find_spec(full).id == env_id and not is_batched(full)
+    assert limit_of(full) == limit and limit_of(full, 3) == 3
+    envs = SeededEnvs(full, [0, 4], 2)
+    assert envs.task.limit == limit and envs.task.env_id == full and envs.task.obs_shape == (2,)
+    for _ in range(limit):
+        step = envs.step(torch.ones(2, 2, 1))
+    assert step.truncated.all() and [e.length for e in envs.take_ended()] == [limit] * 4
+    evaluate = Evaluator(full, [0, 4], 3, torch.device("cpu"))
+    _, lengths = evaluate(lambda obs: torch.zeros(2, 3, 1), 0)
+    assert lengths.tolist() == [[limit] * 3] * 2
+
+
+def test_a_script_trains_in_an_environment_of_a_users_own_module(own, train):
+    own()
+    tiny = {"total_steps": 20, "learning_starts": 10, "eval_every": 10, "eval_episodes": 1, "hidden": (8,)}
+    run = train("sac", env_id="walks:Walk-v0", buffer_size=100, batch_size=4, **tiny)
+    assert run.code == 0 and run.config["env_id"] == "walks:Walk-v0" and run.folder.parts[-3] == "walks-Walk-v0"
+
+
+def test_a_task_that_a_module_registers_anew_is_the_modules(own):
+    own(OWN + 'gym.register("Hopper-v5", entry_point=Walk, max_episode_steps=7)\n', "anew")
+    assert make_vec("Hopper-v5").single_observation_space.shape == (11,)
+    with pytest.warns(UserWarning, match="Overriding environment Hopper-v5"):
+        assert make_vec("anew:Hopper-v5").single_observation_space.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "error", "message"),
+    [
+        ("walks:Walk-v1", ValueError, "'walks' registers no environment 'Walk-v1'; the closest ids are Walk-v0"),
+        ("walks:Xyz", ValueError, r"registers no environment 'Xyz'; it registers Walk-v0, own/Walks-v3, Silent-v0$"),
+        ("wolks:Walk-v0", ModuleNotFoundError, "there is no module 'wolks', neither in .* nor among the installed"),
+        ("walks.more:Walk-v0", ModuleNotFoundError, "there is no module 'walks.more', neither in "),
+        ("needy:Walk-v0", ModuleNotFoundError, r"the module 'needy' cannot be imported: No module named 'not_there'$"),
+        ("broken:Walk-v0", ValueError, "importing the module 'broken' failed: NameError: name 'gym' is not defined$"),
+        ("bad:Walk-v0", ValueError, "importing the module 'bad' failed: SyntaxError: "),
+        ("empty:HalfChetah-v5", ValueError, "'HalfChetah-v5', even after the module 'empty' was imported; the closest"),
+        ("walks.py:Walk-v0", ModuleNotFoundError, "there is no module 'walks.py'"),
+        ("a/walks:Walk-v0", ValueError, "'a/walks' is not the name of a module: write package.module:Name-v0"),
+        ("walks:", ValueError, "'walks:' names no environment of the module: write walks:Name-v0"),
+        (":Walk-v0", ValueError, "'' is not the name of a module"),
+        ("a:b:Walk-v0", ValueError, "'a:b' is not the name of a module"),
+    ],
+)
+def test_a_module_or_an_id_that_is_not_there_is_refused_in_a_sentence(own, env_id, error, message):
+    own()
+    own("import not_there\n", "needy")
+    own("gym.register('Walk-v0')\n", "broken")
+    own("gym register\n", "bad")
+    own("", "empty")
+    for _ in range(2):
+        with pytest.raises(error, match=message) as refused:
+            find_spec(env_id)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match=message) as refusal:
+        check_env_id(env_id)
+    assert str(refusal.value).startswith("--env-id: ")
+
+
+def test_a_vector_environment_that_does_not_say_how_it_resets_is_refused(own):
+    own()
+    with pytest.warns(UserWarning, match="missing AutoresetMode"):  # Gymnasium's
+        with pytest.raises(
+            ValueError, match=r"walks:Silent-v0 must say how it resets: set metadata\['autoreset_mode'\]"
+        ):
+            SeededEnvs("walks:Silent-v0", [0])

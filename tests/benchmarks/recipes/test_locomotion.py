@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from envs import locomotion as module
-from envs.locomotion import Policy, locomotion, replayed, rollouts
+from benchmarks.recipes import locomotion as module
+from benchmarks.recipes.locomotion import Policy, locomotion, replayed, rollouts
 from envs.mujoco import quiet_mujoco
 
 
@@ -39,7 +39,7 @@ def test_the_number_of_steps_is_exact_and_episodes_end_as_they_did():
         assert e.terminated[-1] != e.truncated[-1]
         assert e.obs.dtype == e.action.dtype == e.reward.dtype == np.float32
     cut = [e for e in episodes if e.truncated[-1]]
-    assert 0 < len(cut) <= 10 and len(episodes) > 20  # the last of each of the ten streams, unless it just fell
+    assert 0 < len(cut) <= 10 and len(episodes) > 20  # the last of each of the ten lanes, unless it just fell
 
 
 def test_episodes_come_in_the_order_in_which_they_begin():
@@ -47,7 +47,7 @@ def test_episodes_come_in_the_order_in_which_they_begin():
     episodes = list(locomotion("hopper", "random", 0, 3_000))
     starts = [e.obs[0] for e in locomotion("hopper", "random", 0, 10)]
     assert all(np.array_equal(e.obs[0], start) for e, start in zip(episodes[:10], starts, strict=True))
-    busy = np.zeros(10, int)  # steps that each of the ten streams has done when the next episode begins
+    busy = np.zeros(10, int)  # steps that each of the ten lanes has done when the next episode begins
     for e in episodes:
         busy[busy.argmin()] += len(e.reward)
     assert (busy == 300).all()
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
     assert not np.array_equal(first[0].obs, other[0].obs)
 
 
-def test_streams_of_one_seed_differ():
+def test_lanes_of_one_seed_differ():
     episodes = list(locomotion("halfcheetah", "random", 0, 100))
     assert len({e.obs[0].tobytes() for e in episodes}) == 10
     assert len({e.action[0].tobytes() for e in episodes}) == 10
@@ -126,9 +126,9 @@ def test_policies_that_ship_are_small_say_how_they_were_made_and_are_as_good_as_
     assert path.stat().st_size <= 400_000
     policy = Policy(path)
     task, quality = path.stem.split("-")
-    assert quality in ("medium", "expert") and policy.facts["env_id"] == module.TASKS[task]
-    command = policy.facts["command"].split()
+    assert quality in ("medium", "expert") and policy.training["env_id"] == module.TASKS[task]
+    command = policy.training["command"].split()
     assert command[:2] == ["python", "single_file/sac.py"]
-    assert command[command.index("--total-steps") + 1] == str(policy.facts["steps"])
-    total = sum(e.reward.sum() for e in rollouts(policy.facts["env_id"], policy, "test", 0, 10_000))
-    assert total / 10 > 0.5 * policy.facts["return"]  # per 1,000 steps: noise costs some, a wrong layer all
+    assert command[command.index("--total-steps") + 1] == str(policy.training["steps"])
+    total = sum(e.reward.sum() for e in rollouts(policy.training["env_id"], policy, "test", 0, 10_000))
+    assert total / 10 > 0.5 * policy.training["return"]  # per 1,000 steps: noise costs some, a wrong layer all

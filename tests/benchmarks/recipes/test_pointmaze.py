@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envs import pointmaze
-from envs.pointmaze import GYMNASIUM_MAZES, OGBENCH_MAZES, Grid, gymnasium_pointmaze, ogbench_pointmaze
+from benchmarks.recipes import pointmaze
+from benchmarks.recipes.pointmaze import GYMNASIUM_MAZES, OGBENCH_MAZES, Grid, gymnasium_pointmaze, ogbench_pointmaze
 
 ogbench = pytest.mark.skipif(importlib.util.find_spec("ogbench") is None, reason="needs the package ogbench")
 robotics = pytest.mark.skipif(
