@@ -114,7 +114,9 @@ def settings(args: RunArgs) -> list[Setting]:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise UserError(f"--vary: {name} cannot differ between runs, only {', '.join(known) or 'nothing'} can{hint}")
+            raise UserError(
+                f"--vary: {name} cannot differ between runs, only {', '.join(known) or 'nothing'} can{hint}"
+            )
         if name in grid:
             raise UserError(f"--vary names {name} twice")
         try:
@@ -135,8 +137,10 @@ def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cp
     A hyperparameter that varies becomes a `PerRun` with the value of each run.
     """
     grid = settings(args)
-    values = {name: [setting[name] for setting in grid for _ in seeds] for name in grid[0]}
-    return replace(args, **{name: PerRun(v, device) for name, v in values.items()}), seeds * len(grid)
+    values: dict[str, Any] = {}
+    for name in grid[0]:
+        values[name] = PerRun([setting[name] for setting in grid for _ in seeds], device)
+    return replace(args, **values), seeds * len(grid)
 
 
 def check_env_id(env_id: str) -> None:
@@ -180,5 +184,3 @@ def report_errors(command: Callable[[], None]) -> None:
     except BrokenPipeError:  # the reader of the output, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
-
-

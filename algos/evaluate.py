@@ -92,7 +92,7 @@ class Evaluator:
             return action
 
         moments = list(self._episodes(venv, act, "value", step))
-        reward, running, terminated = (np.stack([m[i] for m in moments]) for i in range(3))
+        reward, running, terminated = (np.stack([np.asarray(m[i]) for m in moments]) for i in range(3))
         predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
         factor = discount[:, None]
         observed, counts = np.zeros_like(reward), running.copy()

@@ -17,6 +17,11 @@ from torch import Tensor, nn
 Lead = tuple[int, ...]  # (R,) or (R, E)
 
 
+def flat(x: Tensor, lead: Lead) -> Tensor:
+    """Parameters [*lead, ...] as [L, ...]."""
+    return x.flatten(0, 1) if len(lead) > 1 else x
+
+
 class Linear(nn.Module):
     """Affine maps of all networks: x [L, B, in] -> [L, B, out], where L is R or R·E."""
 
@@ -38,9 +43,7 @@ class Linear(nn.Module):
             self.bias[network][0].copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if len(self.lead) > 1:
-            weight, bias = weight.flatten(0, 1), bias.flatten(0, 1)
+        weight, bias = flat(self.weight, self.lead), flat(self.bias, self.lead)
         if torch.compiler.is_compiling():
             return torch.bmm(x, weight) + bias  # a compiler fuses the sum with the operations that follow
         return torch.baddbmm(bias, x, weight)
@@ -67,9 +70,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(*lead, 1, features))
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if len(self.lead) > 1:
-            weight, bias = weight.flatten(0, 1), bias.flatten(0, 1)
+        weight, bias = flat(self.weight, self.lead), flat(self.bias, self.lead)
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=self.eps), weight)
 
 

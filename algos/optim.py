@@ -92,8 +92,8 @@ class Adam(nn.Module):
         moving = [True] * len(self.steps) if active is None else active.tolist()
         for run, rate in enumerate(numbers(rates, len(self.steps))):
             if moving[run]:
-                rows = ([x[run] for x in tensors] for tensors in (self.variables, gradients, means, squares))
-                self._kernel(*rows, self.steps[run], rate, decays[run])
+                p, g, mean, square = ([x[run] for x in xs] for xs in (self.variables, gradients, means, squares))
+                self._kernel(p, g, mean, square, self.steps[run], rate, decays[run])
 
     def rate(self) -> Any:
         """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
@@ -101,7 +101,7 @@ class Adam(nn.Module):
             return self.lr
         return self.lr * self.schedule(self.steps[0] if self.alike else self.steps)  # type: ignore[operator]
 
-    def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any):
+    def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any) -> None:
         kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
         kernel(
             variables, gradients, means, squares, [], [step] * len(variables), lr=rate, beta1=self.betas[0],
@@ -134,6 +134,7 @@ class Adam(nn.Module):
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
         """Gradients scaled so that the norm of each run is at most `max_norm`, as `clip_grad_norm_` does it."""
+        assert self.max_norm is not None
         norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)  # type: ignore[operator]
         return [g * per_run(factor, g) for g in gradients]

@@ -45,19 +45,19 @@ class PerRun:
         return function(*arguments, **{name: spread(x, dtype, axes) for name, x in kwargs.items()})
 
     def __add__(self, other: Any) -> Any:
-        return torch.add(self, other)
+        return torch.add(self, other)  # type: ignore[arg-type]
 
     def __sub__(self, other: Any) -> Any:
-        return torch.sub(self, other)
+        return torch.sub(self, other)  # type: ignore[arg-type]
 
     def __rsub__(self, other: Any) -> Any:
         return torch.add(torch.neg(self), other)  # type: ignore[arg-type]
 
     def __mul__(self, other: Any) -> Any:
-        return torch.mul(self, other)
+        return torch.mul(self, other)  # type: ignore[arg-type]
 
     def __truediv__(self, other: Any) -> Any:
-        return torch.div(self, other)
+        return torch.div(self, other)  # type: ignore[arg-type]
 
     def __rtruediv__(self, other: Any) -> Any:
         return torch.mul(torch.reciprocal(self), other)  # type: ignore[arg-type]

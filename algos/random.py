@@ -16,7 +16,7 @@ def generators(seeds: Sequence[int], name: str, device: torch.device | str = "cp
     return [torch.Generator(device).manual_seed(sub_seed(seed, name)) for seed in seeds]
 
 
-class Draws:
+class RandomSequence:
     """An endless sequence of random tensors [R, *shape]: calling it gives the next one.
 
     `kind` is "normal" (standard normal), "uniform" ([0, 1)) or "integers" ([0, 2^63), to be reduced modulo a number).
@@ -73,24 +73,24 @@ class Random:
 
     def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu"):
         self.seeds, self.device = list(seeds), torch.device(device)
-        self.sequences: dict[str, Draws] = {}
+        self.sequences: dict[str, RandomSequence] = {}
 
-    def normal(self, name: str, *shape: int) -> Draws:
+    def normal(self, name: str, *shape: int) -> RandomSequence:
         """Standard normal numbers [R, *shape]."""
         return self._sequence(name, shape, "normal")
 
-    def uniform(self, name: str, *shape: int) -> Draws:
+    def uniform(self, name: str, *shape: int) -> RandomSequence:
         """Numbers [R, *shape] from [0, 1)."""
         return self._sequence(name, shape, "uniform")
 
-    def integers(self, name: str, *shape: int) -> Draws:
+    def integers(self, name: str, *shape: int) -> RandomSequence:
         """Integers [R, *shape] from [0, 2^63), to be reduced modulo a number."""
         return self._sequence(name, shape, "integers")
 
-    def _sequence(self, name: str, shape: tuple[int, ...], kind: str) -> Draws:
+    def _sequence(self, name: str, shape: tuple[int, ...], kind: str) -> RandomSequence:
         if name in self.sequences:
             raise ValueError(f"there is a sequence of random numbers named {name!r} already: choose another name")
-        self.sequences[name] = draws = Draws(self.seeds, name, shape, kind, self.device)
+        self.sequences[name] = draws = RandomSequence(self.seeds, name, shape, kind, self.device)
         return draws
 
     def state_dict(self) -> dict[str, Tensor]:

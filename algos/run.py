@@ -38,7 +38,9 @@ Args = TypeVar("Args", bound=RunArgs)
 class Source(Protocol):
     """What a run asks of the environments or the series that it learns from."""
 
-    resumable: bool  # whether their state can be saved
+    @property
+    def resumable(self) -> bool:
+        """Whether their state can be saved."""
 
     def take_ended(self) -> list[Episode]:
         """The episodes that ended since this was last called."""
@@ -369,7 +371,9 @@ class Run(Generic[Args]):
                 f"{rows['step'].iloc[0]:>10,}{setting}{note}"
             )
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
-        self.say(f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {self.folder.path}")
+        self.say(
+            f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {self.folder.path}"
+        )
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
@@ -384,9 +388,9 @@ class Run(Generic[Args]):
         scores = {}
         for setting in self.settings:
             own = frame[(frame[list(setting)] == pd.Series(setting, dtype=float)).all(axis=1)] if setting else frame
-            seeds = [key["seed"] for run, key in enumerate(self.keys) if key | setting == key and run in self.diverged]
+            lost = [key for run, key in enumerate(self.keys) if key | setting == key and run in self.diverged]
             if len(own):
-                scores[setting_name(setting) or self.algorithm] = carry_forward(own, seeds)
+                scores[setting_name(setting) or self.algorithm] = carry_forward(own, [int(key["seed"]) for key in lost])
         curves(scores, self.folder.path / "curve.png", self.given.task, label, self.given.STEPS)
 
     def _name(self, run: int) -> str:

@@ -36,7 +36,8 @@ from algos.arguments import Count, check
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.run import folder_name, parse_seeds, report_errors
+from algos.cli import parse_seeds, report_errors
+from algos.run_folder import folder_name
 
 
 @dataclass

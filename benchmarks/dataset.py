@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from algos.data import Dataset, load, validate
 from algos.errors import UserError
 from algos.plot import PALETTE, thousands
-from algos.run import folder_name, report_errors
+from algos.cli import report_errors
+from algos.run_folder import folder_name
 from benchmarks.figures import style
 from benchmarks.suite import HERE, read_references
 

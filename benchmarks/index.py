@@ -11,7 +11,7 @@ import pandas as pd
 import tyro
 
 from algos.errors import UserError
-from algos.run import report_errors
+from algos.cli import report_errors
 from benchmarks.scores import LABELS
 from benchmarks.tables import Cell, Table, between, escape, number, word
 

@@ -16,7 +16,7 @@ import pandas as pd
 import tyro
 
 from algos.errors import UserError
-from algos.run import report_errors
+from algos.cli import report_errors
 from benchmarks.scores import load
 from benchmarks.tables import table_of
 

@@ -17,7 +17,8 @@ import tyro
 from safetensors.torch import save_file
 
 from algos.errors import UserError
-from algos.run import read_table, report_errors
+from algos.cli import report_errors
+from algos.run_folder import read_table
 from benchmarks.recipes.checkpoint import actor_tensors
 from benchmarks.recipes.locomotion import POLICIES, TASKS
 from benchmarks.suite import ROOT, as_words, load_args

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.run import report_errors
+from algos.cli import report_errors
 from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
 from benchmarks.suite import HERE, read_published
 from envs.seeding import sub_seed

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from algos.arguments import Count, check
 from algos.errors import UserError
-from algos.run import report_errors
+from algos.cli import report_errors
 from benchmarks import figures, statistics
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, Scores, final_scores, label, load, matrices, normalise, protocol

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from algos.run import difference, read_table
+from algos.run_folder import difference, read_table
 from benchmarks.suite import Score
 
 FEW_SEEDS = 5

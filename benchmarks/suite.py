@@ -37,7 +37,7 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
 from algos.errors import UserError
-from algos.run import RunArgs, parse_seeds
+from algos.cli import RunArgs, parse_seeds
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
 

@@ -46,7 +46,9 @@ from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
 from algos.errors import UserError
-from algos.run import choose_device, difference, folder_of, git_commit, identity, read_table, report_errors
+from algos.cli import report_errors
+from algos.device import choose_device
+from algos.run_folder import difference, folder_of, git_commit, identity, read_table
 from benchmarks.suite import ROOT, Suite, as_words, find, read
 
 # Seeds that one thread trains together: five do 1.2 times as many steps per second as one, ten no more than five.

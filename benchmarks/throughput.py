@@ -43,8 +43,9 @@ import torch
 import tyro
 
 from algos.data import Dataset
-from algos.random import Stream
-from algos.run import choose_device, device_name, git_commit, versions
+from algos.random import Random
+from algos.device import choose_device, device_name
+from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of
 from envs import make_vec
 from envs.mujoco import quiet_mujoco

@@ -25,7 +25,7 @@ from algos.arguments import Count, FractionBelowOne, Positive, PositiveFraction,
 from algos.cli import cli
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal, dropout_factors
-from algos.offline import Decay, MixedArgs, offline_run
+from algos.offline import Decay, MixedArgs, Rewards, offline_run
 from algos.optim import Adam, cosine
 from algos.random import Random
 from algos.replay import Batch
@@ -114,7 +114,7 @@ def main(args: Args) -> None:
         if not hidden:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden)
-    reward = "none" if args.top_fraction < 1 else None
+    reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = offline_run(args, "bc", reward, expert, hidden_expert=hidden)
     if hidden:
         run.say(f"{hidden:,} transitions of the data are the expert's, {hidden / len(data):.1%}")

@@ -237,7 +237,7 @@ class DSACT(Agent):
         batch_size = self.args.batch_size
         normal = random.normal("update", 2, batch_size, self.task.act_size)
         returns = random.normal("return", 2, batch_size)
-        return lambda: Draws(*normal().unbind(1), returns())
+        return lambda: Draws(*normal().unbind(1), returns=returns())
 
     def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
         """One update, in which all gradients are taken at the parameters from before it; gives metrics [R].

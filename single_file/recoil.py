@@ -194,7 +194,7 @@ class ReCOIL(Agent):
         layers = (len(a.hidden), a.batch_size, max(a.hidden))
         dropout = random.uniform("dropout", *layers) if a.dropout else None
         action = random.normal("action", a.batch_size, self.task.act_size) if a.objective == "paper" else None
-        return lambda: Draws(dropout and dropout(), action and action())
+        return lambda: Draws(dropout() if dropout else None, action() if action else None)
 
     def update(self, mixed: Batch, expert: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update from minibatches of the mixed data and of the expert's; gives metrics [R]."""

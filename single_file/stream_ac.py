@@ -31,7 +31,7 @@ from algos.learner import learner_file
 from algos.normalise import RewardScaler
 from algos.obgd import ObGD
 from algos.optim import per_run
-from algos.random import Draws, Random
+from algos.random import Random, RandomSequence
 from algos.run import Run
 from algos.sparse import Network
 from algos.stream import Features, Hidden, Step, StreamArgs, time_limit
@@ -156,7 +156,7 @@ class StreamAC(Agent):
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
         self.act(noise)
 
-    def draws(self, random: Random) -> Draws:
+    def draws(self, random: Random) -> RandomSequence:
         """The noise of actions."""
         kind = random.uniform if self.task.discrete else random.normal
         return kind("action", self.task.act_size)

@@ -33,7 +33,7 @@ from algos.learner import learner_file
 from algos.normalise import RewardScaler
 from algos.obgd import ObGD
 from algos.optim import per_run
-from algos.random import Draws, Random
+from algos.random import Random, RandomSequence
 from algos.run import Run
 from algos.sparse import Network
 from algos.stream import Features, Hidden, Step, StreamArgs, time_limit
@@ -161,7 +161,7 @@ class StreamQ(Agent):
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
         self.act(noise)
 
-    def draws(self, random: Random) -> Draws:
+    def draws(self, random: Random) -> RandomSequence:
         """The noise of actions."""
         return random.uniform("action", 2)
 

@@ -31,14 +31,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import Count, Fraction, Natural, Range, Rate
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Natural, Positive, Range, Tunable
+from algos.cli import cli
 from algos.errors import UserError
-from algos.nn import initialise
+from algos.learner import learner_file
+from algos.normalise import RewardScaler
+from algos.obgd import ObGD
 from algos.per_run import PerRun
 from algos.plot import predictions
-from algos.random import generators
-from algos.run import Run, cli
-from algos.stream import Features, Hidden, Network, ObGD, RewardScaler, StreamArgs, packed
+from algos.random import Random
+from algos.run import Run
+from algos.sparse import Network
+from algos.stream import Features, Hidden, Step, StreamArgs
 from envs import Episode, Task
 from envs.series import Sample, Series, SeriesEnvs, load_series
 

@@ -23,7 +23,7 @@ from algos.cli import cli
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, offline_run
 from algos.optim import Adam, Target
-from algos.random import Draws, Random
+from algos.random import Random, RandomSequence
 from algos.replay import Batch
 from envs import Task
 
@@ -112,7 +112,7 @@ class TD3BC(Agent):
         weight = self.args.alpha / value.detach().abs().mean(-1)
         return -weight * value.mean(-1) + (own - action).square().mean((1, 2))
 
-    def draws(self, random: Random) -> Draws:
+    def draws(self, random: Random) -> RandomSequence:
         """The noise of updates, standard normal [R, B, A]."""
         return random.normal("action", self.args.batch_size, self.task.act_size)
 

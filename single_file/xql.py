@@ -215,7 +215,7 @@ class XQL(Agent):
         dropout = random.uniform("dropout", *layers) if a.dropout else None
         noise = random.normal("noise", a.batch_size, size) if a.noise else None
         actions = random.uniform("action", a.random_actions, a.batch_size, size) if a.random_actions else None
-        return lambda: Draws(dropout and dropout(), noise and noise(), actions and actions())
+        return lambda: Draws(dropout() if dropout else None, noise() if noise else None, actions() if actions else None)
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""

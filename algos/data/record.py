@@ -64,9 +64,7 @@ class Dataset:
     action_scaling: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(
-        cls, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, name: str = "arrays"
-    ) -> "Dataset":
+    def of(cls, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, name: str = "arrays") -> "Dataset":
         """A dataset of N transitions in arrays: obs and next_obs [N, O], actions in [-1, 1] [N, A], the others [N].
 
         Raises ValueError if their lengths differ.
