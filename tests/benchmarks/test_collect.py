@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import h5py
 import minari
 import numpy as np
 import pytest
 import torch
+import tyro
 from safetensors.torch import save_file
 
 from algos.dataset import load, validate
@@ -118,8 +120,21 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     same(val, load(str(place / "pointmaze-medium-stitch-v0-val.npz")), "obs", "action", "terminated")
 
 
-def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
+def train_in_this_process(command, **_):
+    """Stands for `subprocess.run` of a script: command is the interpreter, the script and its arguments."""
     import sac
+
+    assert command[:2] == [sys.executable, str(collect.ROOT / "single_file" / "sac.py")]
+    sac.main(tyro.cli(sac.Args, args=command[2:]))
+    return subprocess.CompletedProcess(command, 0)
+
+
+@pytest.mark.parametrize("in_this_process", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, in_this_process):
+    import sac
+
+    if in_this_process:
+        monkeypatch.setattr(collect, "subprocess", SimpleNamespace(run=train_in_this_process))
 
     args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 100}
     args |= {"eval_episodes": 1, "quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
