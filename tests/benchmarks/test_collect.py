@@ -42,7 +42,7 @@ def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
 
 
 def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
-    """Of those there are; what the random policy returns is the other end."""
+    """Only the experts that exist get a row; the random policy's return is the other reference."""
     facts = {"return": 3000.5, "steps": 7, "episodes": 10}
     save_file({"weight.0": torch.zeros(1)}, tmp_path / "hopper-expert.safetensors", {"facts": json.dumps(facts)})
     monkeypatch.setattr(random_policy, "POLICIES", tmp_path)
@@ -104,7 +104,7 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     make("maze2d-umaze-v0", d4rl=place)
     data = load("local/maze2d-umaze-v0")
     assert (data.env_id, data.obs_size, data.env_options) == ("PointMaze_UMaze-v3", 8, {})
-    assert data.obs[:, :2].equal(data.obs[:, 4:6])  # what is achieved is the position
+    assert data.obs[:, :2].equal(data.obs[:, 4:6])  # the achieved goal is the position
     same(data, load(str(place / "maze2d-umaze-v0.hdf5")))
     make("pointmaze-medium-stitch-v0", steps=2_000, npz=place, d4rl=place)
     train, val = (load(f"local/pointmaze-medium-stitch-{name}v0") for name in ("", "val-"))
@@ -197,7 +197,7 @@ def test_files_are_replaced_only_on_demand_and_written_from_what_is_there(place,
     same(load("local/hopper-random-v0"), load(str(place / "hopper-random-v0.hdf5")))
     with pytest.raises(UserError, match=r"--d4rl: .*hopper-random-v0\.hdf5 is there already"):
         make("hopper-random-v0", d4rl=place)
-    with pytest.raises(UserError, match="local/hopper-random-v0 is there already"):  # of another seed
+    with pytest.raises(UserError, match="local/hopper-random-v0 is there already"):  # made with another seed
         make("hopper-random-v0", d4rl=place / "other", seed=1)
 
 
