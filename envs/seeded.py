@@ -17,16 +17,19 @@ from envs.task import Episode, Task
 
 
 class Transition(NamedTuple):
-    """One step of all environments. `next_obs` is the true last observation of an ended episode, never a reset one."""
+    """One step of all environments.
+
+    Where an episode ended, `next_obs` is its true last observation and never the first one of the next episode.
+    """
 
     obs: Tensor  # [R, N, O]
-    action: Tensor  # [R, N, A], or as it was sent if discrete
+    action: Tensor  # [R, N, A], or in the shape in which it was sent if it is discrete
     reward: Tensor  # [R, N]
     next_obs: Tensor  # [R, N, O]
     terminated: Tensor  # [R, N] 1.0 where the task ended the episode
-    truncated: Tensor  # [R, N] 1.0 where a time limit did
+    truncated: Tensor  # [R, N] 1.0 where a time limit ended the episode
     begun: Tensor  # [R, N] 1.0 where the next observation to act on is the first of an episode
-    valid: NDArray[np.bool_] | None  # [R, N], False where the step was a reset only; None: all are valid
+    valid: NDArray[np.bool_] | None  # [R, N] False where the step was nothing but a reset; None: all steps are valid
 
 
 class SeededEnvs:
@@ -40,12 +43,13 @@ class SeededEnvs:
     Both of Gymnasium's automatic resets are handled: with same-step resets, next_obs is the final observation; with
     next-step resets, the step that only resets is marked as not valid.
 
-    `task` has the sizes and bounds. `restarted` tells whether the episodes in hand were begun by `reset` and not by a
-    step: True until the next `receive`, False after `load_state_dict`.
+    `task` has the sizes and bounds. `restarted` says whether the present episodes were begun by `reset` and not by a
+    step: it is True until the next `receive`, and False after `load_state_dict`.
 
-    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all that is handed out, torch's default
-    if None. Raises ValueError where observations are not a box, actions are of the other kind or not bounded, a reset
-    gives an observation that is not finite, or a vector environment does not say how it resets.
+    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all tensors, by default torch's default
+    one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of the
+    other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say how
+    it resets.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class SeededEnvs:
         self.reset()
 
     def reset(self, purpose: str = "train", *more: int) -> None:
-        """Starts new episodes, whose seeds depend on the run's seed, the environment's number and `purpose` only."""
+        """Starts new episodes, with seeds that depend only on the run's seed, the environment and the arguments."""
         seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
         obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         if not np.isfinite(obs).all():
@@ -121,9 +125,9 @@ class SeededEnvs:
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
 
     def send(self, action: Tensor) -> None:
-        """Takes the actions to the host: [R, N, A], or int64 [R, N] or [R, N, 1] counted from 0 if they are discrete.
+        """Takes the actions to the host: [R, N, A] or, if they are discrete, int64 [R, N] or [R, N, 1] from 0 on.
 
-        A run that has diverged may ask for NaN: it gets 0.
+        NaN, which a run may send after it diverged, becomes 0.
         """
         self.action = action
         space = self.venv.action_space
@@ -150,19 +154,19 @@ class SeededEnvs:
         self.done = done
 
         if self.device.type == "cuda":
-            packed = self.host.to(self.device, non_blocking=True)
+            on_device = self.host.to(self.device, non_blocking=True)
         else:
-            packed = self.host.clone()
-        packed = packed.view(self.runs, self.envs_per_run, -1)
-        before, self.obs = self.obs, packed[..., size : 2 * size]
+            on_device = self.host.clone()
+        on_device = on_device.view(self.runs, self.envs_per_run, -1)
+        before, self.obs = self.obs, on_device[..., size : 2 * size]
         return Transition(
             before,
             self.action,
-            packed[..., -4],
-            packed[..., :size],
-            packed[..., -3],
-            packed[..., -2],
-            packed[..., -1],
+            on_device[..., -4],
+            on_device[..., :size],
+            on_device[..., -3],
+            on_device[..., -2],
+            on_device[..., -1],
             None if valid is None or valid.all() else valid.reshape(self.runs, self.envs_per_run),
         )
 
@@ -172,9 +176,10 @@ class SeededEnvs:
         return self.receive()
 
     def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None, games: NDArray | None) -> None:
-        """`games` [R N], from `envs.atari`: where a game ended, its whole return.
+        """Adds a step to the totals and lengths, and keeps the episodes that it ended.
 
-        The step in which a life is lost is counted like any other, so that a game's length is that of all its lives.
+        `games` [R N] comes from `envs.atari`: the return of a whole game where one ended. A step in which a life is
+        lost is counted like any other, so that a game's length is the length of all its lives.
         """
         self.totals += reward
         self.lengths += 1 if valid is None else valid
@@ -191,7 +196,7 @@ class SeededEnvs:
 
     @property
     def resumable(self) -> bool:
-        """Whether the state of the environments can be saved: true of the batched MuJoCo tasks."""
+        """Whether the state of the environments can be saved, which is so for the batched MuJoCo tasks."""
         return isinstance(self.venv, MujocoVectorEnv)
 
     def state_dict(self) -> dict[str, Tensor]:
