@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs import make_vec
-from envs.mujoco import is_batched
+from envs.make import is_batched
 from envs.seeding import sub_seed
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
