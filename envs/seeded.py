@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.make import find_spec, make_vec
+from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.task import Episode, Task
@@ -33,7 +34,7 @@ class Transition(NamedTuple):
 
 
 class SeededEnvs:
-    """N environments for each of R seeds.
+    """N environments for each of R seeds: those of a Gymnasium id, or R·N objects of your own, seed by seed.
 
     `obs` [R, N, O] are the observations to act on next. A step is `send(action)`, which waits for the action only, and
     `receive()`, which steps the environments and returns the transition: between the two, a GPU can be given work.
@@ -54,7 +55,7 @@ class SeededEnvs:
 
     def __init__(
         self,
-        env_id: str,
+        env: str | Sequence[gym.Env],
         seeds: Sequence[int],
         envs_per_run: int = 1,
         device: torch.device | str = "cpu",
@@ -65,7 +66,15 @@ class SeededEnvs:
     ):
         self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
         self.device = torch.device(device)
-        self.venv = make_vec(env_id, self.runs * envs_per_run, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        count = self.runs * envs_per_run
+        if isinstance(env, str):
+            env_id = env
+            self.venv = make_vec(env, count, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        else:
+            env_id = env[0].spec.id if env[0].spec else type(env[0].unwrapped).__name__
+            if len(env) != count:
+                raise ValueError(f"{count} environments are needed, {envs_per_run} for each seed, and {len(env)} given")
+            self.venv = vector_of(env, AutoresetMode.SAME_STEP)
         mode = self.venv.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
             raise ValueError(
@@ -99,7 +108,7 @@ class SeededEnvs:
             raise ValueError(f"{env_id} has {kind} actions; this needs continuous or discrete ones (Box or Discrete)")
         # [A]; empty if discrete
         self.action_low, self.action_high = (torch.tensor(b, dtype=self.dtype, device=self.device) for b in (low, high))
-        limit = limit_of(env_id, kwargs.get("max_episode_steps"))
+        limit = limit_of(env if isinstance(env, str) else env[0].spec, kwargs.get("max_episode_steps"))
         self.task = Task(env_id, tuple(obs_space.shape), self.act_size, self.discrete, low, high, limit)
         # one host buffer for a whole step, so that it is one copy to the device
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 4, dtype=self.dtype)
@@ -222,12 +231,14 @@ class SeededEnvs:
         self.venv.close()
 
 
-def limit_of(env_id: str, max_episode_steps: int | None = None) -> int:
-    """The number of steps after which a task cuts its episodes; 0 if it never does.
+def limit_of(env: str | EnvSpec | None, max_episode_steps: int | None = None) -> int:
+    """The number of steps after which a task, an id or a specification, cuts its episodes; 0 if it never does.
 
     `max_episode_steps` is the argument with which the environment was made, if there was one.
     """
-    spec = find_spec(env_id)
+    spec = find_spec(env) if isinstance(env, str) else env
+    if spec is None:
+        return 0
     limit = max((spec.max_episode_steps if max_episode_steps is None else max_episode_steps) or 0, 0)
     if spec.id.startswith("dm_control"):  # dm_control has limits of its own that Gymnasium does not see
         return min(limit or 1000, 1000)
