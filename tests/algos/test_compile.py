@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from algos.compile import Captured, fast, tune_cpu, use_fast_products
+from algos.compile import Captured, compiled, tune_cpu, use_fast_products
 from algos.errors import UserError
 from algos.optim import Adam
 
@@ -13,11 +13,11 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUD
 
 
 def test_a_cpu_function_is_left_alone_unless_asked(monkeypatch):
-    assert fast(abs, torch.device("cpu")) is abs
-    assert fast(abs, torch.device("cuda"), eager=True) is abs
+    assert compiled(abs, torch.device("cpu")) is abs
+    assert compiled(abs, torch.device("cuda"), eager=True) is abs
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"--compile needs a C\+\+ compiler"):
-        fast(abs, torch.device("cpu"), compile_on_cpu=True)
+        compiled(abs, torch.device("cpu"), compile_on_cpu=True)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_captured_update_is_the_eager_one():
         for k in range(14):
             x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(k)).to(device)
             losses.append(function(x, k % 2 == 0)["loss"].clone())
-        results.append((torch.stack(losses), weight.detach(), target, adam.steps[0]))
+        results.append((torch.stack(losses), weight.detach(), target, adam.steps))
     for eager, captured in zip(*results, strict=True):
         torch.testing.assert_close(eager, captured, atol=1e-5, rtol=1e-5)
 
@@ -83,7 +83,7 @@ def test_a_run_on_cuda_resembles_its_eager_self(script, train):
         "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 60, "learning_starts": 20, "batch_size": 32,
         "hidden": (32, 32), "eval_every": 60, "eval_episodes": 1, "log_every": 10, "device": "cuda",
     }  # fmt: skip
-    fast_run, eager = train(script, out="fast", **short), train(script, out="eager", eager=True, **short)
+    captured, eager = train(script, out="captured", **short), train(script, out="eager", eager=True, **short)
     for name, tensor in eager.parameters.items():
         if "agent/critic." in name:
-            torch.testing.assert_close(tensor, fast_run.parameters[name], atol=2e-3, rtol=2e-2)
+            torch.testing.assert_close(tensor, captured.parameters[name], atol=2e-3, rtol=2e-2)
