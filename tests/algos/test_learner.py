@@ -73,7 +73,7 @@ def test_a_run_that_has_diverged_is_not_loaded(tmp_path):
         agent.critic.out.bias[0] = math.nan
     path = written(tmp_path / "file", agent)
     Learner.load(path, agent_type("stream_td"), seed=2)
-    with pytest.raises(UserError, match="seed 1 .* has diverged"):
+    with pytest.raises(UserError, match=r"seed 1 .* has diverged"):
         Learner.load(path, agent_type("stream_td"), seed=1)
 
 

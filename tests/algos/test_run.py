@@ -58,7 +58,7 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
     ("overrides", "message"),
     [
         ({"env_id": "Hoper-v5"}, r"no environment 'Hoper-v5'; the closest ids are .*Hopper-v5"),
-        ({"env_id": "no.such.module:Env-v0"}, "no environment 'no.such.module:Env-v0'"),
+        ({"env_id": "no.such.module:Env-v0"}, "there is no module 'no.such.module'"),
         ({"env_id": "CartPole-v1"}, "Discrete actions"),
         ({"seeds": ("1", "2", "1")}, "got 1 twice"),
         ({"seeds": ("-3",)}, "not be negative, got -3"),
