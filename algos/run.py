@@ -56,6 +56,8 @@ class RunArgs:
     """Gymnasium id of a task with continuous actions"""
     seeds: tuple[str, ...] = ("0",)
     """one training run each, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
+    vary: tuple[str, ...] = ()
+    """hyperparameters that differ between runs, as name=value,value: every combination trains with every seed"""
     total_steps: Count = 1_000_000
     """environment steps of each run"""
     device: str = "auto"
