@@ -85,7 +85,7 @@ WRONG = {
     "names no seed": ('"0:3"', '"3:3"', "seeds"),
     "takes whole numbers": ('"0:3"', '"a"', "seeds"),
     "the closest ids are Hopper-v5": ("Hopper-v5", "Hoper-v5", "algorithms.sac on Hoper-v5"),
-    "there twice": ('"HalfCheetah-v5"]', '"Hopper-v5"]', "tasks[1]"),
+    "occurs twice": ('"HalfCheetah-v5"]', '"Hopper-v5"]', "tasks[1]"),
     "not among the suite's tasks": ("tasks.Hopper-v5", "tasks.Ant-v5", "algorithms.slow_sac.tasks"),
     "has no row for": ('"HalfCheetah-v5"]', '"Pendulum-v1"]', "references"),
     "there is no table 'd5rl'": ('"d4rl"', '"d5rl"', "references"),
@@ -95,7 +95,7 @@ WRONG = {
     "must be list[str]": ('"HalfCheetah-v5"]', "3]", "tasks"),
     "hidden must be": ("[8, 8]", "[8, 16.5]", "flags.hidden"),
     "would share a folder": ("slow_sac]", "default]", "algorithms.default"),
-    "algorithms names none": ("[algorithms", "[[", "algorithms"),
+    "algorithms names no algorithm": ("[algorithms", "[[", "algorithms"),
     "Expected": ("seeds =", "seeds", "mine.toml"),
 }
 
@@ -104,7 +104,7 @@ WRONG = {
 def test_what_is_wrong_is_said_in_one_sentence_that_names_file_and_key(tmp_path, message):
     old, new, key = WRONG[message]
     text = GOOD.replace(old, new)
-    if message == "algorithms names none":
+    if message == "algorithms names no algorithm":
         text = GOOD.split("[flags]")[0] + "[algorithms]\n"
     with pytest.raises(UserError) as error:
         suites.read(write(tmp_path, text))
@@ -131,7 +131,7 @@ def test_a_script_of_ones_own_is_found_beside_the_suite(tmp_path):
 def test_tables_of_scores_are_checked(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("task,low,high,source\nHopper-v5,1,1,x\n")
-    with pytest.raises(UserError, match="low must be below high"):
+    with pytest.raises(UserError, match="low is not below high"):
         suites.read_references(table)
     table.write_text("task,low,high\n")
     with pytest.raises(UserError, match="no column 'source'"):
