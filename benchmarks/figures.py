@@ -207,17 +207,19 @@ def sensitivity(
              zip(lines.items(), ramp(len(lines)), MARKERS, strict=False)]  # fmt: skip
     if mean:
         drawn.append((*mean, INK, "o", 2.6))
+    scale, options = scale_of(ticks)
+    axes.set_xscale(scale, **options)
+    axes.margins(x=0.09)
     for place, (_, (values, means, low, high), color, marker, width) in enumerate(drawn):
         # beside each other, a few points apart, so that intervals do not hide each other
         aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
         moved = axes.transData + aside
         axes.vlines(values, low, high, color=color, linewidth=width, alpha=0.55, transform=moved)
         axes.plot(values, means, color=color, marker=marker, markersize=2.5 + width, linewidth=width, transform=moved)
-    scale, options = scale_of(ticks)
-    axes.set_xscale(scale, **options)
+        axes.update_datalim([*zip(values, low, strict=True), *zip(values, high, strict=True)])  # not seen if moved
+    axes.autoscale_view()
     axes.set_xticks(ticks, [plain(value) for value in ticks], rotation=45 if len(ticks) > 7 else 0)
     axes.minorticks_off()
-    axes.margins(x=0.09)
     axes.set(xlabel=x, ylabel=y, title=title)
     if len(drawn) > 1:
         handles = [
