@@ -214,8 +214,9 @@ def sensitivity(
         # beside each other, a few points apart, so that intervals do not hide each other
         aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
         moved = axes.transData + aside
-        axes.vlines(values, low, high, color=color, linewidth=width, alpha=0.55, transform=moved)
-        axes.plot(values, means, color=color, marker=marker, markersize=2.5 + width, linewidth=width, transform=moved)
+        looks = {"color": color, "linewidth": width, "transform": moved, "zorder": 3 - width / 10}  # thin ones on top
+        axes.vlines(values, low, high, alpha=0.55, **looks)
+        axes.plot(values, means, marker=marker, markersize=2.5 + width, **looks)
         axes.update_datalim([*zip(values, low, strict=True), *zip(values, high, strict=True)])  # not seen if moved
     axes.autoscale_view()
     axes.set_xticks(ticks, [plain(value) for value in ticks], rotation=45 if len(ticks) > 7 else 0)

@@ -162,8 +162,8 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
                 drawn.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
             pages.append((section, drawn))
         bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% bootstrap intervals"
-        several = len(results.in_curves) < len(scores.algorithms)
-        note = f"mean over seeds{bands}" + (f"; the best settings of {len(scores.algorithms)}" if several else "")
+        shown, variants = len(results.in_curves), len(scores.algorithms)
+        note = f"mean over seeds{bands}" + (f"; {shown} of {variants} variants" if shown < variants else "")
         together = figures.grid(panels, looks, results.scores.steps, "return", note, results.names, results.names_are)
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 

@@ -92,7 +92,7 @@ def vary(
             table = table[~(same & (table["step"] >= row["step"]))]
         words = [f"{name}={','.join(f'{value:g}' for value in values)}" for name, values in grid.items()]
         identity = {
-            "total_steps": int(steps[-1]), "eval_episodes": 1, "eval_every": 10, "seeds": list(range(seeds)),
+            "total_steps": int(steps[-1]), "eval_episodes": 2, "eval_every": 10, "seeds": list(range(seeds)),
             "vary": words, **dict.fromkeys(grid, 0.25),
         }  # fmt: skip
         place = store(
