@@ -7,6 +7,7 @@ take the page's colours, so that they suit light and dark.
 import html
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,7 +93,7 @@ def intervals(
     `middle` draws a line to compare with. `title` says what the names are. Rows that have no look are drawn in ink.
     """
     shown = [(names or {}).get(name, name) for name in rows]
-    figure = Figure(figsize=(max(4.3, 2.4 + 0.075 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
+    figure = Figure(figsize=(max(4.3, 2.9 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
     axes = figure.subplots()
     for place, (name, (point, low, high)) in enumerate(rows.items()):
         color = looks[name]["color"] if looks and name in looks else INK
@@ -229,7 +230,7 @@ def sensitivity(
         ]
         figure.legend(handles, [label for label, *_ in drawn], loc="outside lower center", fontsize=8, ncols=1)
     else:
-        axes.set_title(f"{title}\n{drawn[0][0]}")
+        axes.set_title("\n".join([title, *textwrap.wrap(drawn[0][0], 48)]), fontsize=9.5)
     return figure
 
 

@@ -139,3 +139,51 @@ def test_tables_of_scores_are_checked(tmp_path):
     table.write_text("task,low,high,source\nHopper-v5,a,b,x\n")
     with pytest.raises(UserError, match="low must hold numbers"):
         suites.read_references(table)
+
+
+VARIED = GOOD.replace(
+    "[algorithms.slow_sac]",
+    '[algorithms.grid]\nscript = "sac"\nvary = { critic_lr = [1e-4, 1e-3], tau = [0.005, 1] }\n\n[algorithms.slow_sac]',
+)
+
+
+def test_a_varied_algorithm_has_the_words_of_vary_on_every_task(tmp_path):
+    plain, grid, slow = suites.read(write(tmp_path, VARIED)).entries
+    words = ("critic_lr=0.0001,0.001", "tau=0.005,1")
+    assert all(args.vary == words for args in grid.args.values())
+    flags = grid.flags["Hopper-v5"]
+    assert tuple(flags[flags.index("--vary") + 1 :][:2]) == words
+    assert all(args.vary == () for entry in (plain, slow) for args in entry.args.values())
+    assert "--vary" not in plain.flags["Hopper-v5"] and (grid.algorithm, grid.variant) == ("sac", "grid")
+
+
+WRONG_VARY = {
+    "sac has no flag 'critic_rate'; did you mean critic_lr": (
+        "critic_lr = [1e-4",
+        "critic_rate = [1e-4",
+        ".critic_rate",
+    ),
+    "'batch_size' may not vary; ": ("tau = [0.005, 1]", "batch_size = [64, 128]", ".batch_size"),
+    "'compile' may not vary; ": ("tau = [0.005, 1]", "compile = [1, 0]", ".compile"),
+    "is not set by flags": ("tau = [0.005, 1]", "total_steps = [10, 20]", ".total_steps"),
+    "has no value": ("[0.005, 1]", "[]", ".tau"),
+    "has 1.0 twice": ("[0.005, 1]", "[1, 1.0]", ".tau"),
+    "must be dict[str, list[int | float]]": ("[0.005, 1]", '["a"]', "vary"),
+    "takes numbers, got [True, 0.1]": ("[0.005, 1]", "[true, 0.1]", ".tau"),
+    "tau must lie in (0, 1], got 2.0": ("[0.005, 1]", "[0.005, 2]", ".tau"),
+    "takes finite numbers": ("[0.005, 1]", "[0.005, nan]", ".tau"),
+    "names no hyperparameter": ("{ critic_lr = [1e-4, 1e-3], tau = [0.005, 1] }", "{}", "vary"),
+    "algorithms.grid.flags.tau sets it too": ("1] }", "1] }\nflags = { tau = 0.01 }", ".tau"),
+    "algorithms.grid.tasks.Hopper-v5.tau sets it too": ("1] }", "1] }\ntasks.Hopper-v5 = { tau = 0.01 }", ".tau"),
+    "flags.tau sets it too": ("hidden = [8, 8]", "hidden = [8, 8]\ntau = 0.1", ".tau"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_VARY)
+def test_wrong_values_of_hyperparameters_are_refused_in_one_sentence(tmp_path, message):
+    old, new, key = WRONG_VARY[message]
+    assert old in VARIED
+    with pytest.raises(UserError) as error:
+        suites.read(write(tmp_path, VARIED.replace(old, new)))
+    said = str(error.value)
+    assert message in said and "mine.toml: algorithms.grid." in said and key in said and "\n" not in said
