@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import tyro
 
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from benchmarks.scores import LABELS
 from benchmarks.tables import Cell, Table, between, escape, number, word
 

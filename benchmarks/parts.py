@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from benchmarks import figures, statistics
 from benchmarks.analysis import MOST_CURVES, Results, curves_by_task, each, efficiency
+from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, family_name, label, protocol
 from benchmarks.suite import SCORES, read_published
 from benchmarks.tables import Cell, Table, between, number, word
-from benchmarks.recipes.locomotion import TASKS
 
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
 Looks = dict[str, dict[str, str]]

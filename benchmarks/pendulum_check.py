@@ -15,8 +15,8 @@ from typing import Annotated
 import pandas as pd
 import tyro
 
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from benchmarks.scores import load
 from benchmarks.tables import table_of
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from algos.cli import settings
+from algos.cli import RunArgs, settings
 from algos.errors import UserError
-from algos.cli import RunArgs
 from algos.run_folder import difference, folder_of, identity, read_table
 from benchmarks.suite import Entry, Suite, as_words
 

@@ -30,8 +30,8 @@ import tyro
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from algos.arguments import Count, check
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from benchmarks import figures, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.parts import Part

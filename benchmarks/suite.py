@@ -39,9 +39,8 @@ import pandas as pd
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
-from algos.cli import settings
+from algos.cli import RunArgs, parse_seeds, settings
 from algos.errors import UserError
-from algos.cli import RunArgs, parse_seeds
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
 

@@ -41,9 +41,9 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
-from algos.errors import UserError
 from algos.cli import report_errors
 from algos.device import choose_device
+from algos.errors import UserError
 from algos.run_folder import git_commit
 from benchmarks import engines
 from benchmarks.display import Display, show_plan
