@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -124,6 +125,8 @@ def settings(args: RunArgs) -> list[Setting]:
         except ValueError:
             raise UserError(f"--vary {name} takes numbers with commas between them, got {values!r}") from None
         for number in grid[name]:
+            if not math.isfinite(number):
+                raise UserError(f"--vary {name} takes finite numbers, got {values!r}")
             for bounds in ranges(hints[name]):
                 check_number(name, number, bounds)
             if grid[name].count(number) > 1:

@@ -1,8 +1,8 @@
 """Layers with a run axis: one module holds the weights of R independent runs, or of R runs with E members each.
 
 A module with lead axes `(R,)` or `(R, E)` keeps parameters [R, ...] or [R, E, ...], and every product is one batched
-matrix product over all of its networks. Initial weights of `Linear` follow `torch.nn.Linear` exactly: the weights of a run
-are those that this layer would draw from a generator with the run's seed, whatever the other runs are.
+matrix product over all of its networks. Initial weights of `Linear` follow `torch.nn.Linear` exactly: the weights of a
+run are those that this layer would draw from a generator with the run's seed, whatever the other runs are.
 """
 
 import itertools

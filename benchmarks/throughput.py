@@ -44,6 +44,7 @@ import tyro
 
 from algos.data import Dataset
 from algos.device import choose_device, device_name
+from algos.random import Random
 from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of
 from envs import make_vec
@@ -243,7 +244,7 @@ def sampling_rate(args: Args, count: int = 4_000_000) -> float:
     torch.set_num_threads(args.threads)
     device = choose_device(args.device)
     data = Dataset("random", torch.rand(count + 1, 17 + 6 + 2), torch.arange(count), 17, 6).to(device)
-    choice = Stream([0], "minibatch", (256,), "integer", device)
+    choice = Random([0], device).integers("minibatch", 256)
     rates = []
     for _ in range(args.rounds + 1):  # the first is a warm-up
         started = time.perf_counter()
