@@ -31,7 +31,7 @@ DASHES = ["-", "--", ":"]
 # Hues in an order that the eye follows, all readable on white and on black: for values of one hyperparameter.
 RAMP = LinearSegmentedColormap.from_list("ramp", ["#3b5bdb", "#1a8fb5", "#2f9e44", "#d19a0a", "#e0602c", "#c2255c"])
 MARKERS = "os^Dv*"
-WIDE = 6.0  # inches from which on a figure gets a row of the page to itself
+WIDE = 7.0  # inches from which on a figure gets a row of the page to itself
 MOST_SEED_LINES = 30  # lines of single seeds that a figure still shows
 MOST_BANDS = 10  # curves that a figure still shows with bands
 
@@ -93,7 +93,7 @@ def intervals(
     `middle` draws a line to compare with. `title` says what the names are. Rows that have no look are drawn in ink.
     """
     shown = [(names or {}).get(name, name) for name in rows]
-    figure = Figure(figsize=(max(4.3, 2.9 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
+    figure = Figure(figsize=(max(4.3, 3.3 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
     axes = figure.subplots()
     for place, (name, (point, low, high)) in enumerate(rows.items()):
         color = looks[name]["color"] if looks and name in looks else INK

@@ -493,6 +493,21 @@ def test_in_a_browser_tables_sort_by_number_and_by_word_both_ways(made):
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_in_a_browser_a_table_is_copied_with_tabs(made):
+    script = """
+      let text = null;
+      page.execCommand = () => { text = page.activeElement.value; return true; };
+      const table = [...page.querySelectorAll("table")].find(t => t.caption.textContent == "Final returns");
+      table.previousElementSibling.click();
+      return [text, table.previousElementSibling.textContent, page.querySelectorAll("textarea").length];
+    """
+    text, said, areas = browse(made / "out", script)
+    lines = [line.split("\t") for line in text.splitlines()]
+    assert (said, areas) == ("Copied", 0) and lines[0][:2] == ["task", "algorithm"]
+    assert len(lines) == 5 and lines[1][:2] == ["Ant-v5", "a"] and {len(line) for line in lines} == {len(lines[0])}
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 def test_in_a_browser_evil_names_do_nothing(tmp_path):
     synthetic.make(tmp_path / "in", [EVIL], ["Hopper-v5"], 5, 10)
     make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
