@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from algos.run import folder_of
+from algos.run_folder import folder_of
 
 torch.set_num_threads(1)
 
