@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from envs import make_vec
-from envs.mujoco import TASKS
+from envs.make import is_batched
 from envs.seeding import sub_seed
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
@@ -33,7 +33,7 @@ class Score(NamedTuple):
 
 def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
     """Makes environments of that id; finished MuJoCo episodes cost nothing more, as they are not reset."""
-    mode = AutoresetMode.DISABLED if env_id in TASKS else AutoresetMode.SAME_STEP
+    mode = AutoresetMode.DISABLED if is_batched(env_id) else AutoresetMode.SAME_STEP
     return lambda count: make_vec(env_id, count, autoreset_mode=mode, threads=threads, **options)
 
 

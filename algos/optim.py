@@ -101,7 +101,9 @@ class Adam(nn.Module):
             return self.lr
         return self.lr * self.schedule(self.steps[0] if self.alike else self.steps)  # type: ignore[operator]
 
-    def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any) -> None:
+    def _kernel(
+        self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any
+    ) -> None:
         kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
         kernel(
             variables, gradients, means, squares, [], [step] * len(variables), lr=rate, beta1=self.betas[0],

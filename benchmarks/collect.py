@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from algos.arguments import Natural, check
+from algos.cli import report_errors
 from algos.data import minari_in, recipe_of
 from algos.errors import UserError
-from algos.cli import report_errors
 from benchmarks.recipes.checkpoint import replay_rows
 from benchmarks.recipes.locomotion import QUALITIES, TASKS, locomotion, replayed, shipped_policy
 from benchmarks.recipes.pointmaze import (
@@ -322,10 +322,12 @@ def make(recipe: Recipe, args: Args) -> None:
     """Makes the datasets of a recipe, and the files that are asked for."""
     if (data := stored(recipe, args)) is not None:
         path = files(recipe.name, args)["d4rl"]
-        episodes = data.iterate_episodes()
-        found = [Trajectory(e.observations, e.actions, e.rewards, e.terminations, e.truncations, {}) for e in episodes]
+        trajectories = [
+            Trajectory(e.observations, e.actions, e.rewards, e.terminations, e.truncations, {})
+            for e in data.iterate_episodes()
+        ]
         try:
-            write_d4rl(recipe, path, found)
+            write_d4rl(recipe, path, trajectories)
         except OSError as error:
             raise UserError(f"{recipe.name} cannot be written: {error}") from None
         if not args.quiet:
@@ -379,12 +381,12 @@ def policies(recipe: Recipe) -> dict[str, Any]:
 
 
 def show() -> None:
-    """Prints all recipes, with the returns of their policies and their scores by D4RL's references and by our own."""
-    own = read_references(HERE / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
+    """Prints all recipes, with the returns of their policies, and their scores by two tables of references."""
+    references = read_references(HERE / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
     for recipe in recipes().values():
         parts = [recipe.about]
         for name, training in policies(recipe).items():
-            total, (low, high) = training["return"], own[f"local/{name}-v0"]
+            total, (low, high) = training["return"], references[f"local/{name}-v0"]
             scores = f"D4RL score {d4rl.score(f'{name}-v2', total):.1f}"
             scores += f", by our own references {100 * (total - low) / (high - low):.1f}"
             parts.append(f"{name} returns {total:,.0f} ({scores}) after {training['steps']:,} steps")

@@ -43,7 +43,6 @@ import torch
 import tyro
 
 from algos.data import Dataset
-from algos.random import Random
 from algos.device import choose_device, device_name
 from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of

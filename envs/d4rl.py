@@ -63,7 +63,7 @@ class D4RLTask(NamedTuple):
     high: float | None  # mean return of an expert, which scores 100
     limit: int  # the greatest number of steps in an episode; 0 if it is not known
     note: str  # how today's environment differs
-    fault: str  # what is wrong with the file; empty if nothing is
+    fault: str  # a known fault of the file; empty if there is none
 
     @property
     def family(self) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +18,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from envs import atari
@@ -74,6 +74,12 @@ def make_vec(
             wrappers=[*wrappers, *kwargs.pop("wrappers", ())],
             **kwargs,
         )
+
+
+def vector_of(envs: Sequence[gym.Env], autoreset_mode: AutoresetMode) -> VectorEnv:
+    """A vector environment of environments that exist already, with the observations that `make_vec` gives."""
+    makers = [lambda env=env: channels_first(flat(env)) for env in envs]
+    return SyncVectorEnv(makers, autoreset_mode=autoreset_mode)
 
 
 def is_batched(env_id: str) -> bool:

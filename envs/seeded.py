@@ -6,31 +6,35 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.make import find_spec, make_vec
+from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.task import Episode, Task
 
 
 class Transition(NamedTuple):
-    """One step of all environments. `next_obs` is the true last observation of an ended episode, never a reset one."""
+    """One step of all environments.
+
+    Where an episode ended, `next_obs` is its true last observation and never the first one of the next episode.
+    """
 
     obs: Tensor  # [R, N, O]
-    action: Tensor  # [R, N, A], or as it was sent if discrete
+    action: Tensor  # [R, N, A], or in the shape in which it was sent if it is discrete
     reward: Tensor  # [R, N]
     next_obs: Tensor  # [R, N, O]
     terminated: Tensor  # [R, N] 1.0 where the task ended the episode
-    truncated: Tensor  # [R, N] 1.0 where a time limit did
+    truncated: Tensor  # [R, N] 1.0 where a time limit ended the episode
     begun: Tensor  # [R, N] 1.0 where the next observation to act on is the first of an episode
-    valid: NDArray[np.bool_] | None  # [R, N], False where the step was a reset only; None: all are valid
+    valid: NDArray[np.bool_] | None  # [R, N] False where the step was nothing but a reset; None: all steps are valid
 
 
 class SeededEnvs:
-    """N environments for each of R seeds.
+    """N environments for each of R seeds: those of a Gymnasium id, or R·N objects of your own, seed by seed.
 
     `obs` [R, N, O] are the observations to act on next. A step is `send(action)`, which waits for the action only, and
     `receive()`, which steps the environments and returns the transition: between the two, a GPU can be given work.
@@ -40,17 +44,18 @@ class SeededEnvs:
     Both of Gymnasium's automatic resets are handled: with same-step resets, next_obs is the final observation; with
     next-step resets, the step that only resets is marked as not valid.
 
-    `task` has the sizes and bounds. `restarted` tells whether the episodes in hand were begun by `reset` and not by a
-    step: True until the next `receive`, False after `load_state_dict`.
+    `task` has the sizes and bounds. `restarted` says whether the present episodes were begun by `reset` and not by a
+    step: it is True until the next `receive`, and False after `load_state_dict`.
 
-    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all that is handed out, torch's default
-    if None. Raises ValueError where observations are not a box, actions are of the other kind or not bounded, a reset
-    gives an observation that is not finite, or a vector environment does not say how it resets.
+    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all tensors, by default torch's default
+    one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of the
+    other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say how
+    it resets.
     """
 
     def __init__(
         self,
-        env_id: str,
+        env: str | Sequence[gym.Env],
         seeds: Sequence[int],
         envs_per_run: int = 1,
         device: torch.device | str = "cpu",
@@ -61,7 +66,15 @@ class SeededEnvs:
     ):
         self.seeds, self.runs, self.envs_per_run = list(seeds), len(seeds), envs_per_run
         self.device = torch.device(device)
-        self.venv = make_vec(env_id, self.runs * envs_per_run, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        count = self.runs * envs_per_run
+        if isinstance(env, str):
+            env_id = env
+            self.venv = make_vec(env, count, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
+        else:
+            env_id = env[0].spec.id if env[0].spec else type(env[0].unwrapped).__name__
+            if len(env) != count:
+                raise ValueError(f"{count} environments are needed, {envs_per_run} for each seed, and {len(env)} given")
+            self.venv = vector_of(env, AutoresetMode.SAME_STEP)
         mode = self.venv.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
             raise ValueError(
@@ -95,7 +108,7 @@ class SeededEnvs:
             raise ValueError(f"{env_id} has {kind} actions; this needs continuous or discrete ones (Box or Discrete)")
         # [A]; empty if discrete
         self.action_low, self.action_high = (torch.tensor(b, dtype=self.dtype, device=self.device) for b in (low, high))
-        limit = limit_of(env_id, kwargs.get("max_episode_steps"))
+        limit = limit_of(env if isinstance(env, str) else env[0].spec, kwargs.get("max_episode_steps"))
         self.task = Task(env_id, tuple(obs_space.shape), self.act_size, self.discrete, low, high, limit)
         # one host buffer for a whole step, so that it is one copy to the device
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 4, dtype=self.dtype)
@@ -108,7 +121,7 @@ class SeededEnvs:
         self.reset()
 
     def reset(self, purpose: str = "train", *more: int) -> None:
-        """Starts new episodes, whose seeds depend on the run's seed, the environment's number and `purpose` only."""
+        """Starts new episodes, with seeds that depend only on the run's seed, the environment and the arguments."""
         seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
         obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         if not np.isfinite(obs).all():
@@ -121,9 +134,9 @@ class SeededEnvs:
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
 
     def send(self, action: Tensor) -> None:
-        """Takes the actions to the host: [R, N, A], or int64 [R, N] or [R, N, 1] counted from 0 if they are discrete.
+        """Takes the actions to the host: [R, N, A] or, if they are discrete, int64 [R, N] or [R, N, 1] from 0 on.
 
-        A run that has diverged may ask for NaN: it gets 0.
+        NaN, which a run may send after it diverged, becomes 0.
         """
         self.action = action
         space = self.venv.action_space
@@ -150,19 +163,19 @@ class SeededEnvs:
         self.done = done
 
         if self.device.type == "cuda":
-            packed = self.host.to(self.device, non_blocking=True)
+            on_device = self.host.to(self.device, non_blocking=True)
         else:
-            packed = self.host.clone()
-        packed = packed.view(self.runs, self.envs_per_run, -1)
-        before, self.obs = self.obs, packed[..., size : 2 * size]
+            on_device = self.host.clone()
+        on_device = on_device.view(self.runs, self.envs_per_run, -1)
+        before, self.obs = self.obs, on_device[..., size : 2 * size]
         return Transition(
             before,
             self.action,
-            packed[..., -4],
-            packed[..., :size],
-            packed[..., -3],
-            packed[..., -2],
-            packed[..., -1],
+            on_device[..., -4],
+            on_device[..., :size],
+            on_device[..., -3],
+            on_device[..., -2],
+            on_device[..., -1],
             None if valid is None or valid.all() else valid.reshape(self.runs, self.envs_per_run),
         )
 
@@ -172,9 +185,10 @@ class SeededEnvs:
         return self.receive()
 
     def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None, games: NDArray | None) -> None:
-        """`games` [R N], from `envs.atari`: where a game ended, its whole return.
+        """Adds a step to the totals and lengths, and keeps the episodes that it ended.
 
-        The step in which a life is lost is counted like any other, so that a game's length is that of all its lives.
+        `games` [R N] comes from `envs.atari`: the return of a whole game where one ended. A step in which a life is
+        lost is counted like any other, so that a game's length is the length of all its lives.
         """
         self.totals += reward
         self.lengths += 1 if valid is None else valid
@@ -191,7 +205,7 @@ class SeededEnvs:
 
     @property
     def resumable(self) -> bool:
-        """Whether the state of the environments can be saved: true of the batched MuJoCo tasks."""
+        """Whether the state of the environments can be saved, which is so for the batched MuJoCo tasks."""
         return isinstance(self.venv, MujocoVectorEnv)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -217,12 +231,14 @@ class SeededEnvs:
         self.venv.close()
 
 
-def limit_of(env_id: str, max_episode_steps: int | None = None) -> int:
-    """The number of steps after which a task cuts its episodes; 0 if it never does.
+def limit_of(env: str | EnvSpec | None, max_episode_steps: int | None = None) -> int:
+    """The number of steps after which a task, an id or a specification, cuts its episodes; 0 if it never does.
 
     `max_episode_steps` is the argument with which the environment was made, if there was one.
     """
-    spec = find_spec(env_id)
+    spec = find_spec(env) if isinstance(env, str) else env
+    if spec is None:
+        return 0
     limit = max((spec.max_episode_steps if max_episode_steps is None else max_episode_steps) or 0, 0)
     if spec.id.startswith("dm_control"):  # dm_control has limits of its own that Gymnasium does not see
         return min(limit or 1000, 1000)

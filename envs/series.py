@@ -1,9 +1,10 @@
-"""Time series as endless streams for prediction: the series `seasons`, CSV files, and R learners that go through one.
+"""Time series for prediction: the series `seasons`, series in CSV files, and R runs that go through one of them.
 
-The stream is that of the streaming paper's electricity task: the observation is a row of all columns as they are, and
-with row i comes the cumulant, the target column of row i + 1, min-max scaled with the whole series' extremes (which
-takes knowledge of the future, as the official code does). So a state of row i predicts a discounted sum that begins
-with row i + 2: cumulant(i + 1) + discount cumulant(i + 2) + ..., where cumulant(i) is the scaled target of row i + 1.
+The task is the electricity task of the streaming paper. The observation is a row of all columns as they are. Row i
+comes with the cumulant, which is the target column of row i + 1, scaled to [0, 1] by the extremes of the whole series
+(which takes knowledge of the future, as the official code does). So the prediction in row i is of a discounted sum that
+begins with row i + 2: cumulant(i + 1) + discount cumulant(i + 2) + …, where cumulant(i) is the scaled target of row
+i + 1.
 """
 
 import csv
@@ -23,45 +24,45 @@ from torch import Tensor
 
 from envs.task import Episode, Task
 
-LARGEST = 1e150  # magnitude of a cell: the sum of many squares is finite still
-UNSEEN = 0.05  # a true return is known where the rows after the series' end would weigh at most this share of its sum
+LARGEST = 1e150  # greatest magnitude of a cell, so that the sum of many squares is finite
+UNSEEN = 0.05  # a true return counts as known if rows after the series' end would have at most this share of its weight
 
 
 @dataclass(frozen=True)
 class Series:
-    """Rows of numbers at even distances in time, one column of which is to be predicted."""
+    """Rows of numbers at equal distances in time. One of the columns is to be predicted."""
 
     name: str
     columns: tuple[str, ...]
     rows: NDArray[np.float64]  # [T, C]
     target: str
-    left_out: tuple[str, ...] = ()  # columns of the file that have no numbers or no name
+    left_out: tuple[str, ...] = ()  # columns of the file that are not in `columns`, for lack of numbers or a name
 
     @property
     def steps(self) -> int:
-        """Steps that a learner can make: from row 0 on, as far as there is a row after the one it comes to."""
+        """The number of steps from row 0 on: the row that a step leads to must have another one after it."""
         return len(self.rows) - 2
 
     def bounds(self) -> tuple[float, float]:
-        """The target's least and greatest value, in its own units."""
+        """The least and the greatest value of the target, in its own units."""
         target = self.rows[:, self.columns.index(self.target)]
         return float(target.min()), float(target.max())
 
     def digest(self) -> int:
-        """A number that another series hardly has."""
-        facts = repr((self.columns, self.target, self.rows.shape))
-        return zlib.crc32(self.rows.tobytes(), zlib.crc32(facts.encode()))
+        """A checksum of the rows, the columns' names and the target, to tell series apart."""
+        header = repr((self.columns, self.target, self.rows.shape))
+        return zlib.crc32(self.rows.tobytes(), zlib.crc32(header.encode()))
 
     def cumulants(self) -> NDArray[np.float64]:
-        """What comes with rows 0 to T - 2, in [0, 1]: [T - 1]."""
+        """The cumulants [T - 1] that come with rows 0 to T - 2, in [0, 1]."""
         low, high = self.bounds()
         return (self.rows[1:, self.columns.index(self.target)] - low) / (high - low)
 
     def returns(self, discount: float) -> NDArray[np.float64]:
-        """The true returns of states of rows 0 to T - 2, as far as the series goes, in units of the cumulant: [T - 1].
+        """The true returns [T - 1] in rows 0 to T - 2, summed to the end of the series, in units of the cumulant.
 
-        That of row i is cumulant(i + 1) + discount cumulant(i + 2) + ...; the last is 0. From row `known` on they lack
-        more than 5% of their weight.
+        The return in row i is cumulant(i + 1) + discount cumulant(i + 2) + …; the last one is 0. From row `known` on,
+        the rows after the end would have more than 5% of the weight.
         """
         from scipy.signal import lfilter
 
@@ -69,12 +70,15 @@ class Series:
         return lfilter([1.0], [1.0, -discount], following[::-1])[::-1].copy()
 
     def known(self, discount: float) -> int:
-        """Number of states, from row 0 on, whose true returns lack at most 5% of their weight, discount^(T - 2 - i)."""
+        """The number of rows, from row 0 on, whose true returns lack at most 5% of the weight, discount^(T - 2 - i)."""
         return max(len(self.rows) - 1 - seen(discount), 0)
 
 
 def seen(discount: float) -> int:
-    """Number of terms of a discounted sum, discount below 1, that the weight of all later ones is at most 5%."""
+    """The number of terms of a discounted sum after which all later ones have at most 5% of the weight.
+
+    `discount` is below 1.
+    """
     return max(math.ceil(math.log(UNSEEN) / math.log(discount)), 1) if discount else 1
 
 
@@ -94,17 +98,19 @@ SEASONS_LOADS = (
 
 
 def seasons() -> Series:
-    """A made series like the electricity transformers' (ETTm2): 69,680 rows at 15 minutes, from noon of 1 July on.
+    """A synthetic series like that of electricity transformers (ETTm2): a row every 15 minutes, from noon of 1 July on.
 
-    Six loads in MW: a base that wanders (8% of itself, correlated over 60 days) and has a cycle of four weeks (25%, the
-    rota of those who draw it), a daily cycle with a second harmonic whose amplitude wanders (30%, over 30 days), a
-    weekly cycle, and noise correlated over 3 hours. The seventh column is the target, the oil's temperature in degrees
-    Celsius: it follows with a lag of 12 hours the surroundings (15, a yearly cycle of 8 and a daily one of 4, weather
-    of 1.5 correlated over 30 days) plus 0.4 per MW of all loads, and is read with an error of 0.2. Noise is Gaussian,
-    of first-order autoregressions, from a generator with a fixed seed. What is slow in it can be foreseen from averages
-    over days, such as stream TD sees, by the cycles' phases.
+    There are six loads in MW. Each is the sum of a base, a daily cycle with a second harmonic, a weekly cycle, and
+    noise that is correlated over 3 hours. The base wanders by 8% of itself, correlated over 60 days, and has a cycle of
+    four weeks (25%, the rota of the consumers); the amplitude of the daily cycle wanders by 30%, over 30 days.
+
+    The seventh column is the target, the temperature of the oil in degrees Celsius. It follows, with a lag of 12 hours,
+    the surroundings plus 0.4 for each MW of all loads, and is measured with an error of 0.2. The surroundings have 15
+    degrees, a yearly cycle of 8, a daily one of 4, and weather of 1.5, correlated over 30 days. Noise is Gaussian, from
+    first-order autoregressions of a generator with a fixed seed. Its slow part can be predicted from averages over
+    days, such as stream TD has, by the phases of the cycles.
     """
-    random = np.random.RandomState(2016)  # whose sequence is frozen for all releases of NumPy
+    random = np.random.RandomState(2016)  # its sequence is the same in all releases of NumPy
     hours = np.arange(SEASONS_ROWS) * SEASONS_HOURS
 
     def wander(correlation: float) -> NDArray[np.float64]:
@@ -127,7 +133,7 @@ def seasons() -> Series:
 
 
 def autoregression(random: np.random.RandomState, rows: int, correlation: float) -> NDArray[np.float64]:
-    """Gaussian noise [rows] of variance 1 whose correlation falls to 1/e in `correlation` rows."""
+    """Gaussian noise [rows] of variance 1, whose autocorrelation falls to 1/e in `correlation` rows."""
     from scipy.signal import lfilter
 
     decay = math.exp(-1 / correlation)
@@ -137,7 +143,7 @@ def autoregression(random: np.random.RandomState, rows: int, correlation: float)
 
 
 def lagged(signal: NDArray[np.float64], lag: float) -> NDArray[np.float64]:
-    """What follows a signal [T] like a body that warms up, with a time constant of `lag` rows."""
+    """A signal [T] that follows another one like a body that warms up, with a time constant of `lag` rows."""
     from scipy.signal import lfilter
 
     share = 1 - math.exp(-1 / lag)
@@ -147,21 +153,25 @@ def lagged(signal: NDArray[np.float64], lag: float) -> NDArray[np.float64]:
 MADE = {"seasons": seasons}
 
 
-# -- the user's --------------------------------------------------------------------------------------------------------
+# -- series in files ---------------------------------------------------------------------------------------------------
 
 
 def load_series(name: str, target: str = "") -> Series:
-    """A series of that name, or of a CSV file with a header; `target` is by default the last column that has numbers.
+    """Loads the series of that name, or one from a CSV file with a header.
 
-    Columns without numbers, such as dates, are left out: those of which less than half the cells are numbers. So are
-    those without a name, such as the row numbers that pandas writes. Raises ValueError, in a sentence with file, row
-    (the first below the header is 1) and column, for a cell of the others that is empty or no finite number within
-    ±1e150, and for a file, a header or a target that does not fit.
+    `target` is by default the last column that has numbers. Columns are left out if less than half of their cells are
+    numbers, such as dates, or if they have no name, such as the row numbers that pandas writes. In the other columns,
+    every cell must be a finite number within ±1e150: if one is not, this raises ValueError, in a sentence with file,
+    row (the first one below the header is 1) and column. It does so, too, for a file, a header or a target that does
+    not fit.
     """
     if name in MADE:
         series = MADE[name]()
         return Series(
-            name, series.columns, series.rows, choose(name, target or series.target, series.columns, series.rows)
+            name,
+            series.columns,
+            series.rows,
+            checked_target(name, target or series.target, series.columns, series.rows),
         )
     if not name.endswith(".csv"):
         raise ValueError(
@@ -185,16 +195,16 @@ def load_series(name: str, target: str = "") -> Series:
         raise ValueError(
             f"{name}, row {row + 1:,}, column {kept[column]} {what}; fill or remove such cells first{others}"
         )
-    return Series(name, tuple(kept), rows, choose(name, target or kept[-1], tuple(kept), rows), left_out)
+    return Series(name, tuple(kept), rows, checked_target(name, target or kept[-1], tuple(kept), rows), left_out)
 
 
-UNNAMED = "Unnamed: "  # how pandas' names for columns without one begin
+UNNAMED = "Unnamed: "  # pandas' names for columns without a name begin with this
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """The table of a file as pandas guesses it; raises ValueError if it is none with a header.
+    """The table in a file, with the types that pandas guesses; raises ValueError if it is no table with a header.
 
-    Blank lines do not count, but those between the rows of a single column are missing values.
+    Blank lines do not count, except between the rows of a single column, where they are missing values.
     """
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
@@ -211,7 +221,8 @@ def read_csv(path: Path) -> pd.DataFrame:
     except (ValueError, csv.Error) as error:  # pandas' own errors are ValueErrors
         raise ValueError(f"{path} is no CSV file: {str(error).strip()}") from None
     numbers = [word for word in header if is_number(word)]
-    if numbers not in ([str(i + first) for i in range(len(numbers))] for first in (0, 1)):  # columns may be numbered
+    # a name may be a number only if all such names count the columns, from 0 or 1
+    if numbers not in ([str(i + first) for i in range(len(numbers))] for first in (0, 1)):
         raise ValueError(f"{path} has no header: its first line must name the columns, but holds numbers")
     if repeated := [word for word in header if word and header.count(word) > 1]:
         raise ValueError(f"{path} has two columns named {repeated[0]!r}")
@@ -221,6 +232,7 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def is_number(word: str) -> bool:
+    """Whether a word is a finite number."""
     try:
         return math.isfinite(float(word))
     except ValueError:
@@ -228,12 +240,12 @@ def is_number(word: str) -> bool:
 
 
 def has_numbers(column: pd.Series) -> bool:
-    """Whether a column is one of numbers, of which up to half may be missing or misspelt."""
+    """Whether a column is made of numbers; up to half of them may be missing or misspelt."""
     return column.dtype != bool and pd.to_numeric(column, errors="coerce").notna().mean() >= 0.5
 
 
-def choose(name: str, target: str, columns: Sequence[str], rows: NDArray[np.float64]) -> str:
-    """The target, if it can be predicted."""
+def checked_target(name: str, target: str, columns: Sequence[str], rows: NDArray[np.float64]) -> str:
+    """Gives the target back; raises ValueError if it is not there, or if there is nothing to predict."""
     if target not in columns:
         raise ValueError(
             f"{name} has no column {target!r}, --target-column; its columns of numbers are {', '.join(columns)}"
@@ -249,23 +261,23 @@ def choose(name: str, target: str, columns: Sequence[str], rows: NDArray[np.floa
     return target
 
 
-# -- streams -----------------------------------------------------------------------------------------------------------
+# -- runs --------------------------------------------------------------------------------------------------------------
 
 
 class Sample(NamedTuple):
-    """What a step brings, the same for all runs."""
+    """The data of one step, which is the same for all runs."""
 
-    obs: Tensor  # [R, C] the row that the step came to
-    cumulant: Tensor  # [R] that comes with it
-    future: Tensor  # [R] the true return of the row's state; 0 where it is not known
+    obs: Tensor  # [R, C] the row that the step led to
+    cumulant: Tensor  # [R] the cumulant that comes with this row
+    future: Tensor  # [R] the true return in this row; 0 where it is not known
     known: Tensor  # [R] 1 where the true return is known, else 0
 
 
 class SeriesEnvs:
-    """R runs that go through one series together, from its first row on: for `algos.run.Run` in place of environments.
+    """Takes the place of environments where R runs go through one series together, from its first row on.
 
-    All tensors are made beforehand on the device; a step only selects the next. Raises ValueError if the series is too
-    short for any true return to be known.
+    All tensors are made on the device beforehand, so that a step only selects the next ones. Raises ValueError if the
+    series is too short for any true return to be known.
     """
 
     obs_size: int
@@ -279,7 +291,7 @@ class SeriesEnvs:
         self.device = torch.device(device)
         self.obs_size = series.rows.shape[1]
         self.task = Task(series.name, (self.obs_size,), 0, False, (), (), 0)
-        self.known = series.known(discount)  # states of rows below this have a true return that is known
+        self.known = series.known(discount)  # the true return is known in all rows before this one
         if self.known < 3:
             raise ValueError(
                 f"{series.name} has {len(series.rows):,} rows, too few for sums with --discount {discount:g}, "
@@ -293,12 +305,12 @@ class SeriesEnvs:
         self.reset()
 
     def _table(self, array: NDArray) -> Tensor:
-        """[T, ...] -> [T, R, ...] on the device, without copies for the runs."""
+        """Expands [T, …] to [T, R, …] on the device, without a copy for each run."""
         table = torch.as_tensor(array, dtype=torch.float64).to(self.device)
         return table[:, None].expand(len(table), self.runs, *table.shape[1:])
 
     def reset(self, purpose: str = "train", *more: int) -> None:
-        """Goes back to the first row."""
+        """Goes back to the first row, whatever the purpose."""
         self.position, self.restarted = 0, True
         self.obs = self.tables[0][0]
 
@@ -311,7 +323,7 @@ class SeriesEnvs:
         return sample
 
     def add_ended(self, episodes: Iterable[Episode]) -> None:
-        """Adds scores of a stretch of the series, which are read like episodes that ended: a series has none itself."""
+        """Adds scores of a stretch of the series, which has no episodes itself: `take_ended` gives them."""
         self._ended += episodes
 
     def take_ended(self) -> list[Episode]:

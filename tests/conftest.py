@@ -8,6 +8,7 @@ import importlib
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -42,6 +43,24 @@ def train(tmp_path):
     return run
 
 
+@pytest.fixture
+def train_short(train, tmp_path, monkeypatch):
+    """Runs a script of scripts.py with its short arguments: train_short("iql", seeds=("0",), …) -> Result."""
+    from offline_data import write_hdf5
+    from scripts import short
+
+    write_hdf5(tmp_path / "data.hdf5")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("algos.run.versions", dict)  # these three take longer than the updates
+    monkeypatch.setattr("algos.run.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
+
+    def run(script: str, **overrides) -> "Result":
+        return train(script.split()[0], **short(script, **overrides))
+
+    return run
+
+
 class Result:
     """What a run left in its folder."""
 
@@ -53,3 +72,18 @@ class Result:
     def parameters(self) -> dict[str, torch.Tensor]:
         """The tensors of the last checkpoint."""
         return load_file(max((self.folder / "checkpoint").glob("*.safetensors")))
+
+    @property
+    def agent(self) -> dict[str, torch.Tensor]:
+        """What the agent has learned, in the last checkpoint."""
+        return {n.removeprefix("agent/"): t for n, t in self.parameters.items() if n.startswith("agent/")}
+
+    @property
+    def eval(self) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "eval.parquet")
+
+    @property
+    def log(self) -> pd.DataFrame:
+        """train.parquet without seconds."""
+        table = pd.read_parquet(self.folder / "train.parquet")
+        return table[table["metric"] != "seconds"].reset_index(drop=True)

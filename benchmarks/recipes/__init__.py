@@ -1,1 +1,1 @@
-"""Recipes that make offline data without any download: controllers in mazes, and own policies in locomotion tasks."""
+"""Recipes that make offline data without any download: in mazes by controllers, in locomotion tasks by policies."""

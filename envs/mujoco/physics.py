@@ -31,7 +31,7 @@ class Physics:
     def __init__(self, model: mujoco.MjModel, num_envs: int, fields: Sequence[str], frame_skip: int, threads: int):
         self.model, self.frame_skip = model, frame_skip
         self.data = [mujoco.MjData(model) for _ in range(num_envs)]
-        # mj_step does not compute cfrc_ext: Gymnasium does after every step; here this is done where it is read only
+        # mj_step does not compute cfrc_ext; Gymnasium does so after each step, this class only for tasks that read it
         self.contact_forces = "cfrc_ext" in fields
         self.control = [data.ctrl for data in self.data]
         self.sources = {name: [getattr(data, name) for data in self.data] for name in fields}

@@ -70,7 +70,7 @@ class MujocoVectorEnv(VectorEnv):
                 f"{env_id} has no option {unknown[0]}; it has {', '.join(sorted(set(defaults) - RENDERING))}"
             )
         with quiet_mujoco(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of v4
+            warnings.simplefilter("ignore", DeprecationWarning)  # v4 is deprecated
             env: Any = gym.make(env_id, max_episode_steps=max_episode_steps, **options).unwrapped
         limit = gym.spec(env_id).max_episode_steps if max_episode_steps is None else max_episode_steps
         self.max_episode_steps = np.inf if limit in (None, -1) else limit

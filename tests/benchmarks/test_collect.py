@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import h5py
 import minari
 import numpy as np
 import pytest
 import torch
+import tyro
 from safetensors.torch import save_file
 
 from algos.data import load, validate
@@ -40,7 +42,7 @@ def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
 
 
 def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
-    """Of those there are; what the random policy returns is the other end."""
+    """Only the experts that exist get a row; the random policy's return is the other reference."""
     facts = {"return": 3000.5, "steps": 7, "episodes": 10}
     save_file({"weight.0": torch.zeros(1)}, tmp_path / "hopper-expert.safetensors", {"facts": json.dumps(facts)})
     monkeypatch.setattr(random_policy, "POLICIES", tmp_path)
@@ -102,7 +104,7 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     make("maze2d-umaze-v0", d4rl=place)
     data = load("local/maze2d-umaze-v0")
     assert (data.env_id, data.obs_size, data.env_options) == ("PointMaze_UMaze-v3", 8, {})
-    assert data.obs[:, :2].equal(data.obs[:, 4:6])  # what is achieved is the position
+    assert data.obs[:, :2].equal(data.obs[:, 4:6])  # the achieved goal is the position
     same(data, load(str(place / "maze2d-umaze-v0.hdf5")))
     make("pointmaze-medium-stitch-v0", steps=2_000, npz=place, d4rl=place)
     train, val = (load(f"local/pointmaze-medium-stitch-{name}v0") for name in ("", "val-"))
@@ -118,8 +120,21 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     same(val, load(str(place / "pointmaze-medium-stitch-v0-val.npz")), "obs", "action", "terminated")
 
 
-def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch):
+def train_in_this_process(command, **_):
+    """Stands for `subprocess.run` of a script: command is the interpreter, the script and its arguments."""
     import sac
+
+    assert command[:2] == [sys.executable, str(collect.ROOT / "single_file" / "sac.py")]
+    sac.main(tyro.cli(sac.Args, args=command[2:]))
+    return subprocess.CompletedProcess(command, 0)
+
+
+@pytest.mark.parametrize("in_this_process", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, in_this_process):
+    import sac
+
+    if in_this_process:
+        monkeypatch.setattr(collect, "subprocess", SimpleNamespace(run=train_in_this_process))
 
     args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 100}
     args |= {"eval_episodes": 1, "quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
@@ -182,7 +197,7 @@ def test_files_are_replaced_only_on_demand_and_written_from_what_is_there(place,
     same(load("local/hopper-random-v0"), load(str(place / "hopper-random-v0.hdf5")))
     with pytest.raises(UserError, match=r"--d4rl: .*hopper-random-v0\.hdf5 is there already"):
         make("hopper-random-v0", d4rl=place)
-    with pytest.raises(UserError, match="local/hopper-random-v0 is there already"):  # of another seed
+    with pytest.raises(UserError, match="local/hopper-random-v0 is there already"):  # made with another seed
         make("hopper-random-v0", d4rl=place / "other", seed=1)
 
 

@@ -19,7 +19,7 @@ import synthetic
 from synthetic import store
 
 from algos.errors import UserError
-from benchmarks import figures, index, report, scores, suite
+from benchmarks import analysis, figures, index, parts, report, scores, suite
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -37,12 +37,12 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
 
 
-def make(folder, out, **flags) -> report.Results:
+def make(folder, out, **flags) -> analysis.Results:
     args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
     report.main(args)
     found = scores.load([folder], args.mix)
     chosen = report.from_suites(args, found)
-    return report.compute(found, chosen.references, chosen.score, 50)
+    return analysis.compute(found, chosen.references, chosen.score, 50)
 
 
 def ten(*values: float) -> dict[int, dict[int, list[float]]]:
@@ -271,7 +271,7 @@ def test_what_a_suite_says_is_the_default(tmp_path):
     ],
 )
 def test_published_scores_stand_beside_what_they_say_something_about(ours, theirs, expected):
-    assert report.comparable(ours, theirs) == expected
+    assert parts.comparable(ours, theirs) == expected
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tm
     args = {"references": "raw", "published": (Path("corl"), Path("sac_1m"))}
     results = make(tmp_path / "in", tmp_path / "out", **args)
     chosen = [suite.HERE / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
-    ((_, shown),) = report.published_part(results, chosen).tables
+    ((_, shown),) = parts.published_part(results, chosen).tables
     rows = [(row[0][0], row[1][0], row[2][0]) for row in shown.rows]
     assert rows[0] == ("Hopper-v5", "iql", "80.00") and rows[1][:2] == ("Hopper-v3", "SAC")
     data = rows[2:]
@@ -501,6 +501,7 @@ def test_in_a_browser_evil_names_do_nothing(tmp_path):
     assert (title, scripts, shown) == (EVIL, 1, True)
 
 
+@pytest.mark.slow
 def test_a_large_report_is_quick(tmp_path):
     """20 algorithms x 15 tasks x 10 seeds x 100 evaluations, 2,000 replications: below 60 s on two cores."""
     algorithms, tasks = [f"algorithm {i}" for i in range(20)], [f"Task{i}-v5" for i in range(15)]

@@ -249,8 +249,6 @@ def test_a_module_or_an_id_that_is_not_there_is_refused_in_a_sentence(own, env_i
 
 def test_a_vector_environment_that_does_not_say_how_it_resets_is_refused(own):
     own()
-    with pytest.warns(UserWarning, match="missing AutoresetMode"):  # Gymnasium's
-        with pytest.raises(
-            ValueError, match=r"walks:Silent-v0 must say how it resets: set metadata\['autoreset_mode'\]"
-        ):
-            SeededEnvs("walks:Silent-v0", [0])
+    message = r"walks:Silent-v0 must say how it resets: set metadata\['autoreset_mode'\]"
+    with pytest.warns(UserWarning, match="missing AutoresetMode"), pytest.raises(ValueError, match=message):
+        SeededEnvs("walks:Silent-v0", [0])

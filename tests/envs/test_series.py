@@ -33,7 +33,7 @@ def test_returns_that_lack_more_than_a_twentieth_are_not_known():
     assert TINY.known(0.0) == 4
 
 
-def test_a_stream_goes_on_where_it_was():
+def test_a_series_goes_on_where_it_was():
     envs, other = (SeriesEnvs(seasons(), [0], discount=0.9) for _ in range(2))
     for _ in range(10):
         envs.receive()

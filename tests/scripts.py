@@ -1,0 +1,178 @@
+"""The one table of all scripts, for tests of what every script must keep: short arguments, agents, and their updates.
+
+A new script joins by one line in SCRIPTS. A name may have a second word where a script has several forms.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algos.agent import Agent
+from algos.arguments import tunable
+from algos.cli import with_settings
+from algos.random import Random
+from algos.replay import Batch
+from algos.stream import Step
+from envs import Task
+
+ALL = {"total_steps": 40, "log_every": 5, "checkpoint_every": 1_000, "eval_every": 40, "threads": 1}
+ONLINE = {
+    "env_id": "InvertedPendulum-v5", "learning_starts": 20, "batch_size": 16, "hidden": (16, 12), "eval_episodes": 1,
+}  # fmt: skip
+STREAM = {"hidden": (16, 12), "compile": False}
+# for a file that `write_hdf5` of offline_data.py has made
+OFFLINE = {"dataset": "data.hdf5", "total_steps": 20, "batch_size": 16, "hidden": (8, 6), "eval_episodes": 0}
+IMITATION = {"expert_dataset": "data.hdf5", "expert_trajectories": 2, "expert_transitions": 12, "dropout": 0.3}
+
+# script -> arguments that make some 20 updates in which all of its parts work
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "sac": ONLINE,
+    "dsac_t": ONLINE,
+    "dsac_t huber": ONLINE | {"loss": "huber"},
+    "stream_ac": STREAM | {"env_id": "InvertedPendulum-v5"},
+    "stream_ac adaptive": STREAM | {"env_id": "InvertedPendulum-v5", "adaptive": True},
+    "stream_ac discrete": STREAM | {"env_id": "CartPole-v1"},
+    "stream_q": STREAM | {"env_id": "CartPole-v1", "exploration": 0.5},
+    "stream_q sarsa": STREAM | {"env_id": "CartPole-v1", "exploration": 0.5, "target": "sarsa"},
+    "stream_td": STREAM,
+    "bc": OFFLINE | {"dropout": 0.3},
+    "td3_bc": OFFLINE,
+    "iql": OFFLINE | {"dropout": 0.3},
+    "xql": OFFLINE | {"dropout": 0.3, "noise": 0.1, "random_actions": 1, "value_updates": 2},
+    "f_dvl": OFFLINE | {"dropout": 0.3},
+    "f_dvl tv": OFFLINE | {"dropout": 0.3, "f": "tv"},
+    "recoil": OFFLINE | IMITATION,
+    "recoil paper": OFFLINE | IMITATION | {"objective": "paper"},
+}
+EVALUATED = {"eval_episodes": 1, "env_id": "InvertedPendulum-v5"}  # for the file of `write_hdf5`
+CONTINUOUS = Task("Made-v0", (7,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
+DISCRETE = Task("Made-v0", (7,), 3, True, (), (), 50)
+SERIES = Task("made", (7,), 0, False, (), (), 0)
+
+
+def module_of(script: str) -> ModuleType:
+    return importlib.import_module(script.split()[0])
+
+
+def short(script: str, **overrides: Any) -> dict[str, Any]:
+    """The arguments of a short run."""
+    return ALL | SCRIPTS[script] | overrides
+
+
+def is_offline(script: str) -> bool:
+    return "dataset" in SCRIPTS[script]
+
+
+def is_stream(script: str) -> bool:
+    return script.startswith("stream_")
+
+
+def agent_type(script: str) -> type[Agent]:
+    """The one kind of agent that a script defines."""
+    module = module_of(script)
+    (kind,) = (
+        kind for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Agent) and kind.__module__ == module.__name__
+    )  # fmt: skip
+    return kind
+
+
+def task_of(script: str) -> Task:
+    """A task without environments that suits a script."""
+    if script == "stream_td":
+        return SERIES
+    task = DISCRETE if SCRIPTS[script].get("env_id") == "CartPole-v1" else CONTINUOUS
+    return replace(task, low=(-1.0,) * 2, high=(1.0,) * 2) if is_offline(script) else task
+
+
+def agent_of(script: str, seeds: Sequence[int] = (0, 1), task: Task | None = None, **overrides: Any) -> Any:
+    """An agent with short arguments, on a made task. With `vary`, every setting is made with every seed."""
+    args, seeds = with_settings(module_of(script).Args(**short(script, **overrides)), list(seeds))
+    return agent_type(script)(args, task or task_of(script), seeds)
+
+
+def hyperparameters(script: str) -> list[str]:
+    """Those that may differ between runs."""
+    return tunable(module_of(script).Args)
+
+
+class Feed:
+    """An endless sequence of arguments for an agent's `update`; those of a run depend on its seed alone.
+
+    About every sixth transition is terminal, and every tenth step of a stream ends an episode. `restart` begins the
+    episodes of a streaming agent, and does nothing for others.
+    """
+
+    def __init__(self, agent: Any):
+        self.agent, self.random, self.number = agent, Random(agent.seeds), 0
+        self.draws = agent.draws(self.random)
+        self.parameters = inspect.signature(agent.update).parameters
+        size = getattr(agent.args, "batch_size", 1)
+        self.normal, self.uniform = {}, {}
+        for name, parameter in self.parameters.items():
+            if parameter.annotation in (Batch, Step):
+                self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
+                self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self
+
+    def __next__(self) -> list[Any]:
+        self.number += 1
+        return [self._argument(name, parameter.annotation) for name, parameter in self.parameters.items()]
+
+    def _argument(self, name: str, kind: Any) -> Any:
+        if kind is Batch:
+            return self._batch(name)
+        if kind is Step:
+            return self._step(name)
+        return self.number % self.agent.args.actor_delay == 0 if name == "actor_due" else self.draws()
+
+    def _batch(self, name: str) -> Batch:
+        task, normal, uniform = self.agent.task, self.normal[name]().mT, self.uniform[name]().mT
+        obs, next_obs, reward = normal.split((task.obs_size, task.obs_size, 1), -1)
+        low, high = torch.tensor(task.low), torch.tensor(task.high)
+        action = low + (high - low) * uniform[..., :-1]
+        return Batch(obs, action, reward[..., 0].clone(), next_obs, (uniform[..., -1] < 1 / 6).to(obs.dtype))
+
+    def _step(self, name: str) -> Step:
+        size, normal = self.agent.task.obs_size, self.normal[name]()[..., 0].double()
+        done = (self.uniform[name]()[:, -1, 0] < 0.1).double()
+        return Step(normal[:, -1].clone(), 3 * normal[:, :size] + 1, done, normal[:, size:-1], done)
+
+    def restart(self) -> None:
+        """Begins the episodes of a streaming agent."""
+        for name, parameter in self.parameters.items():
+            if parameter.annotation is Step:
+                self.agent.restart(self._step(name).next_obs, self.draws())
+
+
+def learn(agent: Any, updates: int = 20) -> list[dict[str, Tensor]]:
+    """Makes updates from the start; gives their metrics."""
+    feed = Feed(agent)
+    feed.restart()
+    return [agent.update(*arguments) for arguments, _ in zip(feed, range(updates), strict=False)]
+
+
+def state_of(agent: Any) -> dict[str, Tensor]:
+    """A copy of all that an agent has learned."""
+    return {name: tensor.clone() for name, tensor in agent.state_dict().items()}
+
+
+def differing(a: dict[str, Tensor], b: dict[str, Tensor], rows: Any = slice(None), others: Any = None) -> list[str]:
+    """The names of the tensors that are not the same, bit for bit, in these runs; `others` are those of b."""
+    assert a.keys() == b.keys()
+    others = rows if others is None else others
+    with_runs = {name: (x[rows], b[name][others]) if x.dim() else (x, b[name]) for name, x in a.items()}
+    return [name for name, (x, y) in with_runs.items() if not same(x, y)]
+
+
+def same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are equal, NaN included."""
+    return x.shape == y.shape and torch.equal(x.isnan(), y.isnan()) and torch.equal(x.nan_to_num(), y.nan_to_num())
