@@ -30,11 +30,12 @@ from tqdm import tqdm
 
 from algos.arguments import Count, Natural, check
 from algos.checkpoint import Checkpoints, tensors_of, write_atomically
-from algos.compile import fast, tune_cpu
+from algos.compile import compiled, tune_cpu
 from algos.errors import UserError
 from algos.evaluate import Evaluator, Foresee
 from algos.nn import initialise
 from algos.random import Stream, generators
+from algos.threads import Threads
 from envs import SeededEnvs, register
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -65,7 +66,7 @@ class RunArgs:
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
-    """CPU threads of torch and of physics; 0 takes all cores"""
+    """CPU threads of torch and of physics; 0: one for each core that other processes leave free"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10
@@ -146,8 +147,7 @@ class Run:
         self.seeds = parse_seeds(args.seeds)
         self.runs = len(self.seeds)
         self.device = choose_device(args.device)
-        if args.threads:
-            torch.set_num_threads(args.threads)
+        self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
         env_options |= {"threads": args.threads or None}
@@ -211,7 +211,7 @@ class Run:
 
     def fast(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The fast form of a function of tensors; see `algos.compile`."""
-        return fast(function, self.device, self.args.compile, self.args.eager)
+        return compiled(function, self.device, self.args.compile, self.args.eager)
 
     def log(self, metrics: dict[str, Tensor]) -> None:
         """Adds up metrics [R] on the device; their means are read and written every `log_every` steps."""
@@ -255,6 +255,7 @@ class Run:
                 self._evaluate(policy)
             while self.step < self.args.total_steps and len(self.diverged) < self.runs:
                 before, started = self.step, time.perf_counter()
+                self.threads.poll()
                 yield before + self.envs_per_run
                 for tensor, value in self.frozen:
                     tensor.copy_(value)

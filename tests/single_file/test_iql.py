@@ -18,7 +18,7 @@ from offline_data import (
     trained_value,
 )
 
-from algos.compile import fast
+from algos.compile import compiled as compile_update
 
 D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 implicit = pytest.mark.parametrize("script", ["iql", "xql", "f_dvl", "recoil"])
@@ -234,7 +234,7 @@ def test_the_compiled_update_is_the_same(script):
     agents = []
     for compiled in (False, True):
         one = any_agent(script, hidden=(8,), dropout=0.3, decay_steps=4)
-        update = fast(one.update, torch.device("cpu"), compile_on_cpu=compiled)
+        update = compile_update(one.update, torch.device("cpu"), compile_on_cpu=compiled)
         for k in range(3):
             update(drawn(2, BATCH, seed=k), torch.rand(2, 1, BATCH, 8, generator=torch.Generator().manual_seed(k)))
         agents.append(one)
