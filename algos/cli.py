@@ -46,7 +46,7 @@ class RunArgs:
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
-    """CPU threads of torch and of physics; 0 takes all cores"""
+    """CPU threads of torch and of physics; 0: one for each core that other processes leave free"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10

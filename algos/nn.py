@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algos.threads import one_thread
+
 Lead = tuple[int, ...]  # (R,) or (R, E)
 
 
@@ -54,7 +56,8 @@ class Orthogonal(Linear):
 
     def reset(self, network: Lead, generator: torch.Generator) -> None:
         weight = torch.empty(self.weight.shape[-2:])
-        nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
+        with one_thread():
+            nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
         with torch.no_grad():
             self.weight[network].copy_(weight)
             self.bias[network].fill_(0.0)

@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import gymnasium as gym
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,6 +29,7 @@ from algos.per_run import PerRun
 from algos.random import Random
 from algos.run_folder import RunFolder, git_commit, identity, versions, write_progress
 from algos.tables import Metrics, Tables, setting_name
+from algos.threads import Threads
 from envs import Episode, SeededEnvs
 
 Args = TypeVar("Args", bound=RunArgs)
@@ -81,8 +81,7 @@ class Run(Generic[Args]):
         self.algorithm, self.given, self.facts = algorithm, args, facts or {}
         self.score_name, self.show, self.digits = score, show, 3 if score == "R²" else 1
         self.device = choose_device(args.device)
-        if args.threads:
-            torch.set_num_threads(args.threads)
+        self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
         self.settings, chosen = settings(args), parse_seeds(args.seeds)
@@ -259,6 +258,7 @@ class Run(Generic[Args]):
             yield self.progress
 
     def _after_iteration(self) -> None:
+        self.threads.poll()
         for tensor, value in self.frozen:
             tensor.copy_(value)
         if self.source:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 
 from algos.checkpoint import tensors_of
-from algos.compile import fast
+from algos.compile import compiled
 from algos.errors import UserError
 from algos.run import Run
 from algos.stream import Learner, packed
@@ -422,7 +422,7 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
 @pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
 def test_the_compiled_step_is_the_step(task):
     agents = [agent_of(task, (0, 1)) for _ in range(2)]
-    steps = [agents[0].step, fast(agents[1].step, CPU, compile_on_cpu=True)]
+    steps = [agents[0].step, compiled(agents[1].step, CPU, compile_on_cpu=True)]
     (_, _, _, noise, first), *rest = stream_of(2, 31, task)
     for agent, step in zip(agents, steps, strict=True):
         agent.restart(first, noise)
