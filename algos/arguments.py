@@ -1,4 +1,4 @@
-"""Types of arguments that say which values they take, which hyperparameters may differ between runs, and defaults by domain."""
+"""Types of arguments: the values that they take, whether they may differ between runs, and defaults by domain."""
 
 import math
 from collections.abc import Iterable

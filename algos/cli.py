@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -45,7 +46,7 @@ class RunArgs:
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
-    """CPU threads of torch and of physics; 0 takes all cores"""
+    """CPU threads of torch and of physics; 0: one for each core that other processes leave free"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10
@@ -124,6 +125,8 @@ def settings(args: RunArgs) -> list[Setting]:
         except ValueError:
             raise UserError(f"--vary {name} takes numbers with commas between them, got {values!r}") from None
         for number in grid[name]:
+            if not math.isfinite(number):
+                raise UserError(f"--vary {name} takes finite numbers, got {values!r}")
             for bounds in ranges(hints[name]):
                 check_number(name, number, bounds)
             if grid[name].count(number) > 1:

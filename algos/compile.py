@@ -1,14 +1,15 @@
-"""The fast form of an update function."""
+"""Compiled update functions, and settings that make small networks fast on a CPU."""
 
 import contextlib
 import ctypes
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from algos.errors import UserError
 
@@ -18,9 +19,10 @@ WARM_UP = 3  # eager calls before a capture: they make optimiser states and libr
 class Captured:
     """A function of tensors, replayed as a CUDA graph: one launch for everything in it, optimiser steps included.
 
-    Tensor arguments are copied into fixed places; other arguments select the variant, each captured by itself. The
-    first calls of a variant run eagerly, on the capture stream, and count as calls like any other. What a call returns
-    is overwritten by the next one: read it, or add it up, before. The function must not touch the host.
+    Arguments may be tensors, tuples, NamedTuples, lists and dictionaries of them, and plain values. Tensors are copied
+    into fixed places; plain values select the variant, each captured by itself. The first calls of a variant run
+    eagerly, on the capture stream, and count as calls like any other. The next call overwrites the result of a call:
+    read it, or add it up, before. The function must not touch the host.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -30,42 +32,59 @@ class Captured:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, *args: Any) -> Any:
-        key = tuple(tuple(a.shape) if isinstance(a, Tensor) else a for a in args)
+        leaves, structure = tree_flatten(args)
+        key = variant_of(leaves, structure)
         if key not in self.variants:
-            self.variants[key] = Variant(self, args)
-        return self.variants[key](args)
+            self.variants[key] = Variant(self, Places(leaves, structure))
+        return self.variants[key](leaves)
+
+
+def variant_of(leaves: list[Any], structure: TreeSpec) -> tuple:
+    """Two calls with the same key can share one CUDA graph: only the contents of their tensors differ."""
+    return (structure, *((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else (type(x), x) for x in leaves))
+
+
+class Places:
+    """Arguments of a function whose tensors keep their places in memory, for a CUDA graph to read."""
+
+    def __init__(self, leaves: list[Any], structure: TreeSpec):
+        self.leaves = [
+            torch.empty_like(x, memory_format=torch.contiguous_format) if isinstance(x, Tensor) else x for x in leaves
+        ]
+        self.args: tuple = tree_unflatten(self.leaves, structure)
+
+    def fill(self, leaves: list[Any]) -> None:
+        """Copies the tensors of another call with the same structure into their places."""
+        for place, leaf in zip(self.leaves, leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                place.copy_(leaf)
 
 
 class Variant:
-    """One set of non-tensor arguments and shapes of a captured function."""
+    """A captured function for one set of plain values, shapes and types."""
 
-    def __init__(self, owner: Captured, args: tuple):
-        self.owner, self.calls, self.graph = owner, 0, torch.cuda.CUDAGraph()
-        self.args = [
-            torch.empty_like(a, memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args
-        ]
+    def __init__(self, owner: Captured, places: Places):
+        self.owner, self.places, self.calls, self.graph = owner, places, 0, torch.cuda.CUDAGraph()
 
-    def __call__(self, args: tuple) -> Any:
-        for fixed, given in zip(self.args, args, strict=True):
-            if isinstance(given, Tensor):
-                fixed.copy_(given)
+    def __call__(self, leaves: list[Any]) -> Any:
+        self.places.fill(leaves)
         self.calls += 1
         if self.calls <= WARM_UP:
             self.owner.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.owner.stream):
-                result = self.owner.function(*self.args)
+                result = self.owner.function(*self.places.args)
             torch.cuda.current_stream().wait_stream(self.owner.stream)
             return result
         if self.calls == WARM_UP + 1:
             torch.cuda.synchronize()
             with torch.cuda.graph(self.graph, pool=self.owner.pool, stream=self.owner.stream):
-                self.result = self.owner.function(*self.args)
+                self.result = self.owner.function(*self.places.args)
         self.graph.replay()
         return self.result
 
 
 def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
-    """On CUDA the function compiled and captured; on a CPU itself, or compiled if asked for; itself if `eager`.
+    """The function compiled and captured on CUDA, and compiled on a CPU if that is asked for; itself if `eager`.
 
     Raises UserError where a compiler is needed and missing.
     """
@@ -78,8 +97,21 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
         dynamo.trace_autograd_ops = True
     if device.type == "cpu":
-        return torch.compile(function, dynamic=False)
+        return torch.compile(function, dynamic=False, options=CPU_OPTIONS)
     return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # captured here
+
+
+def without_threads(guards: Sequence[Any]) -> list[bool]:
+    """Drops the condition that a compiled function is compiled again where the number of threads has changed.
+
+    That condition also holds torch's global settings, which a run does not change.
+    """
+    return [guard.guard_type != "GLOBAL_STATE" for guard in guards]
+
+
+# The kernels that the compiler writes run on one thread, so that their rounding does not depend on the number of
+# threads, which `algos.threads` changes while a run goes on. Products, where the time goes, use all of them.
+CPU_OPTIONS: dict[str, Any] = {"guard_filter_fn": without_threads}
 
 
 def tune_cpu() -> None:

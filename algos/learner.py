@@ -46,8 +46,9 @@ class Learner:
     def load(path: str | Path, kind: type, seed: int | None = None, **setting: float) -> "Learner":
         """The learner of one run in a file that a run or `save` wrote; `kind` is its class, such as StreamAC.
 
-        `seed` and `setting` (values of the hyperparameters that vary) choose among the runs in the file. Raises UserError
-        if the file is damaged or is another algorithm's, if not exactly one run is chosen, or if that run has diverged.
+        `seed` and `setting` (values of the hyperparameters that vary) choose among the runs in the file. Raises
+        UserError if the file is damaged or is another algorithm's, if not exactly one run is chosen, or if that run has
+        diverged.
         """
         try:
             with safe_open(path, "pt") as file:

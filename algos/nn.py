@@ -1,8 +1,8 @@
 """Layers with a run axis: one module holds the weights of R independent runs, or of R runs with E members each.
 
 A module with lead axes `(R,)` or `(R, E)` keeps parameters [R, ...] or [R, E, ...], and every product is one batched
-matrix product over all of its networks. Initial weights of `Linear` follow `torch.nn.Linear` exactly: the weights of a run
-are those that this layer would draw from a generator with the run's seed, whatever the other runs are.
+matrix product over all of its networks. Initial weights of `Linear` follow `torch.nn.Linear` exactly: the weights of a
+run are those that this layer would draw from a generator with the run's seed, whatever the other runs are.
 """
 
 import itertools
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from algos.threads import one_thread
 
 Lead = tuple[int, ...]  # (R,) or (R, E)
 
@@ -54,7 +56,8 @@ class Orthogonal(Linear):
 
     def reset(self, network: Lead, generator: torch.Generator) -> None:
         weight = torch.empty(self.weight.shape[-2:])
-        nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
+        with one_thread():
+            nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
         with torch.no_grad():
             self.weight[network].copy_(weight)
             self.bias[network].fill_(0.0)

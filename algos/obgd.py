@@ -1,7 +1,7 @@
 """ObGD, overshooting-bounded gradient descent with eligibility traces, for R runs at once.
 
-Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), algorithm 3, as the
-official code of 2024 computes it. Everything is computed for each run by itself: traces, step sizes, second moments.
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), algorithm 3, as
+the official code of 2024 computes it. Traces, step sizes and second moments are those of each run by itself.
 """
 
 import math

@@ -139,7 +139,7 @@ def offline_run(
 ) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
-    Actions are mapped to [-1, 1] from the environment's bounds, or without an environment from those that the data tells.
+    Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those in the data.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`), None that the method uses none. The transitions
     of `expert`, from --expert-dataset, follow the dataset's. `facts` are stored with the results. Raises UserError for
     data that cannot be trained on, and prints warnings about what looks wrong.

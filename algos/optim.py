@@ -13,9 +13,9 @@ from algos.per_run import PerRun
 Schedule = Callable[[Tensor], Tensor]  # number of steps done -> factor of the learning rate
 
 
-def cosine(total: int) -> Schedule | None:
-    """A factor that falls from 1 to 0 along half a cosine within `total` steps and stays there; none if `total` is 0."""
-    return (lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps / total).clamp(max=1.0)))) if total else None
+def cosine(total: int) -> Schedule:
+    """A factor that falls from 1 to 0 along half a cosine within `total` steps and stays there."""
+    return lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps / total).clamp(max=1.0)))
 
 
 def per_run(x: Tensor, like: Tensor) -> Tensor:
@@ -27,11 +27,11 @@ class Adam(nn.Module):
     """`torch.optim.Adam` for parameters [R, ...], with the state of each run apart.
 
     Learning rate `lr` and `weight_decay` are numbers or differ between runs (PerRun); weight decay is added to the
-    gradients, or with `decoupled` to the steps, as in AdamW. The rate is multiplied by a `schedule` of the run's number of
-    steps. With `max_norm`, the gradients of a run are scaled down to at most that norm, over all parameters together.
+    gradients, or with `decoupled` to the steps, as in AdamW. The rate is multiplied by a `schedule` of the run's number
+    of steps. With `max_norm`, the gradients of a run are scaled down to at most that norm over all parameters.
 
-    It calls torch's fused kernel directly, which costs a quarter of the original's Python for each step, or once for each
-    run where runs differ; a compiler traces the formula instead.
+    It calls torch's fused kernel directly, which costs a quarter of the original's Python for each step, or once for
+    each run where runs differ; a compiler traces the formula instead.
     """
 
     steps: Tensor

@@ -10,8 +10,8 @@ from torch import Tensor
 class PerRun:
     """A number for each of R runs, which takes part in arithmetic like the single number that it stands for.
 
-    Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision; beside
-    plain numbers it stays a PerRun. So `discount * next_value` and `torch.where(x > 0, expectile, 1 - expectile)` read
+    Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision;
+    beside plain numbers it stays a PerRun. So `discount * value` and `torch.where(x > 0, expectile, 1 - expectile)` read
     the same whether a hyperparameter differs between runs or not.
     """
 

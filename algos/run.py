@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import gymnasium as gym
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -30,6 +29,7 @@ from algos.per_run import PerRun
 from algos.random import Random
 from algos.run_folder import RunFolder, git_commit, identity, versions, write_progress
 from algos.tables import Metrics, Tables, setting_name
+from algos.threads import Threads
 from envs import Episode, SeededEnvs
 
 Args = TypeVar("Args", bound=RunArgs)
@@ -81,8 +81,7 @@ class Run(Generic[Args]):
         self.algorithm, self.given, self.facts = algorithm, args, facts or {}
         self.score_name, self.show, self.digits = score, show, 3 if score == "R²" else 1
         self.device = choose_device(args.device)
-        if args.threads:
-            torch.set_num_threads(args.threads)
+        self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
         self.settings, chosen = settings(args), parse_seeds(args.seeds)
@@ -122,7 +121,7 @@ class Run(Generic[Args]):
     # -- for scripts --------------------------------------------------------------------------------------------------
 
     def environments(self, envs_per_run: int = 1, **options: Any) -> SeededEnvs:
-        """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of the same id."""
+        """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id."""
         options |= {"threads": self.given.threads or None}
         with env_errors(self.given.env_id):
             envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
@@ -174,8 +173,9 @@ class Run(Generic[Args]):
     def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
         """Yields the number of steps done by each run after the iteration that it begins, `stride` steps later.
 
-        Around the iterations: evaluation of `policy` (obs [R, B, O] -> action [R, B, A]), logging, checkpoints, resuming,
-        a clean end on SIGINT and SIGTERM (exit code 130), and an end with exit code 3 when all runs have diverged.
+        Around the iterations: evaluation of `policy` (obs [R, B, O] -> action [R, B, A]), logging, checkpoints,
+        resuming, a clean end on SIGINT and SIGTERM (exit code 130), and an end with exit code 3 when all runs have
+        diverged.
         """
         earlier = self.folder.earlier or {}
         if earlier.get("status") in ("finished", "diverged"):
@@ -258,6 +258,7 @@ class Run(Generic[Args]):
             yield self.progress
 
     def _after_iteration(self) -> None:
+        self.threads.poll()
         for tensor, value in self.frozen:
             tensor.copy_(value)
         if self.source:
@@ -355,7 +356,6 @@ class Run(Generic[Args]):
         frame = self.tables.eval_frame()
         if len(frame):
             self._draw_curve(frame)
-        lost = {run: step for run, step in self.diverged.items()}
         heading, digits = f"final {self.score_name}", self.digits
         self.say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
         for run, key in enumerate(self.keys):
@@ -364,7 +364,7 @@ class Run(Generic[Args]):
                 continue
             rows = rows[rows["step"] == rows["step"].max()]
             scores = self.show(rows["return"])
-            note = f"  diverged before step {lost[run]:,}" if run in lost else ""
+            note = f"  diverged before step {self.diverged[run]:,}" if run in self.diverged else ""
             setting = f"  {setting_name(key)}" if len(key) > 1 else ""
             self.say(
                 f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  "

@@ -81,7 +81,7 @@ class RunFolder:
         return config
 
     def check_space(self, nbytes: int) -> None:
-        """Raises UserError if the disk lacks room for checkpoints with this much of replay: two, and one in the making."""
+        """Raises UserError if the disk lacks room for three checkpoints of this size, one of them in the making."""
         there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
         need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.path).free
         if need > free:

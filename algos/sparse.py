@@ -1,7 +1,7 @@
 """Sparse networks with a run axis, as streaming algorithms use them.
 
-Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024 as
-its official code computes it.
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
+as its official code computes it.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Arguments and features of the streaming algorithms.
 
-Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024 as
-its official code computes it. Nothing is kept of a transition but the traces, statistics and clocks of each run.
+Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
+as its official code computes it. Nothing is kept of a transition but the traces, statistics and clocks of each run.
 """
 
 import math

@@ -94,7 +94,7 @@ class Tables:
         self.writers[run].add_scalar(name, value, step)
 
     def eval_frame(self) -> pd.DataFrame:
-        """The table of evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success]."""
+        """The evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success]."""
         frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EVAL])
         absent = [] if (frame["task"] != "").any() else ["task"]
         absent += [] if frame["success"].notna().any() else ["success"]

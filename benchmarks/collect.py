@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from algos.arguments import Natural, check
+from algos.cli import report_errors
 from algos.data import minari_in, recipe_of
 from algos.errors import UserError
-from algos.cli import report_errors
 from benchmarks.recipes.checkpoint import replay_rows
 from benchmarks.recipes.locomotion import QUALITIES, TASKS, locomotion, replayed, shipped_policy
 from benchmarks.recipes.pointmaze import (

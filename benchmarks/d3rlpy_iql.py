@@ -33,10 +33,10 @@ import tyro
 from torch import Tensor
 
 from algos.arguments import Count, check
+from algos.cli import parse_seeds, report_errors
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.cli import parse_seeds, report_errors
 from algos.run_folder import folder_name
 
 

@@ -19,10 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from algos.cli import report_errors
 from algos.data import Dataset, load, validate
 from algos.errors import UserError
 from algos.plot import PALETTE, thousands
-from algos.cli import report_errors
 from algos.run_folder import folder_name
 from benchmarks.figures import style
 from benchmarks.suite import HERE, read_references

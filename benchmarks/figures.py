@@ -7,6 +7,7 @@ take the page's colours, so that they suit light and dark.
 import html
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +16,28 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from algos.plot import PALETTE, thousands
+from benchmarks.scores import plain
+from benchmarks.tables import number
 
 INK, GRID = "#1b2330", "#8d96a3"
 COLORS = [*PALETTE, "#b5651d", "#c2528b", "#6b7a3a", "#5b6ee1"]
 DASHES = ["-", "--", ":"]
+# Hues in an order that the eye follows, all readable on white and on black: for values of one hyperparameter.
+RAMP = LinearSegmentedColormap.from_list("ramp", ["#3b5bdb", "#1a8fb5", "#2f9e44", "#d19a0a", "#e0602c", "#c2255c"])
+MARKERS = "os^Dv*"
+WIDE = 7.0  # inches from which on a figure gets a row of the page to itself
 MOST_SEED_LINES = 30  # lines of single seeds that a figure still shows
 MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
+Points = tuple[np.ndarray, ...]  # value of a hyperparameter, mean, low and high end of the interval, [V] each
+Looks = dict[str, dict[str, str]]
 
 
 @contextmanager
@@ -43,40 +54,62 @@ def style() -> Iterator[None]:
         yield
 
 
-def look(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Colour and line style of each algorithm, the same in all figures."""
+def look(names: Sequence[str], settings: dict[str, dict[str, float]] | None = None) -> Looks:
+    """Colour and line style of each algorithm, the same in all figures.
+
+    If all are settings of the same hyperparameters, the colour tells the first one's value and the line style the
+    values of the others, as long as there are line styles enough.
+    """
+    grid = [(settings or {}).get(name, {}) for name in names]
+    firsts = sorted({next(iter(setting.values())) for setting in grid if setting})
+    others = list(dict.fromkeys(tuple(setting.values())[1:] for setting in grid))
+    if len({tuple(setting) for setting in grid}) == 1 and all(grid) and len(others) <= len(DASHES):
+        colors = dict(zip(firsts, ramp(len(firsts)), strict=True))
+        return {
+            name: {"color": colors[first], "linestyle": DASHES[others.index(tuple(rest))]}
+            for name, (first, *rest) in zip(names, (setting.values() for setting in grid), strict=True)
+        }
     return {
         name: {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
         for i, name in enumerate(names)
     }
 
 
+def ramp(count: int) -> list[str]:
+    """Colours for values from low to high."""
+    return [to_hex(RAMP(place)) for place in (np.linspace(0, 1, count) if count > 1 else [0.0])]
+
+
 def intervals(
     rows: dict[str, tuple[float, float, float]],
-    looks: dict[str, dict[str, str]] | None,
+    looks: Looks | None,
     label: str,
     middle: float | None,
+    names: dict[str, str] | None = None,
+    title: str = "",
 ) -> Figure:
-    """A row with point and 95% interval for each name; `middle` draws a line to compare with."""
-    figure = Figure(figsize=(4.3, 0.75 + 0.3 * len(rows)))
+    """A row with point and 95% interval for each algorithm, which `names` may give another name.
+
+    `middle` draws a line to compare with. `title` says what the names are. Rows that have no look are drawn in ink.
+    """
+    shown = [(names or {}).get(name, name) for name in rows]
+    figure = Figure(figsize=(max(4.3, 3.3 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
     axes = figure.subplots()
     for place, (name, (point, low, high)) in enumerate(rows.items()):
-        color = looks[name]["color"] if looks else INK
+        color = looks[name]["color"] if looks and name in looks else INK
         axes.plot([low, high], [place, place], color=color, linewidth=7, alpha=0.35, solid_capstyle="butt")
         axes.plot([point], [place], color=color, marker="|", markersize=13, markeredgewidth=2.2)
     if middle is not None:
         axes.axvline(middle, color=INK, linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_yticks(range(len(rows)), shown)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel(label)
+    axes.set(xlabel=label, ylabel=title)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=6)
     return figure
 
 
-def lines(
-    curves: dict[str, Curve], looks: dict[str, dict[str, str]], x: str, y: str, title: str = "", zero: bool = False
-) -> Figure:
+def lines(curves: dict[str, Curve], looks: Looks, x: str, y: str, title: str = "", zero: bool = False) -> Figure:
     """Curves with 95% bands."""
     figure = Figure(figsize=(4.3, 3.1))
     axes = figure.subplots()
@@ -87,7 +120,7 @@ def lines(
     return figure
 
 
-def draw_lines(axes: Axes, curves: dict[str, Curve], looks: dict[str, dict[str, str]]) -> None:
+def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Looks) -> None:
     seed_lines = sum(len(seeds) for *_, seeds in curves.values()) <= MOST_SEED_LINES
     for name, (steps, centre, (low, high), seeds) in curves.items():
         color = looks[name]["color"]
@@ -101,15 +134,24 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: dict[str, dict[str, 
         axes.xaxis.set_major_formatter(thousands)
 
 
-def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], x: str, y: str, note: str) -> Figure:
-    """All tasks in one figure with one legend, for documents."""
+def grid(
+    panels: dict[str, dict[str, Curve]],
+    looks: Looks,
+    x: str,
+    y: str,
+    note: str,
+    names: dict[str, str] | None = None,
+    title: str = "",
+) -> Figure:
+    """All tasks in one figure with one legend, for documents; the legend has `names`, and `title` above them."""
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
-    names = [name for name in looks if any(name in curves for curves in panels.values())]
+    keys = [name for name in looks if any(name in curves for curves in panels.values())]
+    shown = [(names or {}).get(name, name) for name in keys]
     width = 3.7 * columns + 0.3
-    entry = 0.6 + 0.08 * max(map(len, names))  # inches of one in the legend
-    legend_columns = max(1, min(4, len(names), int(width / entry)))
-    legend_rows = -(-len(names) // legend_columns)
+    entry = 0.6 + 0.08 * max(map(len, shown))  # inches of one in the legend
+    legend_columns = max(1, min(4, len(shown), int(width / entry)))
+    legend_rows = -(-len(shown) // legend_columns) + bool(title)
     figure = Figure(figsize=(width, 2.8 * rows + 0.45 + 0.22 * legend_rows))
     note_height = 0.2 / figure.get_figheight()
     layout = figure.get_layout_engine()
@@ -122,28 +164,122 @@ def grid(panels: dict[str, dict[str, Curve]], looks: dict[str, dict[str, str]], 
             axes.set_ylabel(y)
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
-    handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in names]  # type: ignore[arg-type]
+    handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in keys]  # type: ignore[arg-type]
     # its distance to the edge is in font sizes, and leaves room for the note
-    figure.legend(handles, names, loc="outside lower center", ncols=legend_columns, borderaxespad=1.9)
+    figure.legend(
+        handles, shown, loc="outside lower center", ncols=legend_columns, borderaxespad=1.9, handlelength=2.6,
+        title=title or None,
+    )  # fmt: skip
     figure.text(0.995, 0.05 / figure.get_figheight(), note, ha="right", va="bottom", fontsize=7, color=GRID)
     return figure
 
 
-def heatmap(names: Sequence[str], values: np.ndarray) -> Figure:
-    """Probability that the algorithm of the row beats the one of the column."""
-    size = 1.6 + 0.34 * len(names)
+def heatmap(names: Sequence[str], values: np.ndarray, title: str = "") -> Figure:
+    """Probability that the algorithm of the row beats the one of the column; `title` says what the names are."""
+    size = 0.7 + 0.36 * len(names) + 0.075 * max(map(len, names))
     figure = Figure(figsize=(size, size))
     axes = figure.subplots()
     axes.imshow(values, vmin=0, vmax=1, cmap="RdBu")
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
+    axes.set_xticks(range(len(names)), names, rotation=90)
     axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel=f"beats this: {title}" if title else "", ylabel=f"this: {title}" if title else "")
     axes.grid(visible=False)
     for i in range(len(names)):
         for j in range(len(names)):
             if i != j:
                 dark = abs(values[i, j] - 0.5) > 0.3
-                text = f"{values[i, j]:.2f}".lstrip("0")
+                text = f"{values[i, j]:.2f}".removeprefix("0")
                 axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "#111111")
+    return figure
+
+
+def sensitivity(
+    lines: dict[str, Points],
+    mean: tuple[str, Points] | None,
+    ticks: Sequence[float],
+    x: str,
+    y: str,
+    title: str,
+) -> Figure:
+    """A score with 95% intervals against a hyperparameter: a thin line for each of `lines`, a thick one for `mean`."""
+    figure = Figure(figsize=(4.3, 3.2 + 0.19 * (len(lines) + 1)))
+    axes = figure.subplots()
+    drawn = [(label, points, color, marker, 1.3) for (label, points), color, marker in
+             zip(lines.items(), ramp(len(lines)), MARKERS, strict=False)]  # fmt: skip
+    if mean:
+        drawn.append((*mean, INK, "o", 2.6))
+    scale, options = scale_of(ticks)
+    axes.set_xscale(scale, **options)
+    axes.margins(x=0.09)
+    for place, (_, (values, means, low, high), color, marker, width) in enumerate(drawn):
+        # beside each other, a few points apart, so that intervals do not hide each other
+        aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
+        moved = axes.transData + aside
+        looks: Any = {
+            "color": color,
+            "linewidth": width,
+            "transform": moved,
+            "zorder": 3 - width / 10,
+        }  # thin ones on top
+        axes.vlines(values, low, high, alpha=0.55, **looks)
+        axes.plot(values, means, marker=marker, markersize=2.5 + width, **looks)
+        axes.update_datalim([*zip(values, low, strict=True), *zip(values, high, strict=True)])  # not seen if moved
+    axes.autoscale_view()
+    axes.set_xticks(ticks, [plain(value) for value in ticks], rotation=45 if len(ticks) > 7 else 0)
+    axes.minorticks_off()
+    axes.set(xlabel=x, ylabel=y, title=title)
+    if len(drawn) > 1:
+        handles = [
+            Line2D([], [], color=color, marker=marker, markersize=2.5 + width, linewidth=width)
+            for _, _, color, marker, width in drawn
+        ]
+        figure.legend(handles, [label for label, *_ in drawn], loc="outside lower center", fontsize=8, ncols=1)
+    else:
+        axes.set_title("\n".join([title, *textwrap.wrap(drawn[0][0], 48)]), fontsize=9.5)
+    return figure
+
+
+def scale_of(values: Sequence[float]) -> tuple[str, dict[str, float]]:
+    """The scale of an axis for the values of a hyperparameter, from low to high, with options for `set_xscale`.
+
+    It is logarithmic for positive values that spread over a factor of 5 or more with steps more even in their ratios
+    than in their differences, and linear otherwise. A 0 below such values stands one step left of the lowest.
+    """
+    positive = np.array(values[1:] if values[0] == 0 else values, float)
+    if len(positive) > 1 and positive[0] > 0 and positive[-1] >= 5 * positive[0]:
+        ratios, differences = np.diff(np.log(positive)), np.diff(positive)
+        if ratios.std() / ratios.mean() <= differences.std() / differences.mean():
+            return ("symlog", {"linthresh": positive[0], "linscale": 0.5}) if values[0] == 0 else ("log", {})
+    return "linear", {}
+
+
+def cells(
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    row_label: str,
+    column_label: str,
+    title: str,
+    digits: int | None,
+) -> Figure:
+    """Values written into the cells of a table, NaN for none, with colours from the lowest to the highest."""
+    shown = [[number(value, digits)[0] if np.isfinite(value) else "" for value in row] for row in values]
+    width = 0.35 + 0.075 * max(len(text) for row in [*shown, columns] for text in row)
+    size = 0.9 + 0.07 * max(map(len, rows)) + width * len(columns), 1.1 + 0.4 * len(rows)
+    figure = Figure(figsize=(max(size[0], 4.3), size[1]))
+    axes = figure.subplots()
+    axes.imshow(values, cmap="viridis", aspect="auto")
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel=column_label, ylabel=row_label)
+    axes.set_title(title, fontsize=9.5)
+    axes.grid(visible=False)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for i, row in enumerate(shown):
+        for j, text in enumerate(row):
+            axes.text(
+                j, i, text, ha="center", va="center", fontsize=9, color="white" if values[i, j] < middle else "black"
+            )
     return figure
 
 

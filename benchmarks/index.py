@@ -1,4 +1,4 @@
-"""The README of the committed results, made of the reports and measurements that lie beside it.
+"""The README of the committed results, made from the reports and measurements that lie beside it.
 
 python -m benchmarks.index          writes results/README.md
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import tyro
 
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from benchmarks.scores import LABELS
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
@@ -37,7 +37,7 @@ def aggregate_table(folder: Path, score: str) -> Table | None:
     frame = frame[frame["score"] == score]
     names = list(dict.fromkeys(frame["statistic"]))
     table = Table(["algorithm", *names, "tasks", "seeds"], [])
-    for algorithm, rows in frame.groupby("algorithm"):
+    for algorithm, rows in frame.groupby("algorithm", sort=False):
         by = rows.set_index("statistic")
         cells: list[Cell] = [word(algorithm)]
         for name in names:
@@ -58,19 +58,21 @@ def task_table(folder: Path, score: str) -> Table:
 
 
 def section(folder: Path) -> str:
-    """One report: what was run, the figure, the tables."""
-    facts = json.loads((folder / "report.json").read_text())
-    score = facts["score"]
-    made = "; ".join(", ".join(facts[fact]) for fact in ("commits", "devices", "dates") if facts[fact])
-    lines = [f"## {escape(facts['title'])}", escape(facts["purpose"])]
+    """The section of one report: commands, figures, tables."""
+    report = json.loads((folder / "report.json").read_text())
+    score = report["score"]
+    made = "; ".join(", ".join(report[key]) for key in ("commits", "devices", "dates") if report[key])
+    lines = [f"## {escape(report['title'])}", escape(report["purpose"])]
     lines.append(f"[The whole report]({folder.name}/report.md), [as a page]({folder.name}/report.html)")
-    lines += [f"Command: `{command}`" for command in facts["commands"]]
-    lines += [f"Report: `{facts['report']}`", f"Commit, device, date: {made}"]
-    lines += [f"> {escape(note)}" for note in facts["notes"]]
+    lines += [f"Command: `{command}`" for command in report["commands"]]
+    lines += [f"Report: `{report['report']}`", f"Commit, device, date: {made}"]
+    lines += [f"> {escape(note)}" for note in report["notes"]]
     lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
-    aggregates = aggregate_table(folder, score) if facts["references"] != "raw" else None
+    for path in sorted([*folder.glob("figures/settings_*.png"), *folder.glob("figures/sensitivity_*.png")]):
+        lines.append(f"![{path.stem.replace('_', ' ')}]({folder.name}/figures/{path.name})")
+    aggregates = aggregate_table(folder, score) if report["references"] != "raw" else None
     if aggregates:
-        lines += [f"Normalised by {facts['references']}, {LABELS[score]}:", aggregates.markdown()]
+        lines += [f"Normalised by {report['references']}, {LABELS[score]}:", aggregates.markdown()]
     lines += [f"Returns, {LABELS[score]}:", task_table(folder, score).markdown()]
     if (folder / "check.md").exists():
         lines.append((folder / "check.md").read_text().replace("# ", "### ", 1).strip())

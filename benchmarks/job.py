@@ -1,7 +1,7 @@
 """Runs a script as a child that ends, cleanly, when its parent does: python -m benchmarks.job SCRIPT [FLAGS]
 
-The parent holds a pipe to the standard input and never writes to it. When the parent is gone, however it ended, the
-pipe closes, and the script gets a SIGTERM, at which it writes a checkpoint and stops.
+The parent holds a pipe to the standard input and never writes to it. When the parent has ended, however it ended, the
+pipe closes and the script gets a SIGTERM; it then writes a checkpoint and stops.
 """
 
 import os

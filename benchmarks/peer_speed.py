@@ -1,7 +1,7 @@
-"""Speed of another library, printed as one number; `benchmarks.throughput` runs it as a process.
+"""Measures the speed of another library and prints one number; `benchmarks.throughput` runs it as a process.
 
-python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5 --threads 2      steps per second of SAC
-python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5 --threads 2       updates per second of IQL, batches of 256
+python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
+python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
 """
 
 import importlib
@@ -24,12 +24,12 @@ class Args:
     """Gymnasium id"""
     dataset: Path | None = None
     """file of D4RL's layout (d3rlpy)"""
-    threads: int = 2
-    """CPU threads for torch"""
+    threads: int = 0
+    """CPU threads of torch; 0: the library's default"""
     warm_up: int = 1_500
-    """steps before the clock starts, 500 of them with learning"""
+    """number of steps before the clock starts; the last 500 of them learn"""
     steps: int = 3_000
-    """steps that are timed"""
+    """number of steps that are timed"""
     device: str = "cpu"
     """torch device"""
 
@@ -51,7 +51,8 @@ def d3rlpy_seconds(args: Args) -> float:
 
 
 def main(args: Args) -> None:
-    torch.set_num_threads(args.threads)
+    if args.threads:
+        torch.set_num_threads(args.threads)
     if args.library == "d3rlpy":
         print(args.steps / d3rlpy_seconds(args))
         return

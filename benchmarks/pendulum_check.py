@@ -15,8 +15,8 @@ from typing import Annotated
 import pandas as pd
 import tyro
 
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from benchmarks.scores import load
 from benchmarks.tables import table_of
 
@@ -32,7 +32,7 @@ class Args:
 
 
 def check(scores: pd.DataFrame) -> pd.DataFrame:
-    """The lowest mean of 10 consecutive evaluations that ends at update 7,000 or later, and the last mean, per seed."""
+    """The lowest mean of 10 consecutive evaluations from update 7,000 on, and the last such mean, for each seed."""
     rows = []
     for seed, frame in scores.groupby("seed"):
         means = frame.set_index("step")["return"].rolling(10).mean()

@@ -16,8 +16,8 @@ import torch
 import tyro
 from safetensors.torch import save_file
 
-from algos.errors import UserError
 from algos.cli import report_errors
+from algos.errors import UserError
 from algos.run_folder import read_table
 from benchmarks.recipes.checkpoint import actor_tensors
 from benchmarks.recipes.locomotion import POLICIES, TASKS

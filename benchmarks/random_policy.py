@@ -17,9 +17,9 @@ import torch
 import tyro
 from torch import Tensor
 
+from algos.cli import report_errors
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.cli import report_errors
 from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
 from benchmarks.suite import HERE, read_published
 from envs.seeding import sub_seed

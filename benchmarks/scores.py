@@ -1,9 +1,11 @@
-"""Scores of runs as one tidy table, and what must be the same before they may be compared.
+"""Scores of runs as one tidy table, with a check that the runs may be compared.
 
-A folder is a run's, any folder above some (a sweep's), or one that a report was written to: its scores.csv and
-sources.json are read as the runs were.
+A folder is that of a run, any folder above runs (that of a sweep), or one that a report was written to: its scores.csv
+and sources.json are read like the runs themselves. A process that varied hyperparameters counts as one source for each
+of its settings, and a run on an environment with several tasks as one for each task.
 """
 
+import copy
 import json
 import tomllib
 from collections import defaultdict
@@ -19,6 +21,7 @@ from algos.run_folder import difference, read_table
 from benchmarks.suite import Score
 
 FEW_SEEDS = 5
+OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
     "last": "last evaluation",
     "mean": "mean of last 10%",
@@ -29,13 +32,13 @@ LABELS: dict[Score, str] = {
 
 @dataclass
 class Scores:
-    """What was found.
+    """The evaluations of all runs, and where they come from.
 
-    `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row an evaluation of a seed, up to
-    the step that all runs on the task have reached; a diverged seed keeps the return that it had. `values`: task,
-    algorithm, seed, step, predicted, observed. `sources`: the configurations of the runs. `sweeps`: how they were
-    started. `wishes`: references, score and published tables that the suites ask for. `notes`: what a reader must know,
-    one sentence each.
+    `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row for each evaluation of a seed,
+    up to the step that all runs on the task have reached; a diverged seed keeps the return that it had. A setting of
+    varied hyperparameters is an algorithm of its own. `values`: task, algorithm, seed, step, predicted, observed.
+    `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
+    published tables that the suites ask for. `notes`: sentences that a reader must know.
     """
 
     table: pd.DataFrame
@@ -51,21 +54,71 @@ class Scores:
 
     @property
     def steps(self) -> str:
-        """What steps are."""
+        """The unit of steps."""
         kinds = {config.get("steps", "environment steps") for config in self.sources}
         return kinds.pop() if len(kinds) == 1 else "steps"
 
     @property
     def algorithms(self) -> list[str]:
-        return sorted(self.table["algorithm"].unique())
+        """All algorithms by name, and the settings of one by their values."""
+        keys = {label(c): (family_name(c), tuple(c.get("setting", {}).values())) for c in self.sources}
+        return sorted(self.table["algorithm"].unique(), key=lambda name: keys[name])
+
+    @property
+    def settings(self) -> dict[str, dict[str, float]]:
+        """The varied hyperparameters of each algorithm that has some."""
+        return {label(config): config["setting"] for config in self.sources if config.get("setting")}
+
+    @property
+    def varied(self) -> list[str]:
+        """The names of all varied hyperparameters."""
+        return list(dict.fromkeys(name for setting in self.settings.values() for name in setting))
+
+    @property
+    def grids(self) -> dict[str, list[str]]:
+        """The algorithms that are settings of one algorithm, by its name."""
+        names = {label(config): family_name(config) for config in self.sources if config.get("setting")}
+        grids: dict[str, list[str]] = {}
+        for name in self.algorithms:
+            if name in names:
+                grids.setdefault(names[name], []).append(name)
+        return grids
+
+    def with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """A table with a column for each varied hyperparameter after the column `algorithm`."""
+        frame = frame.copy()
+        settings = self.settings
+        for name in reversed(self.varied):
+            values = [settings.get(algorithm, {}).get(name, np.nan) for algorithm in frame["algorithm"]]
+            frame.insert(frame.columns.get_loc("algorithm") + 1, name, np.array(values, float))  # type: ignore[arg-type]
+        return frame
 
 
 def label(config: dict[str, Any]) -> str:
-    """The name of an algorithm in a report: the script's, with the variant where it is not the default one."""
+    """The name of an algorithm in a report, with the variant where that is not the default one, and the setting.
+
+    `sac`, `sac (slow)`, `iql (expectile=0.7, temperature=3)`.
+    """
+    setting = config.get("setting")
+    return family_name(config) + (f" ({spoken(setting)})" if setting else "")
+
+
+def family_name(config: dict[str, Any]) -> str:
+    """The name that all settings of an algorithm share: the script's, or that of the variant."""
     algorithm, variant = config["algorithm"], config["variant"]
     if variant == "default":
         return algorithm
-    return variant if variant.startswith(algorithm) else f"{algorithm} ({variant})"
+    return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
+
+
+def spoken(setting: dict[str, float]) -> str:
+    """`expectile=0.7, temperature=3`."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in setting.items())
+
+
+def plain(value: float) -> str:
+    """A number in as few digits as are exact."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
 def load(folders: list[Path], mix: bool = False, finished_only: bool = False) -> Scores:
@@ -79,22 +132,22 @@ def load(folders: list[Path], mix: bool = False, finished_only: bool = False) ->
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
     wishes: list[dict[str, Any]] = []
-    left_out: list[str] = []
+    left_out: list[str] = []  # sentences
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
             _stored(folder, frames, values, sources)
             if (folder / "report.json").exists():
-                facts = _json(folder / "report.json")
-                sweeps += facts["sweeps"]
-                wishes.append({**facts, "folder": folder})
+                report = _json(folder / "report.json")
+                sweeps += report["sweeps"]
+                wishes.append({**report, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
                 left_out += _run(path, frames, values, sources, finished_only)
         for path in sorted(folder.rglob("sweep.json")):
-            facts = _json(path)
-            sweeps.append({name: facts[name] for name in ("suite", "purpose", "command", "commit", "date")})
+            sweep = _json(path)
+            sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
         for path in sorted(folder.rglob("suite.toml")):
             try:
                 wishes.append({**tomllib.loads(path.read_text()), "folder": path.parent})
@@ -107,17 +160,17 @@ def load(folders: list[Path], mix: bool = False, finished_only: bool = False) ->
     table = pd.concat(frames, ignore_index=True)
     none = [pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])]
     compared = pd.concat([frame for frame in values if len(frame)] or none, ignore_index=True)
-    found = Scores(table, compared, sources, sweeps, wishes, notes)
-    _without_numbers(found)
-    _cut(found)
-    seeds = found.table.groupby(["task", "algorithm"])["seed"].nunique()
+    scores = Scores(table, compared, sources, sweeps, wishes, notes)
+    _without_numbers(scores)
+    _cut(scores)
+    seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
     if (few := seeds.min()) < FEW_SEEDS:
         where = "" if few == seeds.max() else " in places"
-        found.notes.append(
+        scores.notes.append(
             f"Only {few} seed{'s' if few > 1 else ''}{where}: bootstrap intervals of so few are too narrow and cover "
             "the truth less often than 95%."
         )
-    return found
+    return scores
 
 
 def _json(path: Path) -> Any:
@@ -134,41 +187,95 @@ def _run(
     sources: list[dict[str, Any]],
     finished_only: bool,
 ) -> list[str]:
-    """Adds a run to what was found, or gives a note why it is left out."""
+    """Adds the scores of a process, a source for each setting and task; returns sentences on those left out."""
+    config = _json(path)
     try:
-        config = _json(path)
-        config.setdefault("task", config["env_id"])  # as runs had it once
-        name, task = label(config), config["task"]
+        config.setdefault("task", config["env_id"])  # early runs had no `task`
         config = {"folder": str(path.parent), **config, "status": config["status"]}
         config.get("args", {}).pop("out", None)  # a place on somebody's machine
+        varied = config.pop("varied", [])
+        settings = config.pop("settings", None) or [{}]
+        parts = [_part(config, {name: setting[name] for name in varied}) for setting in settings]
+        whole = label(parts[0] if len(parts) == 1 else config)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error})") from None
     table = path.with_name("eval.parquet")
     frame = read_table(table) if table.exists() else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
-        return [f"{name} on {task} has no evaluation after step 0 in {path.parent}, and is left out."]
+        return [f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."]
     if finished_only and config["status"] not in ("finished", "diverged"):
-        return [f"{name} on {task} is not finished, and is left out."]
-    config["seeds"] = sorted(map(int, frame["seed"].unique()))
-    mean = frame.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
-    mean.columns = ["seed", "step", "episodes", "return"]
-    frames.append(mean.assign(task=task, algorithm=name))
-    sources.append(config)
-    if path.with_name("train.parquet").exists():
-        train = read_table(path.with_name("train.parquet"))
-        train = train[train["metric"].isin(["value_predicted", "value_observed"])]
-        if len(train):
-            wide = train.pivot(index=["seed", "step"], columns="metric", values="value")
-            wide = wide.reindex(columns=["value_predicted", "value_observed"]).dropna().reset_index()
-            wide.columns = ["seed", "step", "predicted", "observed"]
-            values.append(wide.assign(task=task, algorithm=name))
-    return []
+        return [f"{whole} on {config['task']} is not finished, and is left out."]
+    if missing := [name for name in ("seed", "step", "return", *varied) if name not in frame]:
+        raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
+    train = _values(path.with_name("train.parquet"), varied)
+    notes, rows_used = [], 0
+    several = "task" in frame and frame["task"].nunique() > 1
+    for part in parts:
+        own = _rows_of(frame, part["setting"])
+        rows_used += len(own)
+        for task, rows in own.groupby("task") if several else [(None, own)]:
+            source = copy.deepcopy(part)
+            if task is not None:
+                source["task"] = f"{config['task']}{OF_TASK}{task}"
+            if not source["setting"]:
+                del source["setting"]
+            name = label(source)
+            if rows.empty or rows["step"].max() == 0:
+                notes.append(f"{name} on {source['task']} has no evaluation after step 0, and is left out.")
+                continue
+            source["seeds"] = sorted(map(int, rows["seed"].unique()))
+            mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
+            mean.columns = ["seed", "step", "episodes", "return"]
+            frames.append(mean.assign(task=source["task"], algorithm=name))
+            sources.append(source)
+            if not several and len(wide := _rows_of(train, part["setting"])):  # values are means over all tasks
+                wide = wide[["seed", "step", "predicted", "observed"]]
+                values.append(wide.assign(task=source["task"], algorithm=name))
+    if rows_used < len(frame):
+        raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
+    return notes
+
+
+def _part(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:
+    """The configuration of one setting, as if a process had trained it alone."""
+    part = {**config, "setting": setting, "diverged": []}
+    diverged = config.get("diverged", [])
+    if isinstance(diverged, dict):  # as runs had it before hyperparameters could vary
+        diverged = [{"seed": int(seed), "step": step} for seed, step in diverged.items()]
+    for row in diverged:
+        if all(row[name] == value for name, value in setting.items()):
+            part["diverged"].append({"seed": row["seed"], "step": row["step"]})
+    for key in ("identity", "args"):
+        if key in config:
+            part[key] = {name: value for name, value in config[key].items() if name != "vary"} | setting
+    return part
+
+
+def _rows_of(frame: pd.DataFrame, setting: dict[str, float]) -> pd.DataFrame:
+    """The rows of one setting."""
+    for name, value in setting.items() if len(frame) else ():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def _values(path: Path, varied: list[str]) -> pd.DataFrame:
+    """Predicted and observed values of a run: seed, the varied hyperparameters, step, predicted, observed."""
+    if not path.exists():
+        return pd.DataFrame()
+    train = read_table(path)
+    train = train[train["metric"].isin(["value_predicted", "value_observed"])]
+    if train.empty:
+        return pd.DataFrame()
+    wide = train.pivot(index=["seed", *varied, "step"], columns="metric", values="value")
+    wide = wide.reindex(columns=["value_predicted", "value_observed"]).dropna().reset_index()
+    wide.columns = ["seed", *varied, "step", "predicted", "observed"]
+    return wide
 
 
 def _stored(
     folder: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]
 ) -> None:
-    """Adds what a report stored."""
+    """Adds the scores and sources that a report stored."""
     try:
         frame = pd.read_csv(folder / "scores.csv", float_precision="round_trip")
         if "episode" in frame:
@@ -180,6 +287,9 @@ def _stored(
             values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
         for config in _json(folder / "sources.json"):
             config.setdefault("task", config["env_id"])
+            if isinstance(config.get("diverged", {}), dict):
+                config = _part(config, {})
+                del config["setting"]
             own = frame[(frame["task"] == config["task"]) & (frame["algorithm"] == label(config))]
             sources.append({**config, "seeds": sorted(map(int, own["seed"].unique()))})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -199,23 +309,23 @@ def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
 
 
 def protocol(config: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same for scores on a task to be compared."""
-    facts = config.get("identity") or config.get("args", {})
-    versions, found = config.get("versions", {}), config.get("facts", {})
+    """Everything that must be the same for scores on a task to be compared."""
+    arguments = config.get("identity") or config.get("args", {})
+    versions, data = config.get("versions", {}), config.get("facts", {})
     return {
-        "steps": facts.get("total_steps"),
-        "evaluation episodes": facts.get("eval_episodes"),
-        "steps between evaluations": facts.get("eval_every"),
+        "steps": arguments.get("total_steps"),
+        "evaluation episodes": arguments.get("eval_episodes"),
+        "steps between evaluations": arguments.get("eval_every"),
         "Gymnasium": versions.get("gymnasium"),
         "MuJoCo": versions.get("mujoco"),
-        "environment": found.get("evaluated_in"),
-        "data": found.get("dataset_digest", found.get("digest")),
+        "environment": data.get("evaluated_in"),
+        "data": data.get("dataset_digest", data.get("digest")),
     }
 
 
 def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
-    """Sentences on what differs between runs that are to be compared; raises UserError unless that is wanted."""
-    found = []
+    """Sentences on the differences between runs that are to be compared; raises UserError for any unless `mix`."""
+    differences = []
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for config in sources:
         by_task[config["task"]].append(config)
@@ -223,88 +333,102 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
         for name in protocol(configs[0]):
             groups: dict[Any, set[str]] = defaultdict(set)
             for config in configs:
-                groups[protocol(config)[name]].add(label(config))
+                groups[protocol(config)[name]].add(family_name(config))
             if len(groups) > 1:
                 parts = [f"{value} ({', '.join(sorted(names))})" for value, names in groups.items()]
-                found.append(f"{name} on {task}: {' but '.join(parts)}")
+                differences.append(f"{name} on {task}: {' but '.join(parts)}")
         same: dict[str, dict[str, Any]] = {}
         for config in configs:
-            facts = {k: v for k, v in config.get("identity", {}).items() if k not in ("seeds", "device", *_PROTOCOL)}
-            facts |= config.get("facts", {})  # such as a dataset's digest
-            first = same.setdefault(label(config), facts)
-            if differs := difference(facts, first):
-                found.append(f"{label(config)} on {task}: {differs.replace(' there', '').replace(' here', '')}")
-    if found and not mix:
+            known = ("seeds", "device", "vary", "total_steps", "eval_episodes", "eval_every")
+            rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
+            rest |= config.get("facts", {})  # such as a dataset's digest
+            first = same.setdefault(label(config), rest)
+            if differs := difference(rest, first):
+                differences.append(f"{label(config)} on {task}: {differs.replace(' there', '').replace(' here', '')}")
+    if differences and not mix:
         raise UserError(
-            f"runs that are to be compared differ in {'; '.join(found)}. Report them apart, or pass --mix to have them "
-            "in one report that says so"
+            f"runs that are to be compared differ in {'; '.join(differences)}. Report them apart, or pass --mix to "
+            "have them in one report that says so"
         )
-    return [f"Differs between runs: {what}." for what in found]
+    return [f"Differs between runs: {sentence}." for sentence in differences]
 
 
-_PROTOCOL = ("total_steps", "eval_episodes", "eval_every")
-
-
-def _diverged(found: Scores) -> dict[tuple[str, str, int], int]:
+def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:
     """The step at which each diverged seed was noticed, by task, algorithm and seed."""
     return {
-        (config["task"], label(config), int(seed)): step
-        for config in found.sources
-        for seed, step in config.get("diverged", {}).items()
+        (config["task"], label(config), row["seed"]): row["step"]
+        for config in scores.sources
+        for row in config["diverged"]
     }
 
 
-def _without_numbers(found: Scores) -> None:
-    """A seed whose return is not a finite number has diverged there."""
-    table = found.table
+def _without_numbers(scores: Scores) -> None:
+    """Marks a seed as diverged from the first step on at which its return is not a finite number."""
+    table = scores.table
     for row in table[~np.isfinite(table["return"])].sort_values("step", ascending=False).itertuples():
-        for config in found.sources:
+        for config in scores.sources:
             if (config["task"], label(config)) == (row.task, row.algorithm) and row.seed in config["seeds"]:
-                config["diverged"] = config.get("diverged", {}) | {str(row.seed): int(row.step)}
+                others = [other for other in config["diverged"] if other["seed"] != row.seed]
+                config["diverged"] = [*others, {"seed": int(row.seed), "step": int(row.step)}]  # type: ignore[arg-type]
         own = (table["task"] == row.task) & (table["algorithm"] == row.algorithm) & (table["seed"] == row.seed)
         table = table[~(own & (table["step"] >= row.step))]
-    found.table = table
+    scores.table = table
 
 
-def _cut(found: Scores) -> None:
-    """Cuts every task at the last step that all its runs have reached, and gives diverged seeds the return they had."""
+def _cut(scores: Scores) -> None:
+    """Cuts every task at the last step that all its runs have reached; diverged seeds keep the return that they had."""
     parts = []
-    diverged = _diverged(found)
-    for task, frame in found.table.groupby("task", sort=True):
+    diverged = _diverged(scores)
+    for task, frame in scores.table.groupby("task", sort=True):
         last = frame.groupby(["algorithm", "seed"])["step"].max()
         alive = last[[(task, *key) not in diverged for key in last.index]]
         end = int(alive.min()) if len(alive) else int(last.max())
-        wanted = max(protocol(config)["steps"] or 0 for config in found.sources if config["task"] == task)
+        wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
         if len(alive) and end < wanted:
-            names = ", ".join(f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end)
-            found.notes.append(
-                f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; there stands "
-                f"{names}."
+            shortest = [f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end]
+            names = ", ".join(shortest[:6]) + (f" and {len(shortest) - 6} more" if len(shortest) > 6 else "")
+            scores.notes.append(
+                f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; the shortest "
+                f"{'is' if len(shortest) == 1 else 'are'} {names}."
             )
         parts.append(frame[frame["step"] <= end])
         steps = np.unique([*frame["step"], end])
+        fates: dict[tuple[str, bool], list[tuple[int, int]]] = defaultdict(list)  # name, evaluated -> seed, step
         for (where, name, seed), noticed in sorted(diverged.items()):
             if where != task:
                 continue
             own = frame[(frame["algorithm"] == name) & (frame["seed"] == seed)].sort_values("step")
-            fate = "was never evaluated, and is left out"
             if len(own):
-                more = [step for step in steps if own["step"].max() < step <= end]
-                parts += [pd.concat([own.tail(1)] * len(more)).assign(step=more)] if more else []
-                fate = "counts with the return of its last evaluation"
-            found.notes.append(f"Seed {seed} of {name} on {task} diverged before step {noticed:,} and {fate}.")
-    found.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
-    values = found.values[found.values["step"] <= found.values["task"].map(found.table.groupby("task")["step"].max())]
+                later = [step for step in steps if own["step"].max() < step <= end]
+                parts += [pd.concat([own.tail(1)] * len(later)).assign(step=later)] if later else []
+            fates[name, len(own) > 0].append((seed, noticed))
+        for (name, evaluated), seeds in fates.items():
+            scores.notes.append(_fate(name, task, seeds, evaluated))
+    scores.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+    values = scores.values[
+        scores.values["step"] <= scores.values["task"].map(scores.table.groupby("task")["step"].max())
+    ]
     lost = [key in diverged for key in zip(values["task"], values["algorithm"], values["seed"], strict=True)]
     values = values[~np.array(lost, bool)]
-    found.values = values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+    scores.values = values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+
+
+def _fate(name: str, task: str, seeds: list[tuple[int, int]], evaluated: bool) -> str:
+    """A sentence on the seeds of an algorithm that diverged on a task: (seed, step at which that was noticed)."""
+    numbers = ", ".join(str(seed) for seed, _ in seeds)
+    steps = ", ".join(f"{step:,}" for _, step in seeds)
+    if len(seeds) == 1:
+        fate = "counts with the return of its last evaluation" if evaluated else "was never evaluated, and is left out"
+        return f"Seed {numbers} of {name} on {task} diverged before step {steps} and {fate}."
+    fate = "count with the returns of their last evaluations" if evaluated else "were never evaluated, and are left out"
+    return f"Seeds {numbers} of {name} on {task} diverged before steps {steps} and {fate}."
 
 
 def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
-    """Each seed's score by each definition: task, algorithm, seed, last, mean, max, best.
+    """The score of each seed by each definition: task, algorithm, seed, last, mean, max, best.
 
-    The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; where an algorithm has none
-    there, its last one. Best is over all evaluations.
+    The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; an algorithm that has none
+    there is scored by its last one. Best is over all evaluations.
     """
     end = table.groupby("task")["step"].transform("max")
     last = table.groupby(["task", "algorithm"])["step"].transform("max")
@@ -316,17 +440,23 @@ def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
 
 
 def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series:
-    """Returns as (return - low) / (high - low) of the task's references; as they are without references."""
+    """(return - low) / (high - low) by the references of the task; without references the returns as they are."""
     if references is None:
         return table["return"]
-    low, high = (table["task"].map(references.set_index("task")[name]) for name in ("low", "high"))
+    tasks = table["task"].map({task: reference_of(task, references) for task in table["task"].unique()})
+    low, high = (tasks.map(references.set_index("task")[name]) for name in ("low", "high"))
     if low.isna().any():
         raise UserError(f"--references: there is no row for {table['task'][low.isna()].iloc[0]}")
     return (table["return"] - low) / (high - low)
 
 
+def reference_of(task: str, references: pd.DataFrame) -> str:
+    """The row of the references for a task; a task of an environment with several may have that of the environment."""
+    return task if task in set(references["task"]) else task.partition(OF_TASK)[0]
+
+
 def matrices(scores: pd.DataFrame, column: str) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
-    """Scores [N, M] of each algorithm on the tasks that all have in common; these tasks; notes on what is left out."""
+    """Scores [N, M] of each algorithm on the tasks that all have in common; these tasks; notes on tasks left out."""
     notes = []
     counts = scores.groupby(["algorithm", "task"])["seed"].nunique().unstack()
     tasks = list(counts.columns[counts.notna().all()])
@@ -334,13 +464,13 @@ def matrices(scores: pd.DataFrame, column: str) -> tuple[dict[str, np.ndarray], 
         return {}, [], ["There is no task that all algorithms have in common, and so there are no aggregates."]
     if left := [task for task in counts.columns if task not in tasks]:
         notes.append(f"Aggregates are over the tasks that all algorithms have in common, without {', '.join(left)}.")
-    found = {}
+    scores_of = {}
     for name, frame in scores.groupby("algorithm"):
         wide = {task: rows.sort_values("seed")[column].to_numpy() for task, rows in frame.groupby("task")}
         least = min(len(wide[task]) for task in tasks)
         if any(len(wide[task]) > least for task in tasks):
             notes.append(
-                f"{name} has more seeds on some tasks than on others; aggregates are of the {least} lowest of each."
+                f"{name} has more seeds on some tasks than on others; aggregates use the {least} lowest seeds of each."
             )
-        found[str(name)] = np.stack([wide[task][:least] for task in tasks], 1)
-    return found, tasks, notes
+        scores_of[str(name)] = np.stack([wide[task][:least] for task in tasks], 1)
+    return scores_of, tasks, notes

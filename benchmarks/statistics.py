@@ -1,11 +1,11 @@
-"""Interval estimates for scores of several runs on several tasks: rliable's statistics, with a bootstrap of our own.
+"""Interval estimates for scores of several runs on several tasks: rliable's statistics with this module's bootstrap.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264). Point
-estimates are rliable's. Its bootstrap calls a Python function per replication and ignores the random state that it is
-given; this one resamples the runs of each task in the same way, for all replications at once, from a fixed seed. Tests
-hold the two together.
+estimates are rliable's. Its bootstrap calls a Python function for each replication and ignores the random state that it
+is given; this one resamples the runs of each task in the same way, but does all replications at once and from a fixed
+seed. Tests compare the two.
 
-Scores are [N, M], N runs on each of M tasks, normalised so that 0 and 1 mean the same on all tasks.
+Scores are [N, M] for N runs on each of M tasks, normalised so that 0 and 1 mean the same on all tasks.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ CHUNK = 4_000_000  # numbers that are resampled at a time
 
 
 def middle_half(x: np.ndarray) -> np.ndarray:
-    """Mean of the middle half along the last axis, as scipy's trim_mean has it, several times faster."""
+    """Mean of the middle half along the last axis: scipy's trim_mean, several times faster."""
     cut = int(0.25 * x.shape[-1])
     return np.sort(x, -1)[..., cut : x.shape[-1] - cut].mean(-1)
 
@@ -41,9 +41,9 @@ BATCHED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def bootstrap(
     scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], replications: int = REPLICATIONS
 ) -> np.ndarray:
-    """Values of a statistic over stratified resamples, the runs of every task with replacement.
+    """Values of a statistic over resamples in which the runs of each task are drawn with replacement.
 
-    scores [N, M, ...]; the statistic maps [B, N, M, ...] to [B, ...]. A run's further axes stay together.
+    scores [N, M, ...]; the statistic maps [B, N, M, ...] to [B, ...]. The further axes of a run stay together.
     """
     rng = np.random.default_rng(0)
     n, m = scores.shape[:2]
@@ -59,7 +59,7 @@ def interval(values: np.ndarray) -> np.ndarray:
 
 
 def aggregates(scores: np.ndarray, replications: int = REPLICATIONS) -> dict[str, tuple[float, float, float]]:
-    """Point estimate, low and high end of the 95% interval of IQM, median, mean and optimality gap."""
+    """IQM, median, mean and optimality gap: point estimate, low and high end of the 95% interval of each."""
     names = list(BATCHED)
     values = bootstrap(scores, lambda x: np.stack([BATCHED[name](x) for name in names], 1), replications)
     low, high = interval(values)
@@ -93,10 +93,10 @@ def iqm_curve(scores: np.ndarray, replications: int = REPLICATIONS) -> tuple[np.
 
 
 def improvement(x: np.ndarray, y: np.ndarray, replications: int = REPLICATIONS) -> tuple[float, float, float]:
-    """Probability that a run of X beats one of Y on a task chosen at random, ties counting half, and its 95% interval.
+    """Probability that a run of x beats a run of y on a task chosen at random, and its 95% interval; ties count half.
 
-    x [N, M] and y [K, M] are resampled independently. A resample is a count for each run, so that comparing all pairs
-    of runs once is enough.
+    x [N, M] and y [K, M] are resampled independently. A resample is a count for each run, so that all pairs of runs are
+    compared only once.
     """
     wins = (x.T[:, :, None] > y.T[:, None, :]) + 0.5 * (x.T[:, :, None] == y.T[:, None, :])  # [M, N, K]
     rng = np.random.default_rng(0)

@@ -21,6 +21,9 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
     script = "sac"                  # a script of single_file/, or the path of a file
     flags = { critic_lr = 1e-4 }
     tasks.Hopper-v5 = { discount = 0.999 }      # flags for one task only
+    [algorithms.sac_grid]
+    script = "sac"
+    vary = { critic_lr = [1e-4, 1e-3], tau = [0.005, 0.01] }    # every combination trains with every seed
 """
 
 import difflib
@@ -36,8 +39,8 @@ import pandas as pd
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
+from algos.cli import RunArgs, parse_seeds, settings
 from algos.errors import UserError
-from algos.cli import RunArgs, parse_seeds
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
 
@@ -45,21 +48,24 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 Score = Literal["last", "mean", "max", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
-# what a suite says elsewhere, or what is the sweep's to choose
+# Flags that a suite has other keys for, or that the sweep chooses.
 TAKEN = (
-    "seeds", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
+    "seeds", "vary", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
     "resume", "quiet", "checkpoint_every",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One algorithm of a suite: its name, its script, and the script's arguments on each task."""
+    """One algorithm of a suite: its name, its script, and the script's arguments on each task.
+
+    `args` has the arguments of each task as an object, `flags` the same arguments as words of a command line.
+    """
 
     name: str
     script: Path
     args: dict[str, RunArgs]
-    flags: dict[str, list[str]]  # the same, as words of a command line
+    flags: dict[str, list[str]]
 
     @property
     def algorithm(self) -> str:
@@ -87,18 +93,18 @@ class Suite:
 
 
 def find(name: str) -> Path:
-    """The file of a suite that is given by its name or its path."""
+    """The file of a suite, from the suite's name or path."""
     shipped = {path.stem: path for path in sorted((HERE / "suites").glob("*.toml"))}
     path = shipped.get(name, Path(name))
     if not path.is_file():
         close = difflib.get_close_matches(name, shipped, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"there is no suite {name!r}: shipped are {', '.join(shipped)}; or give a file{hint}")
+        raise UserError(f"there is no suite {name!r}: give the path of a file, or one of {', '.join(shipped)}{hint}")
     return path
 
 
 def read(path: Path) -> Suite:
-    """Reads and checks a suite; raises UserError naming the file and the key for the first thing that is wrong."""
+    """Reads and checks a suite; raises UserError, naming file and key, for the first thing that is wrong."""
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -117,18 +123,18 @@ def read(path: Path) -> Suite:
             raise UserError(f"{path}: {key} is missing")
     for key in ("tasks", "algorithms"):
         if not table[key]:
-            raise UserError(f"{path}: {key} names none")
+            raise UserError(f"{path}: {key} names no {key.removesuffix('s')}")
     if table["total_steps"] < 1:
         raise UserError(f"{path}: total_steps must be at least 1, got {table['total_steps']}")
     for number, task in enumerate(table["tasks"]):
         if task in table["tasks"][:number]:
-            raise UserError(f"{path}: tasks[{number}]: {task} is there twice")
+            raise UserError(f"{path}: tasks[{number}]: {task} occurs twice")
     seeds = table["seeds"]
     try:
         seeds = parse_seeds(tuple(seeds.split()) if isinstance(seeds, str) else tuple(map(str, seeds)))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
-    # a file is looked for from here, while jobs run elsewhere
+    # a relative path is one of this working directory, and jobs run in another
     table["tasks"] = [str(Path(task).resolve()) if Path(task).is_file() else task for task in table["tasks"]]
     suite = Suite(
         path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
@@ -154,7 +160,10 @@ def read(path: Path) -> Suite:
 
 
 def read_references(path: Path) -> pd.DataFrame:
-    """The scores that are 0 and 1 after normalisation: task, low, high, source; shipped tables have datasets' too."""
+    """The returns that become 0 and 1 by normalisation: task, low, high, source.
+
+    The tables of this repository also get rows for datasets.
+    """
     frame = _csv(path, ["task", "low", "high", "source"])
     if path.resolve() == HERE / "references" / "d4rl.csv":
         frame = pd.concat([frame, pd.DataFrame(d4rl_references())], ignore_index=True)
@@ -167,14 +176,14 @@ def read_references(path: Path) -> pd.DataFrame:
         frame = pd.concat([frame, *recipes], ignore_index=True)
     wrong = frame[~(frame["low"] < frame["high"])]
     if len(wrong):
-        raise UserError(f"{path}: low must be below high, but is not for {wrong['task'].iloc[0]}")
+        raise UserError(f"{path}: low is not below high for {wrong['task'].iloc[0]}")
     if frame["task"].duplicated().any():
-        raise UserError(f"{path}: {frame['task'][frame['task'].duplicated()].iloc[0]} is there twice")
+        raise UserError(f"{path}: {frame['task'][frame['task'].duplicated()].iloc[0]} occurs twice")
     return frame
 
 
 def d4rl_references() -> Iterator[dict[str, Any]]:
-    """D4RL's reference scores of its own datasets, and of those that recipes make like them."""
+    """D4RL's reference scores for its own datasets and for the datasets that recipes make like them."""
     for task in d4rl.tasks().values():
         if task.low is not None:
             row = {"task": f"d4rl/{task.name}", "low": task.low, "high": task.high, "source": f"D4RL {task.family}"}
@@ -210,14 +219,17 @@ def _table(path: Path, folder: str, name: str) -> Path:
     if (path.parent / name).is_file():
         return path.parent / name
     names = ", ".join(sorted(p.stem for p in (HERE / folder).glob("*.csv")))
-    raise UserError(f"{path}: {folder}: there is no table {name!r}; shipped are {names}, or give the path of a CSV")
+    raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}")
 
 
 def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any]) -> Entry:
     path, where = suite.path, f"algorithms.{name}"
     if not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
-        raise UserError(f"{path}: {where}: the name becomes a folder's and cannot have such characters")
-    types = {"script": str, "flags": dict[str, Any], "tasks": dict[str, dict[str, Any]]}
+        raise UserError(f"{path}: {where}: a folder gets this name, and cannot have such characters")
+    types = {
+        "script": str, "flags": dict[str, Any], "tasks": dict[str, dict[str, Any]],
+        "vary": dict[str, list[int | float]],
+    }  # fmt: skip
     _known(path, table, types, f"{where}.")
     for key, value in table.items():
         _typed(path, f"{where}.{key}", value, types[key])
@@ -226,24 +238,54 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
             raise UserError(f"{path}: {where}.tasks: {task} is not among the suite's tasks")
     script = _script(path, where, table.get("script", name), "script" in table)
     args_type = load_args(script)
+    vary = _vary(path, f"{where}.vary", script, args_type, table["vary"]) if "vary" in table else ()
     args, words = {}, {}
     for task in suite.tasks:
-        own, here = table.get("flags", {}), table.get("tasks", {}).get(task, {})
-        sources = {"flags": common, f"{where}.flags": own, f"{where}.tasks.{task}": here}
+        sources = {
+            "flags": common,
+            f"{where}.flags": table.get("flags", {}),
+            f"{where}.tasks.{task}": table.get("tasks", {}).get(task, {}),
+        }
         flags: dict[str, Any] = {}
         for key, values in sources.items():
             for flag, value in values.items():
                 flags[flag] = _flag(path, f"{key}.{flag}", script, args_type, flag, value)
+                if flag in table.get("vary", {}):
+                    raise UserError(f"{path}: {where}.vary.{flag}: {key}.{flag} sets it too: keep one of them")
         protocol = {name: getattr(suite, name) for name in ("total_steps", "eval_every", "eval_episodes")}
+        protocol |= {"vary": vary} if vary else {}
         which: dict[str, Any] = {args_type.TASK: task}
         try:
             args[task] = args_type(**which, **protocol, **flags)
             check(args[task])
+            settings(args[task])
             args[task].check_task()
         except UserError as error:
             raise UserError(f"{path}: {where} on {task}: {error}") from None
         words[task] = [word for flag, value in {**protocol, **flags}.items() for word in as_words(flag, value)]
     return Entry(name, script, args, words)
+
+
+def _vary(path: Path, where: str, script: Path, args_type: type[RunArgs], table: dict[str, Any]) -> tuple[str, ...]:
+    """The words of --vary for a table of hyperparameters and their values, each of which is checked."""
+    if not table:
+        raise UserError(f"{path}: {where} names no hyperparameter")
+    words = []
+    for name, values in table.items():
+        key = f"{where}.{name}"
+        _check_flag(path, key, script, args_type, name)
+        if not values:
+            raise UserError(f"{path}: {key} has no value")
+        if any(isinstance(value, bool) for value in values):
+            raise UserError(f"{path}: {key} takes numbers, got {values!r}")
+        if repeated := [value for number, value in enumerate(values) if value in values[:number]]:
+            raise UserError(f"{path}: {key} has {repeated[0]} twice")
+        words.append(f"{name}={','.join(map(str, values))}")
+        try:
+            settings(args_type(vary=(words[-1],)))
+        except UserError as error:
+            raise UserError(f"{path}: {key}: {error}") from None
+    return tuple(words)
 
 
 def _script(path: Path, where: str, name: str, given: bool) -> Path:
@@ -264,27 +306,32 @@ def load_args(script: Path) -> type[RunArgs]:
     spec = importlib.util.spec_from_file_location(name, script)
     assert spec and spec.loader
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(script.parent))  # as when the script is run
+    sys.path.insert(0, str(script.parent))  # as Python does for a script that it runs
     try:
         spec.loader.exec_module(module)
         if not issubclass(module.Args, RunArgs):
             raise TypeError("its Args are not RunArgs")
         return module.Args
     except (Exception, SystemExit) as error:
-        raise UserError(f"{script} is no script of this kind: {type(error).__name__}: {error}") from None
+        raise UserError(f"{script} cannot be loaded as a script: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(str(script.parent))
 
 
-def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str, value: Any) -> Any:
-    """A flag's value as the script's arguments hold it."""
+def _check_flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str) -> None:
+    """Raises UserError if a script has no such flag, or if a suite may not set it."""
     if flag in (*TAKEN, args_type.TASK):
-        raise UserError(f"{path}: {key}: {flag} is not set by flags: it has its own key, or is chosen by the sweep")
+        raise UserError(f"{path}: {key}: {flag} is not set by flags: it has its own key, or the sweep chooses it")
     names = [f.name for f in fields(args_type)]
     if flag not in names:
         close = difflib.get_close_matches(flag, names, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"{path}: {key}: {script.stem} has no flag {flag!r}{hint}")
+
+
+def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str, value: Any) -> Any:
+    """A flag's value as the script's arguments hold it."""
+    _check_flag(path, key, script, args_type, flag)
     kind = get_type_hints(args_type)[flag]
     value = tuple(value) if isinstance(value, list) else value
     _typed(path, key, value, kind)

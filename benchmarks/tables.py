@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-Cell = tuple[str, float | str]  # what is shown, and what it sorts by
+Cell = tuple[str, float | str]  # the text, and the key that it sorts by
 
 
 @dataclass
@@ -30,7 +30,7 @@ def word(text: Any) -> Cell:
 
 
 def number(value: float, digits: int | None = None) -> Cell:
-    """From 100 up one decimal, below two, or as many as are asked for."""
+    """A number with one decimal from 100 up and with two below, or with `digits` decimals."""
     if not np.isfinite(value):
         return "–", -np.inf
     return f"{value:,.{(1 if abs(value) >= 100 else 2) if digits is None else digits}f}", float(value)

@@ -1,25 +1,33 @@
-"""How fast: environments and scripts, as ratios against peers that are measured in the same run, alternating.
+"""Measures the speed of environments and scripts, and compares it with other libraries in the same run, alternating.
 
     python -m benchmarks.throughput          scripts: sac.py against SAC of Stable-Baselines3 and SBX; dsac_t.py
     python -m benchmarks.throughput envs     batched MuJoCo against gymnasium.make_vec(..., "sync")
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
+    python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
-Prints a table and writes JSON. Every figure is steps per second of the whole loop (acting, environment, replay, update,
-logging), after a warm-up; a ratio is the median over rounds of the two figures of one round. A peer that is not
-installed is left out and said so. `seconds to step …` shows what compilation costs at the start. On a CPU, scripts
-are measured for one seed and for four, offline ones five, on CUDA for one and for sixteen. Of streams, `cost` is the
-time of a run-step over the least of all with 8 or more seeds, and `late / early` the rate of the last third of the
-steps over the first's.
-Of offline scripts, steps are updates with batches of 256 of random data of HalfCheetah's sizes, and `ratio to CORL` is
-to 103 updates/s, what CORL's iql.py did in PyTorch on two cores of this kind. `sampling alone` is drawing minibatches
-of four million transitions, and `share of iql` its part of an update of iql.py for one seed.
+It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
+update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round. If a peer
+is not installed, a line says so and it is left out. `seconds to step …` shows what compilation costs at the start. On a
+CPU, scripts are measured for one seed and for four, and offline scripts for one and for five; on CUDA both are measured
+for one and for sixteen.
+
+With `--beside N`, each figure is measured a second time while N other processes compute without a pause. `kept` is that
+figure divided by the one without them.
+
+In the table of streams, `cost` is the time of a run-step divided by the shortest of all with 8 or more seeds, and
+`late / early` is the rate in the last third of the steps divided by the rate in the first.
+
+In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes. `ratio
+to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
+draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py for one seed.
 
     python -m benchmarks.throughput tables --out results/throughput
 
-writes the stored JSON of both as Markdown.
+writes all stored JSON as Markdown.
 """
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -30,7 +38,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,8 +53,8 @@ import torch
 import tyro
 
 from algos.data import Dataset
-from algos.random import Random
 from algos.device import choose_device, device_name
+from algos.random import Random
 from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of
 from envs import make_vec
@@ -59,9 +69,11 @@ CORL = 103  # updates per second of CORL's iql.py, measured once with two thread
 @dataclass
 class Args:
     what: Annotated[Literal["scripts", "envs", "streams", "offline", "tables"], tyro.conf.Positional] = "scripts"
-    """what to measure, or tables: write what is stored as Markdown"""
+    """the measurement; `tables` writes the stored ones as Markdown"""
     rounds: int = 3
-    """times that every figure is measured, in turns"""
+    """every figure is measured this many times, in turns"""
+    beside: int = 0
+    """measure again while this many other processes compute without a pause (scripts)"""
     stream_seeds: tuple[int, ...] = (1, 8, 16, 32, 64)
     """numbers of seeds (streams)"""
     num_envs: int = 16
@@ -70,16 +82,33 @@ class Args:
     """tasks (envs)"""
     env_id: str = "HalfCheetah-v5"
     """task (scripts, streams)"""
-    threads: int = 2
-    """CPU threads of torch (scripts, streams, offline)"""
+    threads: int = 0
+    """CPU threads of torch (scripts, streams, offline); 0: the default of each script and library"""
     steps: int = 3_000
-    """environment steps, or updates, that are timed (scripts, streams, offline)"""
+    """number of environment steps or updates that are timed (scripts, streams, offline)"""
     device: str = "auto"
-    """where scripts train: cpu, cuda or auto"""
+    """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
     """measure the other libraries too (scripts, offline, on a CPU)"""
     out: Path = Path("runs/throughput")
-    """the JSON goes to OUT/<what>.json"""
+    """the JSON goes to OUT/<measurement>.json"""
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keeps this many other processes computing."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def thread_variables(args: Args) -> dict[str, str]:
+    """Environment variables of a process that is measured: none where it chooses its threads itself."""
+    return {"OMP_NUM_THREADS": str(args.threads)} if args.threads else {}
 
 
 def env_rate(env: gym.vector.VectorEnv, seconds: float) -> float:
@@ -117,7 +146,7 @@ def physics_share(env: gym.vector.VectorEnv) -> float:
 
 
 def measure_envs(args: Args) -> list[dict[str, Any]]:
-    """Ratios, and what they could be at most: all cores at physics all the time, and nothing else taking any."""
+    """Ratios, and their ceiling: all cores compute physics all the time, and nothing else takes any time."""
     rows = []
     for env_id in args.env_ids:
         with quiet_mujoco():
@@ -137,7 +166,7 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
 
 
 def script_log(script: str, args: Args, seeds: int, *flags: str, warm_up: int = WARM_UP) -> pd.Series:
-    """Seconds in the script's own log by steps of each seed. Evaluation is not counted."""
+    """The seconds of training in the script's own log, by step. Evaluation does not count."""
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
@@ -145,19 +174,19 @@ def script_log(script: str, args: Args, seeds: int, *flags: str, warm_up: int = 
             "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
-        subprocess.run(command, check=True, env=os.environ | cold | {"OMP_NUM_THREADS": str(args.threads)})
+        subprocess.run(command, check=True, env=os.environ | cold | thread_variables(args))
         log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
     return log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
 
 
 def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
-    """Steps per second of each seed, and the seconds before the clock starts: 1,000 steps and 1,000 with updates."""
+    """Steps per second of each seed, and seconds until the clock starts: 1,000 steps without and 1,000 with updates."""
     seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
     return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
 
 
 def measure_streams(args: Args) -> list[dict[str, Any]]:
-    """Streaming learners: many at once on the same threads, how long they take to start, and whether they slow down."""
+    """Speed of many streaming learners on the same threads, how long they take to start, and whether they slow down."""
     kinds: list[tuple[str, int, tuple[str, ...]]]
     kinds = [(f"stream_ac, {n} seed{'s' * (n > 1)}", n, ()) for n in args.stream_seeds]
     kinds.append(("stream_ac --no-compile, 1 seed", 1, ("--no-compile",)))
@@ -185,7 +214,7 @@ def measure_streams(args: Args) -> list[dict[str, Any]]:
 
 
 def measure_offline(args: Args) -> list[dict[str, Any]]:
-    """IQL for one seed, ours and theirs, in every round; many seeds and the other scripts once."""
+    """Measures IQL for one seed, ours and theirs, in every round, and many seeds and the other scripts once."""
     cuda = choose_device(args.device).type == "cuda"
     peers = args.peers and not cuda and importlib.util.find_spec("d3rlpy") is not None
     if args.peers and not cuda and not peers:
@@ -193,7 +222,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
     kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
     many = 16 if cuda else 5
     rates: dict[str, list[float]] = {}
-    facts: dict[str, tuple[int, float]] = {}
+    details: dict[str, tuple[int, float]] = {}  # number of seeds, seconds until the clock starts
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "random.hdf5"
         random_data(file)
@@ -204,7 +233,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
             rate = args.steps / (seconds[LOG + args.steps] - seconds[LOG])
             name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
             rates.setdefault(name, []).append(rate)
-            facts[name] = seeds, seconds[LOG]
+            details[name] = seeds, seconds[LOG]
             print(f"{name}: {rate:.0f} updates/s", flush=True)
 
         for round_number in range(args.rounds):
@@ -221,14 +250,14 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
                 measure("recoil", *kinds[0], many, "--expert-dataset", str(file), "--expert-trajectories", "10")
     rows = []
     for name, values in rates.items():
-        seeds, startup = facts.get(name, (1, math.nan))
+        seeds, startup = details.get(name, (1, math.nan))
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-updates/s"] = row["rate"] * seeds
         if name.startswith("iql") and seeds == 1:
             if peers:
                 pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
                 row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
-            if not cuda and args.threads == 2:
+            if not cuda and (args.threads or os.cpu_count()) == 2:
                 row["ratio to CORL"] = row["rate"] / CORL
         row[f"seconds to step {LOG}"] = startup
         rows.append(row)
@@ -240,11 +269,12 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
 
 
 def sampling_rate(args: Args, count: int = 4_000_000) -> float:
-    """Minibatches of 256 per second from so many transitions of HalfCheetah's sizes."""
-    torch.set_num_threads(args.threads)
+    """Minibatches of 256 per second from `count` transitions of HalfCheetah's sizes."""
+    if args.threads:
+        torch.set_num_threads(args.threads)
     device = choose_device(args.device)
     data = Dataset("random", torch.rand(count + 1, 17 + 6 + 2), torch.arange(count), 17, 6).to(device)
-    choice = Stream([0], "minibatch", (256,), "integer", device)
+    choice = Random([0], device).integers("minibatch", 256)
     rates = []
     for _ in range(args.rounds + 1):  # the first is a warm-up
         started = time.perf_counter()
@@ -270,13 +300,13 @@ def random_data(path: Path, count: int = 100_000, obs_size: int = 17, act_size: 
 def peer_rate(library: str, args: Args, *flags: str) -> float:
     command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
     command += ["--threads", str(args.threads), "--steps", str(args.steps)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(args.threads)}
+    environment = os.environ | thread_variables(args)
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
     return float(done.stdout.split()[-1])
 
 
 def measure_scripts(args: Args) -> list[dict[str, Any]]:
-    """One seed of SAC, ours and theirs, in every round; many seeds and DSAC-T once."""
+    """Measures SAC for one seed, ours and theirs, in every round, and many seeds and DSAC-T once."""
     cuda = choose_device(args.device).type == "cuda"
     peers = []
     if args.peers and not cuda:
@@ -288,38 +318,59 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
     # on CUDA, updates are compiled and captured anyway
     kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
     many = 16 if cuda else 4
-    rates: dict[str, list[float]] = {}
-    facts: dict[str, dict[str, float]] = {}
+    free: dict[str, list[float]] = {}  # rates in each round
+    beside: dict[str, list[float]] = {}  # the same beside busy processes
+    seeds_of: dict[str, int] = {}
+    startups: dict[str, float] = {}
 
-    def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int) -> None:
-        rate, startup = script_rate(script, args, seeds, *flags)
+    def measure(name: str, rate: Callable[[], float]) -> None:
+        for rates, others in ((free, 0), (beside, args.beside))[: 2 if args.beside else 1]:
+            with busy(others):
+                rates.setdefault(name, []).append(rate())
+            print(f"{name}{f', beside {others}' * (others > 0)}: {rates[name][-1]:.0f} steps/s", flush=True)
+
+    def measure_script(script: str, kind: str, flags: tuple[str, ...], seeds: int) -> None:
         name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
-        rates.setdefault(name, []).append(rate)
-        facts[name] = {"seeds": seeds, "seconds to step 2,000": startup}
-        print(f"{name}: {rate:.0f} steps/s", flush=True)
+
+        def rate() -> float:
+            steps_per_second, startup = script_rate(script, args, seeds, *flags)
+            startups[name] = min(startup, startups.get(name, math.inf))
+            return steps_per_second
+
+        seeds_of[name] = seeds
+        measure(name, rate)
 
     for round_number in range(args.rounds):
         for kind, flags in kinds:
-            measure("sac", kind, flags, 1)
+            measure_script("sac", kind, flags, 1)
         for library in peers:
-            rates.setdefault(f"{library} sac, 1 seed", []).append(peer_rate(library, args))
-            print(f"{library} sac, 1 seed: {rates[f'{library} sac, 1 seed'][-1]:.0f} steps/s", flush=True)
+            measure(f"{library} sac, 1 seed", partial(peer_rate, library, args))
         if round_number == 0:
             for kind, flags in kinds:
-                measure("sac", kind, flags, many)
-                measure("dsac_t", kind, flags, 1)
-                measure("dsac_t", kind, flags, many)
+                measure_script("sac", kind, flags, many)
+                measure_script("dsac_t", kind, flags, 1)
+                measure_script("dsac_t", kind, flags, many)
     rows = []
-    for name, values in rates.items():
-        rate = statistics.median(values)
-        row: dict[str, Any] = {"name": name, "rate": rate, "run-steps/s": rate * facts.get(name, {}).get("seeds", 1)}
-        if name.startswith("sac") and name.endswith(" 1 seed"):
-            for library in peers:
-                pairs = zip(values, rates[f"{library} sac, 1 seed"], strict=True)
-                row[f"ratio to {library}"] = statistics.median(ours / theirs for ours, theirs in pairs)
-        row["seconds to step 2,000"] = facts.get(name, {}).get("seconds to step 2,000", math.nan)
+    for name in free:
+        rate = statistics.median(free[name])
+        row: dict[str, Any] = {"name": name, "rate": rate, "run-steps/s": rate * seeds_of.get(name, 1)}
+        ours = name.startswith("sac") and name.endswith(" 1 seed")
+        if args.beside:
+            row[f"beside {args.beside}"] = statistics.median(beside[name])
+            row["kept"] = median_ratio(beside[name], free[name])
+        for library in peers if ours else []:
+            row[f"ratio to {library}"] = median_ratio(free[name], free[f"{library} sac, 1 seed"])
+            if args.beside:
+                theirs = beside[f"{library} sac, 1 seed"]
+                row[f"ratio to {library}, beside {args.beside}"] = median_ratio(beside[name], theirs)
+        row["seconds to step 2,000"] = startups.get(name, math.nan)
         rows.append(row)
     return rows
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios of each round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def write_tables(folder: Path) -> None:
@@ -328,8 +379,8 @@ def write_tables(folder: Path) -> None:
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
-        facts = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
-        parts.append(f"`{record['command']}` ({facts}):\n\n{table_of(table).markdown()}")
+        origin = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
+        parts.append(f"`{record['command']}` ({origin}):\n\n{table_of(table).markdown()}")
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
@@ -342,11 +393,11 @@ def main(args: Args) -> None:
         args.what
     ](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
-    fine = ("ratio", "physics", "late", "cost")
+    fine = ("ratio", "physics", "late", "cost", "kept")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.what != "envs":
+    if args.what != "envs" and args.threads:
         torch.set_num_threads(args.threads)  # as in the scripts, for the device's name
     device = torch.device("cpu") if args.what == "envs" else choose_device(args.device)
     record = {

@@ -7,8 +7,8 @@ former is a surrogate of the true conjugate, which is -1 below d = -2: where V i
 ever harder, so that this loss depends on the scale of rewards. With reverse KL the method is XQL (xql.py).
 
 It differs from IQL in three more things: V has layer normalisation, critics learn by a Huber loss (delta 20; its half
-replaces IQL's 1), and a batch has 1,024 transitions. The official options for noisy and random actions, which are off by
-default, are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
+replaces IQL's 1), and a batch has 1,024 transitions. The official options for noisy and random actions, off by default,
+are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
 term that holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates
 with batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is worst for both divergences and 0.7 worse
 than 0.8 and 0.9 for total variation; between 0.8 and 0.9 it leaves the choice open, for chi-square from 0.7 on. Values

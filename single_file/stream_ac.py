@@ -142,7 +142,7 @@ class StreamAC(Agent):
         return {name: metric.detach() for name, metric in metrics.items()}
 
     def update(self, step: Step, noise: Tensor) -> dict[str, Tensor]:
-        """Learns from the outcome of the last action, begins the next episodes, and draws the next action by `noise`."""
+        """Learns from the outcome of the last action, begins the next episodes, and draws the next action."""
         metrics = self.learn(step.reward, step.next_obs, step.done)
         if step.obs is not None and step.begun is not None:
             self.start(step.obs, step.begun)

@@ -6,9 +6,9 @@ beta) under the data's actions. (Q - V) / beta is clipped from above, where it t
 paper clips both sides. The loss is divided by exp of the greatest of these numbers in the batch, at least exp(-1).
 
 It differs from IQL in two more things: V has layer normalisation, and critics learn by a Huber loss (delta 20; its half
-replaces IQL's 1). Beta, clip, batch size and more are by default those of the official scripts for each D4RL dataset, else
-those of its domain; `--consistent` takes the latter always. The paper's scores are of the best evaluation, here it is
-the last. The official gradient penalty, which is off there and penalises one critic twice, is left out.
+replaces IQL's 1). Beta, clip, batch size and more are by default those of the official scripts for each D4RL dataset,
+else those of its domain; `--consistent` takes the latter always. The paper's scores are of the best evaluation, here it
+is the last. The official gradient penalty, which is off there and penalises one critic twice, is left out.
 
     python single_file/xql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 

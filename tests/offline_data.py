@@ -1,8 +1,8 @@
 """Tiny datasets, agents on them, and the implicit methods written once more, for one run, in torch's own parts."""
 
-import importlib
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from fakes import FakeRun
+from scripts import agent_type, module_of
 from torch import Tensor, nn
 
 from algos.data import Dataset
-from algos.optim import Adam
+from algos.optim import Adam, cosine
+from algos.random import Random
+from algos.replay import Batch
 
 BATCH = 8
-
-
-def made_of(obs, action, reward, next_obs, terminated, name: str = "tiny") -> Dataset:
-    """A dataset of transitions that do not follow each other: arrays [N, ...]."""
-    rows = np.zeros((2 * len(obs), obs.shape[1] + action.shape[1] + 2))
-    rows[::2] = np.concatenate([obs, action, np.stack([reward, terminated], 1)], 1)
-    rows[1::2, : obs.shape[1]] = next_obs
-    rows = torch.as_tensor(rows, dtype=torch.get_default_dtype())
-    return Dataset(name, rows, torch.arange(0, len(rows), 2), obs.shape[1], action.shape[1])
 
 
 def at_random(count: int = 64, obs_size: int = 3, act_size: int = 2, seed: int = 0) -> Dataset:
@@ -34,41 +27,35 @@ def at_random(count: int = 64, obs_size: int = 3, act_size: int = 2, seed: int =
     rng = np.random.default_rng(seed)
     obs, next_obs = rng.standard_normal((2, count, obs_size))
     action = rng.uniform(-1, 1, (count, act_size))
-    return made_of(obs, action, rng.standard_normal(count), next_obs, (rng.random(count) < 1 / 6) * 1.0)
+    return Dataset.of(obs, action, rng.standard_normal(count), next_obs, rng.random(count) < 1 / 6)
 
 
-def agent_of(script: str, data: Dataset, *more: Dataset, seeds: tuple[int, ...] = (0, 1), **overrides: Any) -> Any:
-    """An agent of a script with its defaults, but for small networks and what `overrides` say."""
-    module = importlib.import_module(script)
-    args = module.Args(**{"batch_size": BATCH, "hidden": (8, 6), **overrides})
-    args = args.fill(getattr(module, "DEFAULTS", {}), {"decay_steps": 0})
-    kind = {"bc": "BC", "td3_bc": "TD3BC", "iql": "IQL", "xql": "XQL", "f_dvl": "FDVL", "recoil": "ReCOIL"}[script]
-    return getattr(module, kind)(args, FakeRun(seeds, data.obs_size, data.act_size), data, *more)
+def agent_of(script: str, data: Dataset | None = None, seeds: tuple[int, ...] = (0, 1), **overrides: Any) -> Any:
+    """An agent of a script for data, by default `at_random`, with small networks and what `overrides` say."""
+    args = module_of(script).Args(**{"batch_size": BATCH, "hidden": (8, 6), **overrides})
+    return agent_type(script)(args, (data or at_random()).task, seeds)
 
 
-class Stop(Exception):
-    """Ends a script's `main` before it trains."""
+def batch_of(data: Dataset, seed: int = 0, size: int = BATCH) -> Batch:
+    """A batch [2, size, ...] of random transitions."""
+    integers = torch.randint(1 << 40, (2, size), generator=torch.Generator().manual_seed(seed))
+    return data.gather(data.choose(integers))
 
 
-def filled(script: str, **given: Any) -> Any:
-    """The arguments with which a script's `main` makes its agent."""
-    module, seen = importlib.import_module(script), []
+def draws_of(agent: Any, **given: Tensor) -> Any:
+    """The first draws of an agent, in which those that are given take the place of its own."""
+    draws = agent.draws(Random(agent.seeds))()
+    return draws._replace(**given) if given else draws
 
-    def begin(args: Any, algorithm: str, *rest: Any, settings: Any = None, **more: Any) -> None:
-        assert algorithm == script
-        seen.append(settings)
-        raise Stop
 
+@contextlib.contextmanager
+def seen_data() -> Iterator[list[Dataset]]:
+    """The datasets from which a script takes its batches, in order."""
+    seen: list[Dataset] = []
+    gather = Dataset.gather
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "begin", begin)
-        patch.setattr("algos.offline.load", lambda *_: at_random())
-        with pytest.raises(Stop):
-            module.main(module.Args(**given))
-    return seen[0]
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randint(1 << 40, shape, generator=torch.Generator().manual_seed(seed))
+        patch.setattr(Dataset, "gather", lambda data, indices: seen.append(data) or gather(data, indices))
+        yield seen
 
 
 def write_hdf5(path: Path, episodes: int = 30, length: int = 10, obs_size: int = 4, act_size: int = 1, seed: int = 0):
@@ -101,7 +88,7 @@ def derivative(loss: Callable[[Tensor], Tensor], q: Tensor, value: Tensor) -> Te
 def trained_value(loss: Callable[[Tensor], Tensor], q: list[float], start: float = 0.0) -> float:
     """V that Adam finds on the mean loss of q - V."""
     samples, value = torch.tensor([q]), torch.tensor([start], requires_grad=True)
-    adam = Adam([value], lr=0.2, decay_steps=600)
+    adam = Adam([value], lr=0.2, schedule=cosine(600))
     for _ in range(600):
         adam.step([derivative(loss, samples, value.detach())])
     return value.item()
@@ -131,15 +118,17 @@ def chain_data(count: int = 20_000) -> Dataset:
     state, action = rng.integers(5, size=count), rng.uniform(-1, 1, (count, 1))
     after = np.maximum(np.where(action[:, 0] > 0, state + 1, state - 1), 0)
     end = after == 5
-    return made_of(np.eye(5)[state], action, end * 1.0, np.eye(5)[np.minimum(after, 4)], end * 1.0)
+    return Dataset.of(np.eye(5)[state], action, end, np.eye(5)[np.minimum(after, 4)], end)
 
 
 def learned_chain(script: str, updates: int = 400, **overrides: Any) -> tuple[Tensor, Tensor]:
     """Mean actions [R, 5] and values [R, 5] of a script's agent after updates on the chain."""
     settings = {"batch_size": 256, "hidden": (32,), "discount": 0.9, "lr": 5e-3, "tau": 0.05, "temperature": 10.0}
-    agent = agent_of(script, chain_data(), **settings | overrides)
+    data = chain_data()
+    agent = agent_of(script, data, **settings | overrides)
+    draws = agent.draws(Random(agent.seeds))
     for k in range(updates):
-        agent.update(drawn(2, 256, seed=k))
+        agent.update(batch_of(data, k, 256), draws())
     states = torch.eye(5).expand(2, 5, 5)
     with torch.no_grad():
         return agent.actor(states).squeeze(-1), agent.value(states)
@@ -148,31 +137,31 @@ def learned_chain(script: str, updates: int = 400, **overrides: Any) -> tuple[Te
 # -- one run, plainly --------------------------------------------------------------------------------------------------
 
 
-def layers_of(mlp: nn.Module, row: int) -> nn.Sequential:
-    """One of the networks of an MLP in torch's layers."""
+def layers_of(mlp: Any, *network: int) -> nn.Sequential:
+    """The network of a run, or of one of its members, of an MLP in torch's layers."""
 
     def linear(own: Any) -> nn.Linear:
-        layer = nn.Linear(*own.weight.shape[1:])
-        layer.weight.data.copy_(own.weight[row].T.detach())
-        layer.bias.data.copy_(own.bias[row, 0].detach())
+        layer = nn.Linear(*own.weight.shape[-2:])
+        layer.weight.data.copy_(own.weight[network].T.detach())
+        layer.bias.data.copy_(own.bias[network][0].detach())
         return layer
 
     layers: list[nn.Module] = []
     for first, *norm in mlp.hidden:
         layers.append(linear(first))
-        layers += [nn.LayerNorm(first.weight.shape[2], eps=1e-6)] if norm else []
+        layers += [nn.LayerNorm(first.weight.shape[-1], eps=1e-6)] if norm else []
         layers.append(nn.ReLU())
     return nn.Sequential(*layers, linear(mlp.out))
 
 
-def assert_same(mlp: nn.Module, row: int, layers: nn.Sequential) -> None:
-    """The network is the one in torch's layers, layer normalisation included."""
+def assert_same(mlp: Any, layers: nn.Sequential, *network: int) -> None:
+    """The network of a run, or of one of its members, is the one in torch's layers."""
     ours = [layer for block in [*mlp.hidden, [mlp.out]] for layer in block]
     theirs = [layer for layer in layers if not isinstance(layer, nn.ReLU)]
     for a, b in zip(ours, theirs, strict=True):
         weight = b.weight.T if isinstance(b, nn.Linear) else b.weight[None]
-        torch.testing.assert_close(a.weight[row], weight, atol=1e-9, rtol=0)
-        torch.testing.assert_close(a.bias[row, 0], b.bias, atol=1e-9, rtol=0)
+        torch.testing.assert_close(a.weight[network], weight, atol=1e-9, rtol=0)
+        torch.testing.assert_close(a.bias[network][0], b.bias, atol=1e-9, rtol=0)
 
 
 class Plain:
@@ -182,8 +171,8 @@ class Plain:
         self.args, self.run, self.value_loss, self.decay, self.updates = agent.args, run, value_loss, decay, 0
         self.actor, self.value = layers_of(agent.actor.net, run), layers_of(agent.value.net, run)
         self.log_std = nn.Parameter(agent.actor.log_std[run, 0].detach().clone())
-        self.critics = [layers_of(agent.critic.net, 2 * run + e) for e in range(2)]
-        self.targets = [layers_of(agent.critic.net, 2 * run + e) for e in range(2)]
+        self.critics = [layers_of(agent.critic.net, run, e) for e in range(2)]
+        self.targets = [layers_of(agent.critic.net, run, e) for e in range(2)]
         lr = agent.args.lr
         self.actor_adam = torch.optim.Adam([*self.actor.parameters(), self.log_std], lr=lr)
         self.value_adam = torch.optim.Adam(self.value.parameters(), lr=lr)
@@ -239,12 +228,12 @@ class Plain:
         self.learn_critics(lambda q: critic_error(q(obs, action), target).mean())
 
     def assert_same(self, agent: Any) -> None:
-        assert_same(agent.actor.net, self.run, self.actor)
-        assert_same(agent.value.net, self.run, self.value)
+        assert_same(agent.actor.net, self.actor, self.run)
+        assert_same(agent.value.net, self.value, self.run)
         torch.testing.assert_close(agent.actor.log_std[self.run, 0], self.log_std, atol=1e-9, rtol=0)
         for e in range(2):
-            assert_same(agent.critic.net, 2 * self.run + e, self.critics[e])
-            assert_same(agent.target_critic.net.net, 2 * self.run + e, self.targets[e])
+            assert_same(agent.critic.net, self.critics[e], self.run, e)
+            assert_same(agent.target_critic.net.net, self.targets[e], self.run, e)
 
     @staticmethod
     def descend(adam: torch.optim.Adam, loss: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Run folders with made-up scores, for tests of reports."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 TASKS = [f"{name}-v5" for name in ("HalfCheetah", "Hopper", "Walker2d", "Ant")]
+GRID = {"expectile": [0.5, 0.7, 0.8, 0.9], "temperature": [1.0, 3.0, 10.0]}
 
 
 def store(folder: Path, algorithm: str, table: pd.DataFrame, task: str, variant: str = "default", **facts: Any) -> Path:
@@ -46,3 +48,55 @@ def make(
                 frame = pd.DataFrame(grid[::episodes, :2], columns=["seed", "step"])
                 rows.append(frame.assign(metric=name, value=factor * scores.ravel()))
             pd.concat(rows).to_parquet(place / "train.parquet", write_page_checksum=True)
+
+
+def settings_of(grid: dict[str, list[float]]) -> list[dict[str, float]]:
+    """Every combination of the values, the last named hyperparameter changing fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def vary(
+    folder: Path,
+    algorithm: str,
+    tasks: list[str],
+    grid: dict[str, list[float]],
+    seeds: int = 5,
+    evaluations: int = 10,
+    variant: str = "default",
+    diverged: list[dict[str, float]] | None = None,
+    **facts: Any,
+) -> None:
+    """A process for each task that varied hyperparameters, with its tables and config.json.
+
+    The score of a setting is best in the middle of the first hyperparameter and falls with the last one; seeds differ
+    by the same amount in all settings. Rows of `diverged` have seed, setting and step, after which there are none.
+    """
+    settings = settings_of(grid)
+    steps = np.arange(evaluations + 1) * 10
+    for t, task in enumerate(tasks):
+        rng = np.random.default_rng(t)
+        level_of_seed, frames, train = rng.normal(0, 150, seeds), [], []
+        for setting in settings:
+            places = [grid[name].index(value) / max(1, len(grid[name]) - 1) for name, value in setting.items()]
+            level = 2_600 - 1_500 * (places[0] - 0.55) ** 2 - 700 * places[-1] * (1 + places[0]) / 2 + level_of_seed
+            rise = 1 - np.exp(-steps / steps[-1] * (3 + t % 3))
+            scores = level[:, None] * rise + rng.normal(0, 50, (seeds, len(steps)))
+            frame = pd.DataFrame({"seed": np.repeat(np.arange(seeds), len(steps)), **setting})
+            frame["step"] = np.tile(steps, seeds)
+            frames.append(frame.assign(episode=0, **{"return": scores.ravel()}))
+            for name, factor in (("value_predicted", 0.13), ("value_observed", 0.1)):
+                train.append(frame.assign(metric=name, value=factor * scores.ravel()))
+        table = pd.concat(frames, ignore_index=True)
+        for row in diverged or []:
+            same = np.logical_and.reduce([table[name] == row[name] for name in ("seed", *grid)])
+            table = table[~(same & (table["step"] >= row["step"]))]
+        words = [f"{name}={','.join(f'{value:g}' for value in values)}" for name, values in grid.items()]
+        identity = {
+            "total_steps": int(steps[-1]), "eval_episodes": 2, "eval_every": 10, "seeds": list(range(seeds)),
+            "vary": words, **dict.fromkeys(grid, 0.25),
+        }  # fmt: skip
+        place = store(
+            folder, algorithm, table, task, variant, varied=list(grid), settings=settings, identity=identity,
+            diverged=diverged or [], status="diverged" if diverged else "finished", **facts,
+        )  # fmt: skip
+        pd.concat(train).to_parquet(place / "train.parquet", write_page_checksum=True)

@@ -65,16 +65,27 @@ class Dataset:
 
     @classmethod
     def of(cls, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, name: str = "arrays") -> "Dataset":
-        """A dataset of N transitions in arrays: obs and next_obs [N, O], actions in [-1, 1] [N, A], the others [N].
+        """A dataset of N transitions in arrays: obs and next_obs [N, O], action [N, A], reward and terminated [N].
 
-        Raises ValueError if their lengths differ.
+        Each transition counts as a trajectory by itself, because arrays do not tell which ones follow each other. Where
+        actions have other bounds than -1 and 1, `fit_actions` maps them there. Raises ValueError for arrays that are
+        empty or do not fit each other.
         """
-        columns = [np.asarray(x, np.float32).reshape(len(x), -1) for x in (obs, action, reward, terminated)]
-        now, after = np.concatenate(columns, 1), np.asarray(next_obs, np.float32).reshape(len(next_obs), -1)
-        rows = np.zeros((2 * len(now), now.shape[1]), np.float32)
-        rows[::2], rows[1::2, : after.shape[1]] = now, after
-        sizes = columns[0].shape[1], columns[1].shape[1]
-        return cls(name, torch.from_numpy(rows), torch.arange(0, len(rows), 2), *sizes)
+        named = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated}
+        arrays = {key: np.asarray(array) for key, array in named.items()}
+        shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in arrays.items())
+        if [array.ndim for array in arrays.values()] != [2, 2, 1, 2, 1]:
+            raise ValueError(f"shapes must be [N, O], [N, A], [N], [N, O] and [N], got {shapes}")
+        if len({len(array) for array in arrays.values()}) > 1 or not len(arrays["obs"]):
+            raise ValueError(f"all arrays must have the same length, at least 1, got {shapes}")
+        if arrays["obs"].shape != arrays["next_obs"].shape:
+            raise ValueError(f"obs and next_obs must have the same shape, got {shapes}")
+        (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
+        rows = torch.zeros(2 * count, obs_size + act_size + 2)
+        now, after = rows.numpy()[::2], rows.numpy()[1::2]
+        now[:, :obs_size], now[:, obs_size:-2] = arrays["obs"], arrays["action"]
+        now[:, -2], now[:, -1], after[:, :obs_size] = arrays["reward"], arrays["terminated"], arrays["next_obs"]
+        return cls(name, rows, torch.arange(0, 2 * count, 2), obs_size, act_size)
 
     def __len__(self) -> int:
         return len(self.index)

@@ -1,11 +1,14 @@
 """The fast forms of an update. What needs CUDA is skipped without it."""
 
 import shutil
+from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
-from algos.compile import Captured, compiled, tune_cpu, use_fast_products
+from algos.compile import CPU_OPTIONS, Captured, Places, compiled, tune_cpu, use_fast_products, variant_of
 from algos.errors import UserError
 from algos.optim import Adam
 
@@ -47,6 +50,60 @@ def test_a_processor_that_would_round_to_bfloat16_is_found_out(precision, monkey
     assert precision.fp32_precision == before
 
 
+class Draws(NamedTuple):
+    noise: Tensor
+    returns: Tensor
+
+
+def test_nested_arguments_keep_their_places_in_memory():
+    """A CUDA graph reads the same memory at every replay, so a later call copies its tensors there."""
+    first = Draws(torch.ones(2, 3), torch.ones(2)), [torch.zeros(1)], True
+    leaves, structure = tree_flatten(first)
+    places = Places(leaves, structure)
+    places.fill(leaves)
+    draws, others, due = places.args
+    assert isinstance(draws, Draws) and due is True
+    assert torch.equal(draws.noise, first[0].noise) and draws.noise is not first[0].noise
+
+    second = Draws(torch.full((3, 2), 2.0).T, torch.full((2,), 3.0)), [torch.full((1,), 4.0)], True
+    places.fill(tree_flatten(second)[0])
+    assert torch.equal(draws.noise, second[0].noise) and draws.noise.is_contiguous()
+    assert draws.returns.tolist() == [3.0, 3.0] and others[0].item() == 4.0
+
+
+def test_shapes_types_and_plain_values_select_the_captured_variant():
+    def key(*args):
+        return variant_of(*tree_flatten(args))
+
+    x, y = torch.zeros(2), torch.ones(2)
+    assert key(Draws(x, x), True) == key(Draws(y, y), True)
+    assert hash(key(Draws(x, x), True)) == hash(key(Draws(y, y), True))
+    others = [(Draws(x, x), False), (Draws(x, x), 1), (Draws(x, x[:1]), True), (Draws(x, x.double()), True)]
+    others += [((x, x), True), (Draws(x, None), True)]
+    for other in others:
+        assert key(Draws(x, x), True) != key(*other), other
+
+
+def test_another_number_of_threads_compiles_nothing_anew():
+    compilations = []
+
+    def count(graph, inputs):
+        compilations.append(graph)
+        return graph
+
+    function = torch.compile(
+        lambda x: x + 1, backend=count, options={"guard_filter_fn": CPU_OPTIONS["guard_filter_fn"]}
+    )
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            function(torch.zeros(3))
+    finally:
+        torch.set_num_threads(before)
+    assert len(compilations) == 1
+
+
 @needs_cuda
 def test_a_captured_update_is_the_eager_one():
     """Steps of two variants in turns, through warm-up, capture and replay; optimiser and target included."""
@@ -83,7 +140,7 @@ def test_a_run_on_cuda_resembles_its_eager_self(script, train):
         "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 60, "learning_starts": 20, "batch_size": 32,
         "hidden": (32, 32), "eval_every": 60, "eval_episodes": 1, "log_every": 10, "device": "cuda",
     }  # fmt: skip
-    captured, eager = train(script, out="captured", **short), train(script, out="eager", eager=True, **short)
+    fast_run, eager = train(script, out="fast", **short), train(script, out="eager", eager=True, **short)
     for name, tensor in eager.parameters.items():
         if "agent/critic." in name:
-            torch.testing.assert_close(tensor, captured.parameters[name], atol=2e-3, rtol=2e-2)
+            torch.testing.assert_close(tensor, fast_run.parameters[name], atol=2e-3, rtol=2e-2)

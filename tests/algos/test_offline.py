@@ -1,22 +1,33 @@
 """From arguments to data made ready: rewards, actions and observations by method, and what is refused."""
 
 import importlib
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium as gym
 import h5py
+import iql
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from offline_data import record
+import tyro
+from offline_data import record, seen_data
+from scripts import EVALUATED, differing, short
 
+from algos.arguments import by_domain, flag, for_domain
+from algos.cli import cli, with_settings
 from algos.data import load
 from algos.data.record import EDGE
 from algos.errors import UserError
-from algos.offline import OfflineArgs, begin
-from algos.run import cli
+from algos.offline import OfflineArgs, offline_run
 from envs import d4rl
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors, and Gymnasium's, about v4
 
@@ -58,7 +69,7 @@ def settings(tmp_path, dataset, **others) -> OfflineArgs:
 def prepared(tmp_path, dataset, reward=None, **others):
     """The data as a method gets it, without evaluation."""
     args = settings(tmp_path, dataset, **{"eval_episodes": 0, **others})
-    return begin(args, "test", reward)[1]
+    return offline_run(args, "test", reward)[1]
 
 
 def pendulum(name="test/pendulum-v0", steps=6):
@@ -91,6 +102,67 @@ def test_the_domain_is_told_by_the_name(name, domain):
     assert OfflineArgs(dataset=name).domain == domain
 
 
+def from_command_line(script, *words):
+    return tyro.cli(importlib.import_module(script).Args, args=words)
+
+
+def test_the_help_text_shows_the_defaults_of_all_domains(capsys):
+    with pytest.raises(SystemExit):
+        from_command_line("recoil", "--help")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for default in (
+        "(default: '5000, antmaze 100000')",  # an integer of every offline script
+        "(default: '200, walker2d 100, kitchen 1')",
+        "(default: '3.0, kitchen 0.5')",
+        "(default: 'off, kitchen on, adroit on')",
+        "(default: cosine)",
+    ):
+        assert default in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ([], ("range", 0.7, 10, "cosine")),
+        (["--dataset", "d4rl/antmaze-umaze-v2"], ("minus_one", 0.9, 100, "cosine")),
+        # a value that is given wins, even one that is the default of another domain
+        (
+            ["--dataset", "d4rl/antmaze-umaze-v2", "--expectile", "0.7", "--reward", "none", "--eval-episodes", "10"],
+            ("none", 0.7, 10, "cosine"),
+        ),
+        (["--decay", "none", "--expectile", "0.9"], ("range", 0.9, 10, "none")),
+    ],
+)
+def test_defaults_on_the_command_line_are_the_domains(words, settings):
+    args = from_command_line("iql", *words)
+    assert (args.reward, args.expectile, args.eval_episodes, args.decay) == settings
+    assert type(args.expectile) is float and type(args.eval_episodes) is int and type(args.reward) is str
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(["umaze", "antmaze"], 3), (["antmaze", "umaze"], 2), (["hopper"], 1), ([], 1)],
+)
+def test_the_first_word_that_is_known_decides(words, value):
+    @dataclass
+    class Args:
+        number: int = by_domain(1, antmaze=2, umaze=3)
+
+    args = Args()
+    assert args.number == 1 and str(args.number) == "1, antmaze 2, umaze 3"
+    for_domain(args, words)
+    assert args.number == value and type(args.number) is int
+    for_domain(args, ["antmaze"])
+    assert args.number == value  # it is no default any more
+
+
+def test_the_run_of_a_grid_keeps_the_defaults_of_its_domain():
+    args = iql.Args(dataset="d4rl/antmaze-umaze-v2", vary=("expectile=0.7,0.8",))
+    varied, seeds = with_settings(args, [3, 4])
+    assert varied.expectile.tolist() == [0.7, 0.7, 0.8, 0.8] and seeds == [3, 4, 3, 4]
+    assert (varied.temperature, varied.reward, varied.eval_every) == (10.0, "minus_one", 100_000)
+
+
 @pytest.mark.parametrize(
     ("dataset", "given", "every", "episodes"),
     [
@@ -104,29 +176,41 @@ def test_evaluation_is_the_domains_unless_given(dataset, given, every, episodes)
     assert (args.eval_every, args.eval_episodes) == (every, episodes)
 
 
-def test_fill_takes_the_first_table_that_has_it():
-    args = OfflineArgs(variant=None, threads=None, out=None)  # type: ignore[arg-type]
-    filled = args.fill({"variant": "a"}, {"variant": "b", "threads": 3, "quiet": True})
-    assert (filled.variant, filled.threads, filled.out, filled.quiet) == ("a", 3, None, False)
+@pytest.mark.parametrize("reward", ["range", "minus_one", "none", None])
+def test_rewards_are_changed_as_the_method_says(tmp_path, reward):
+    columns = arrays()
+    data = prepared(tmp_path, write(tmp_path / "mine.hdf5", columns), reward)
+    before = columns["rewards"]
+    returns = before.reshape(3, 4).astype(float).sum(1)
+    changed = {"minus_one": before - 1, "range": before * 1000 / np.ptp(returns)}
+    wanted = changed.get(reward, before)
+    np.testing.assert_allclose(data.reward[data.index], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("file", "reward", "expected"),
+    ("script", "file", "change"),
     [
-        ("hopper.hdf5", "auto", "range"),
-        ("antmaze.hdf5", "auto", "minus_one"),
-        ("mine.hdf5", "auto", "none"),
-        ("hopper.hdf5", "minus_one", "minus_one"),
-        ("antmaze.hdf5", None, "none"),
+        ("bc", "antmaze.hdf5", "none"),
+        ("bc", "hopper.hdf5", "none"),
+        ("recoil", "antmaze.hdf5", "none"),
+        ("td3_bc", "hopper.hdf5", "none"),
+        *((script, "antmaze.hdf5", "minus_one") for script in ("td3_bc", "iql", "xql", "f_dvl")),
+        *((script, "hopper.hdf5", "range") for script in ("iql", "xql", "f_dvl")),
+        ("iql", "mine.hdf5", "none"),
     ],
 )
-def test_rewards_by_domain(tmp_path, file, reward, expected):
+def test_a_script_learns_from_the_rewards_of_its_domain(tmp_path, train, script, file, change):
     columns = arrays()
-    data = prepared(tmp_path, write(tmp_path / file, columns), reward)
+    path = write(tmp_path / file, columns)
+    expert = {"expert_dataset": path, "expert_trajectories": 9} if script == "recoil" else {}
+    with seen_data() as seen:
+        train(script, dataset=path, total_steps=1, batch_size=2, hidden=(4,), eval_episodes=0, **expert)
     before = columns["rewards"]
     returns = before.reshape(3, 4).astype(float).sum(1)
-    wanted = {"none": before, "minus_one": before - 1, "range": before * 1000 / np.ptp(returns)}[expected]
-    np.testing.assert_allclose(data.reward[data.index], wanted, rtol=1e-5)
+    wanted = {"none": before, "minus_one": before - 1, "range": before * 1000 / np.ptp(returns)}[change]
+    np.testing.assert_allclose(seen[0].reward[seen[0].index], wanted, rtol=1e-5)
+    standardised = seen[0].obs_scaling is not None
+    assert standardised == (script == "td3_bc")
 
 
 def test_observations_are_standardised_where_the_method_says_so(tmp_path):
@@ -149,11 +233,11 @@ def test_the_data_is_the_same_with_and_without_evaluation(tmp_path):
     raw = load(name)
     assert raw.action.abs().max() > 1  # bounds are -2 and 2
     blind = prepared(tmp_path, name)
-    run, seeing = begin(settings(tmp_path, name, eval_episodes=1, variant="evaluated"), "test")
+    run, seeing = offline_run(settings(tmp_path, name, eval_episodes=1, variant="evaluated"), "test")
     assert torch.equal(blind.rows, seeing.rows) and blind.digest == seeing.digest
     np.testing.assert_allclose(seeing.action[seeing.index], raw.action[raw.index] / 2, atol=EDGE)
     assert run.facts["evaluated_in"] == "Pendulum-v1" and run.facts["env_options"] == {"max_episode_steps": 3}
-    assert run.evaluator.venv.envs[0].spec.max_episode_steps == 3
+    assert run.evaluator.venvs[""].envs[0].spec.max_episode_steps == 3
 
 
 def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
@@ -169,7 +253,7 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
 def test_more_data_follows(tmp_path):
     path = write(tmp_path / "mine.hdf5", arrays())
     more = load(write(tmp_path / "more.hdf5", arrays(count=8)))
-    run, data = begin(settings(tmp_path, path, eval_episodes=0), "test", more=more)
+    run, data = offline_run(settings(tmp_path, path, eval_episodes=0), "test", expert=more)
     assert len(data) == 20 and run.facts["transitions"] == 20
 
 
@@ -187,7 +271,7 @@ def test_more_data_follows(tmp_path):
 def test_what_cannot_be_trained_on_is_refused(tmp_path, columns, options, words):
     args = settings(tmp_path, write(tmp_path / "mine.hdf5", columns), **{"eval_episodes": 0, **options})
     with pytest.raises(UserError, match=words):
-        begin(args, "test", "none")
+        offline_run(args, "test", "none")
     assert not (tmp_path / "runs").exists()
 
 
@@ -223,7 +307,7 @@ def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
     try:
         path = write(tmp_path / "mine.hdf5", arrays())
         with pytest.raises(UserError, match=r"test/Broken-v0, which cannot be made here .*not with this MuJoCo"):
-            begin(settings(tmp_path, path, env_id="test/Broken-v0", eval_episodes=0), "test")
+            offline_run(settings(tmp_path, path, env_id="test/Broken-v0", eval_episodes=0), "test")
     finally:
         del gym.registry["test/Broken-v0"]
 
@@ -253,7 +337,7 @@ def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
 
 def test_scores_are_not_meant_for_another_environment(tmp_path, capsys):
     write(d4rl.find("walker2d-medium-v2").place, arrays(17, 6))
-    run, _ = begin(settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1), "test")
+    run, _ = offline_run(settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1), "test")
     assert run.facts["note"] == "its scores are meant for Walker2d-v4"
 
 
@@ -284,8 +368,8 @@ def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
 
 def test_data_of_ants_fits_an_environment_with_contact_forces(tmp_path):
     write(d4rl.find("ant-medium-v2").place, arrays(111, 8))
-    run, data = begin(settings(tmp_path, "d4rl/ant-medium-v2", eval_episodes=1), "test")
-    assert run.evaluator.venv.single_observation_space.shape == (111,) and data.obs_size == 111
+    run, data = offline_run(settings(tmp_path, "d4rl/ant-medium-v2", eval_episodes=1), "test")
+    assert run.evaluator.venvs[""].single_observation_space.shape == (111,) and data.obs_size == 111
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path, train):
@@ -316,3 +400,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and words in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_killed_run_resumes_to_the_bitwise_same_end(train_short, tmp_path):
+    """With kill -9, and with evaluations."""
+    settings = EVALUATED | {"total_steps": 300, "checkpoint_every": 25, "eval_every": 75}
+    flags = {name: value for name, value in short("xql", **settings).items() if name != "hidden"}
+    flags |= {"out": "out", "device": "cpu"}
+    words = [f"{flag(name)}={value}" for name, value in flags.items()] + ["--quiet", "--hidden", "8", "6"]
+    process = subprocess.Popen([sys.executable, str(ROOT / "single_file" / "xql.py"), *words])
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "out").rglob("checkpoint/*.json"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    killed, whole = (train_short("xql", out=out, resume=True, **settings) for out in ("out", "whole"))
+    assert killed.config["step"] == 300 and not differing(killed.parameters, whole.parameters)
+    tables = [(result.folder / "eval.parquet").read_bytes() for result in (killed, whole)]
+    assert tables[0] == tables[1]
+    pd.testing.assert_frame_equal(killed.log, whole.log)

@@ -19,7 +19,7 @@ import synthetic
 from synthetic import store
 
 from algos.errors import UserError
-from benchmarks import figures, index, report, scores, suite
+from benchmarks import analysis, figures, index, parts, report, scores, suite
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -37,12 +37,12 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
 
 
-def make(folder, out, **flags) -> report.Results:
+def make(folder, out, **flags) -> analysis.Results:
     args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
     report.main(args)
     found = scores.load([folder], args.mix)
     chosen = report.from_suites(args, found)
-    return report.compute(found, chosen.references, chosen.score, 50)
+    return analysis.compute(found, chosen.references, chosen.score, 50)
 
 
 def ten(*values: float) -> dict[int, dict[int, list[float]]]:
@@ -271,7 +271,7 @@ def test_what_a_suite_says_is_the_default(tmp_path):
     ],
 )
 def test_published_scores_stand_beside_what_they_say_something_about(ours, theirs, expected):
-    assert report.comparable(ours, theirs) == expected
+    assert parts.comparable(ours, theirs) == expected
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tm
     args = {"references": "raw", "published": (Path("corl"), Path("sac_1m"))}
     results = make(tmp_path / "in", tmp_path / "out", **args)
     chosen = [suite.HERE / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
-    ((_, shown),) = report.published_part(results, chosen).tables
+    ((_, shown),) = parts.published_part(results, chosen).tables
     rows = [(row[0][0], row[1][0], row[2][0]) for row in shown.rows]
     assert rows[0] == ("Hopper-v5", "iql", "80.00") and rows[1][:2] == ("Hopper-v3", "SAC")
     data = rows[2:]
@@ -493,6 +493,21 @@ def test_in_a_browser_tables_sort_by_number_and_by_word_both_ways(made):
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_in_a_browser_a_table_is_copied_with_tabs(made):
+    script = """
+      let text = null;
+      page.execCommand = () => { text = page.activeElement.value; return true; };
+      const table = [...page.querySelectorAll("table")].find(t => t.caption.textContent == "Final returns");
+      table.previousElementSibling.click();
+      return [text, table.previousElementSibling.textContent, page.querySelectorAll("textarea").length];
+    """
+    text, said, areas = browse(made / "out", script)
+    lines = [line.split("\t") for line in text.splitlines()]
+    assert (said, areas) == ("Copied", 0) and lines[0][:2] == ["task", "algorithm"]
+    assert len(lines) == 5 and lines[1][:2] == ["Ant-v5", "a"] and {len(line) for line in lines} == {len(lines[0])}
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 def test_in_a_browser_evil_names_do_nothing(tmp_path):
     synthetic.make(tmp_path / "in", [EVIL], ["Hopper-v5"], 5, 10)
     make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
@@ -501,6 +516,7 @@ def test_in_a_browser_evil_names_do_nothing(tmp_path):
     assert (title, scripts, shown) == (EVIL, 1, True)
 
 
+@pytest.mark.slow
 def test_a_large_report_is_quick(tmp_path):
     """20 algorithms x 15 tasks x 10 seeds x 100 evaluations, 2,000 replications: below 60 s on two cores."""
     algorithms, tasks = [f"algorithm {i}" for i in range(20)], [f"Task{i}-v5" for i in range(15)]

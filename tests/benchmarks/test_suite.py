@@ -85,7 +85,7 @@ WRONG = {
     "names no seed": ('"0:3"', '"3:3"', "seeds"),
     "takes whole numbers": ('"0:3"', '"a"', "seeds"),
     "the closest ids are Hopper-v5": ("Hopper-v5", "Hoper-v5", "algorithms.sac on Hoper-v5"),
-    "there twice": ('"HalfCheetah-v5"]', '"Hopper-v5"]', "tasks[1]"),
+    "occurs twice": ('"HalfCheetah-v5"]', '"Hopper-v5"]', "tasks[1]"),
     "not among the suite's tasks": ("tasks.Hopper-v5", "tasks.Ant-v5", "algorithms.slow_sac.tasks"),
     "has no row for": ('"HalfCheetah-v5"]', '"Pendulum-v1"]', "references"),
     "there is no table 'd5rl'": ('"d4rl"', '"d5rl"', "references"),
@@ -95,7 +95,7 @@ WRONG = {
     "must be list[str]": ('"HalfCheetah-v5"]', "3]", "tasks"),
     "hidden must be": ("[8, 8]", "[8, 16.5]", "flags.hidden"),
     "would share a folder": ("slow_sac]", "default]", "algorithms.default"),
-    "algorithms names none": ("[algorithms", "[[", "algorithms"),
+    "algorithms names no algorithm": ("[algorithms", "[[", "algorithms"),
     "Expected": ("seeds =", "seeds", "mine.toml"),
 }
 
@@ -104,7 +104,7 @@ WRONG = {
 def test_what_is_wrong_is_said_in_one_sentence_that_names_file_and_key(tmp_path, message):
     old, new, key = WRONG[message]
     text = GOOD.replace(old, new)
-    if message == "algorithms names none":
+    if message == "algorithms names no algorithm":
         text = GOOD.split("[flags]")[0] + "[algorithms]\n"
     with pytest.raises(UserError) as error:
         suites.read(write(tmp_path, text))
@@ -131,7 +131,7 @@ def test_a_script_of_ones_own_is_found_beside_the_suite(tmp_path):
 def test_tables_of_scores_are_checked(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("task,low,high,source\nHopper-v5,1,1,x\n")
-    with pytest.raises(UserError, match="low must be below high"):
+    with pytest.raises(UserError, match="low is not below high"):
         suites.read_references(table)
     table.write_text("task,low,high\n")
     with pytest.raises(UserError, match="no column 'source'"):
@@ -139,3 +139,55 @@ def test_tables_of_scores_are_checked(tmp_path):
     table.write_text("task,low,high,source\nHopper-v5,a,b,x\n")
     with pytest.raises(UserError, match="low must hold numbers"):
         suites.read_references(table)
+
+
+VARIED = GOOD.replace(
+    "[algorithms.slow_sac]",
+    '[algorithms.grid]\nscript = "sac"\nvary = { critic_lr = [1e-4, 1e-3], tau = [0.005, 1] }\n\n[algorithms.slow_sac]',
+)
+
+
+def test_a_varied_algorithm_has_the_words_of_vary_on_every_task(tmp_path):
+    plain, grid, slow = suites.read(write(tmp_path, VARIED)).entries
+    words = ("critic_lr=0.0001,0.001", "tau=0.005,1")
+    assert all(args.vary == words for args in grid.args.values())
+    flags = grid.flags["Hopper-v5"]
+    assert tuple(flags[flags.index("--vary") + 1 :][:2]) == words
+    assert all(args.vary == () for entry in (plain, slow) for args in entry.args.values())
+    assert "--vary" not in plain.flags["Hopper-v5"] and (grid.algorithm, grid.variant) == ("sac", "grid")
+
+
+WRONG_VARY = {
+    "sac has no flag 'critic_rate'; did you mean critic_lr": (
+        "critic_lr = [1e-4",
+        "critic_rate = [1e-4",
+        ".critic_rate",
+    ),
+    "batch_size cannot differ between runs, only discount": (
+        "tau = [0.005, 1]",
+        "batch_size = [64, 128]",
+        ".batch_size",
+    ),
+    "compile cannot differ between runs, only discount": ("tau = [0.005, 1]", "compile = [1, 0]", ".compile"),
+    "is not set by flags": ("tau = [0.005, 1]", "total_steps = [10, 20]", ".total_steps"),
+    "has no value": ("[0.005, 1]", "[]", ".tau"),
+    "has 1.0 twice": ("[0.005, 1]", "[1, 1.0]", ".tau"),
+    "must be dict[str, list[int | float]]": ("[0.005, 1]", '["a"]', "vary"),
+    "takes numbers, got [True, 0.1]": ("[0.005, 1]", "[true, 0.1]", ".tau"),
+    "tau must lie in (0, 1], got 2.0": ("[0.005, 1]", "[0.005, 2]", ".tau"),
+    "takes finite numbers": ("[0.005, 1]", "[0.005, nan]", ".tau"),
+    "names no hyperparameter": ("{ critic_lr = [1e-4, 1e-3], tau = [0.005, 1] }", "{}", "vary"),
+    "algorithms.grid.flags.tau sets it too": ("1] }", "1] }\nflags = { tau = 0.01 }", ".tau"),
+    "algorithms.grid.tasks.Hopper-v5.tau sets it too": ("1] }", "1] }\ntasks.Hopper-v5 = { tau = 0.01 }", ".tau"),
+    "flags.tau sets it too": ("hidden = [8, 8]", "hidden = [8, 8]\ntau = 0.1", ".tau"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_VARY)
+def test_wrong_values_of_hyperparameters_are_refused_in_one_sentence(tmp_path, message):
+    old, new, key = WRONG_VARY[message]
+    assert old in VARIED
+    with pytest.raises(UserError) as error:
+        suites.read(write(tmp_path, VARIED.replace(old, new)))
+    said = str(error.value)
+    assert message in said and "mine.toml: algorithms.grid." in said and key in said and "\n" not in said

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from offline_data import BATCH, agent_of, assert_same, at_random, drawn, filled, layers_of, write_hdf5
+from offline_data import BATCH, agent_of, assert_same, at_random, batch_of, layers_of, seen_data, write_hdf5
 
 from algos.data import load
 from algos.errors import UserError
@@ -15,13 +15,12 @@ from algos.errors import UserError
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     """With dropout, and a learning rate that falls along a cosine."""
-    one = agent_of("bc", at_random(), dropout=0.3, lr=0.01, decay_steps=4)
+    data, one = at_random(), agent_of("bc", dropout=0.3, lr=0.01, total_steps=4)
     net, log_std = layers_of(one.actor.net, 1), torch.nn.Parameter(torch.zeros(2))
     adam = torch.optim.Adam([*net.parameters(), log_std], lr=0.01)
     for k in range(3):
         torch.manual_seed(k)
-        integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
-        batch = one.data.gather(one.data.choose(integers))
+        batch, uniform = batch_of(data, k), torch.rand(2, 2, BATCH, 8)
         x, layer = batch.obs[1], 0
         for module in net:
             x = module(x)
@@ -32,35 +31,23 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
         adam.zero_grad()
         (-log_prob.mean()).backward()
         adam.step()
-        one.update(integers, uniform)
-    assert_same(one.actor.net, 1, net)
+        one.update(batch, bc.Draws(uniform))
+    assert_same(one.actor.net, net, 1)
     torch.testing.assert_close(one.actor.log_std[1, 0], log_std, atol=1e-9, rtol=0)
 
 
 def test_the_evaluated_actor_has_no_dropout():
-    one = agent_of("bc", at_random(), dropout=0.9)
+    one = agent_of("bc", dropout=0.9)
     obs = torch.randn(2, 5, 3)
     x = torch.stack([layers_of(one.actor.net, run)(obs[run]) for run in range(2)])
-    torch.testing.assert_close(one.data.adapt(one.actor)(obs), torch.tanh(x))
+    torch.testing.assert_close(one.policy(obs), torch.tanh(x))
 
 
 @pytest.mark.parametrize(("fraction", "episodes"), [(1.0, 30), (0.1, 3), (0.11, 4)])
-def test_it_keeps_the_trajectories_of_highest_return(fraction, episodes, tmp_path):
-    path, seen = write_hdf5(tmp_path / "hopper.hdf5"), []
-
-    class Stopped(bc.BC):
-        def __init__(self, args, run, data):
-            seen.append(data)
-            raise SystemExit(0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bc, "BC", Stopped)
-        with pytest.raises(SystemExit):
-            bc.main(
-                bc.Args(
-                    dataset=str(path), top_fraction=fraction, eval_episodes=0, out=tmp_path, device="cpu", quiet=True
-                )
-            )
+def test_it_keeps_the_trajectories_of_highest_return(fraction, episodes, train, tmp_path):
+    path = write_hdf5(tmp_path / "hopper.hdf5")
+    with seen_data() as seen:
+        train("bc", dataset=str(path), top_fraction=fraction, total_steps=1, eval_episodes=0, hidden=(4,))
     with h5py.File(path) as file:
         rewards = file["rewards"][:].reshape(30, 10)
         best = np.sort(np.argsort(-rewards.sum(1))[:episodes])
@@ -84,5 +71,6 @@ def test_an_experts_first_trajectories_are_mixed_in(train, tmp_path):
     [("d4rl/hopper-medium-v2", 0.0), ("d4rl/kitchen-mixed-v0", 0.1), ("d4rl/hammer-human-v0", 0.1)],
 )
 def test_settings_depend_on_the_domain(dataset, dropout):
-    found = filled("bc", dataset=dataset)
-    assert (found.dropout, found.decay_steps, found.batch_size, found.lr) == (dropout, 1_000_000, 256, 3e-4)
+    args = bc.Args(dataset=dataset)
+    assert (args.dropout, args.decay, args.total_steps) == (dropout, "cosine", 1_000_000)
+    assert (args.batch_size, args.lr) == (256, 3e-4)

@@ -8,10 +8,9 @@ from offline_data import (
     Plain,
     agent_of,
     at_random,
+    batch_of,
     chain_values,
     derivative,
-    drawn,
-    filled,
     huber,
     learned_chain,
     trained_value,
@@ -24,7 +23,7 @@ D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 
 
 def agent(**overrides):
-    return agent_of("f_dvl", at_random(), **overrides)
+    return agent_of("f_dvl", **overrides)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +84,8 @@ def test_values_of_the_chain(f, optimism, values, float64):
 
 @pytest.mark.parametrize("f", ["chi2", "tv"])
 def test_three_updates_equal_the_algorithm_written_for_one_run(f, float64):
-    """With everything on: V learns twice per update, from noisy and from random actions too."""
-    one = agent(f=f, noise=0.4, random_actions=2, value_updates=2, dropout=0.3, decay_steps=4, lr=0.01, tau=0.1)
+    """With dropout, and a learning rate that falls along a cosine."""
+    data, one = at_random(), agent(f=f, dropout=0.3, total_steps=4, lr=0.01, tau=0.1)
 
     def loss(d):
         y = d + d**2 / 4 if f == "chi2" else d
@@ -95,17 +94,9 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(f, float64):
     plain = Plain(one, 1, loss, decay=4)
     for k in range(3):
         torch.manual_seed(k)
-        integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
-        normal, other = torch.randn(2, BATCH, 2), torch.rand(2, 2, BATCH, 2)
-        batch = one.data.gather(one.data.choose(integers))
-        noisy = (batch.action[1] + (0.4 * normal[1]).clamp(-0.5, 0.5)).clamp(-1, 1)
-        value = {
-            "obs": torch.cat([batch.obs[1]] * 3),
-            "action": torch.cat([noisy, 2 * other[1, 0] - 1, 2 * other[1, 1] - 1]),
-            "times": 2,
-        }
-        plain.update(batch, huber, uniform[1], **value)
-        one.update(integers, uniform, normal, other)
+        batch, uniform = batch_of(data, k), torch.rand(2, 2, BATCH, 8)
+        plain.update(batch, huber, uniform[1])
+        one.update(batch, f_dvl.Draws(uniform))
     plain.assert_same(one)
 
 
@@ -127,13 +118,13 @@ def test_the_weight_must_be_above_a_half_and_at_most_1():
 @pytest.mark.parametrize(
     ("dataset", "settings"),
     [
-        ("d4rl/hopper-medium-v2", (3.0, 0.0, 1_000_000)),
-        ("d4rl/antmaze-large-play-v0", (10.0, 0.0, 0)),
-        ("d4rl/kitchen-complete-v0", (0.5, 0.1, 1_000_000)),
-        ("d4rl/door-human-v0", (0.5, 0.1, 1_000_000)),
+        ("d4rl/hopper-medium-v2", ("range", 3.0, 0.0, "cosine")),
+        ("d4rl/antmaze-large-play-v0", ("minus_one", 10.0, 0.0, "none")),
+        ("d4rl/kitchen-complete-v0", ("none", 0.5, 0.1, "cosine")),
+        ("d4rl/door-human-v0", ("none", 0.5, 0.1, "cosine")),
     ],
 )
 def test_settings_depend_on_the_domain(dataset, settings):
-    found = filled("f_dvl", dataset=dataset)
-    assert (found.temperature, found.dropout, found.decay_steps) == settings
-    assert (found.batch_size, found.random_actions, found.noise, found.value_updates) == (1024, 0, 0.0, 1)
+    args = f_dvl.Args(dataset=dataset)
+    assert (args.reward, args.temperature, args.dropout, args.decay) == settings
+    assert (args.batch_size, args.f, args.optimism, args.total_steps) == (1024, "chi2", 0.8, 1_000_000)

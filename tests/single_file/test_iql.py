@@ -3,6 +3,7 @@
 import math
 import shutil
 
+import iql
 import pytest
 import torch
 from offline_data import (
@@ -10,26 +11,28 @@ from offline_data import (
     Plain,
     agent_of,
     at_random,
+    batch_of,
     chain_values,
     derivative,
-    drawn,
-    filled,
+    draws_of,
     learned_chain,
     trained_value,
 )
 
-from algos.compile import fast
+from algos.compile import compiled
 
 D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 implicit = pytest.mark.parametrize("script", ["iql", "xql", "f_dvl", "recoil"])
 
 
 def agent(**overrides):
-    return agent_of("iql", at_random(), **overrides)
+    return agent_of("iql", **overrides)
 
 
-def any_agent(script, **overrides):
-    return agent_of(script, at_random(), *[at_random(16, seed=1)] * (script == "recoil"), **overrides)
+def update(one, batch, **draws):
+    """One update; ReCOIL's expert has a batch of its own."""
+    experts = [batch_of(at_random(16, seed=1))] if hasattr(one.args, "expert_dataset") else []
+    return one.update(batch, *experts, draws_of(one, **draws))
 
 
 class Constant(torch.nn.Module):
@@ -79,7 +82,7 @@ def test_derivative_of_the_value_loss_by_hand():
 
 @implicit
 def test_the_actors_weight_is_at_most_100(script):
-    one = any_agent(script, temperature=3.0)
+    one = agent_of(script, temperature=3.0)
     advantage = torch.tensor([[-1.0, 0.0, 1.0, 2.0], [1e3, -1e3, 0.0, 0.0]])
     weight = torch.tensor([[0.0498, 1.0, 20.0855, 100.0], [100.0, 0.0, 1.0, 1.0]])
     one.actor.log_prob = lambda *_: torch.tensor([[1.0, 10.0, 100.0, 1000.0]])
@@ -90,7 +93,7 @@ def test_the_actors_weight_is_at_most_100(script):
 
 @pytest.mark.parametrize("script", ["bc", "iql", "xql", "f_dvl", "recoil"])
 def test_log_density_by_hand(script):
-    one = any_agent(script)
+    one = agent_of(script)
     one.actor.net = Constant(torch.tensor([[[0.5, -0.2]], [[0.5, -0.2]]]))
     action = torch.tensor([[[0.3, 0.1]], [[0.3, 0.1]]])
     found = one.actor.log_prob(None, action)
@@ -113,8 +116,7 @@ def test_critic_loss_by_hand():
 
 @implicit
 def test_networks_have_the_sizes_of_the_official_code(script):
-    data = at_random(obs_size=11, act_size=3)
-    one = agent_of(script, data, *[data] * (script == "recoil"), seeds=(0,), hidden=(256, 256))
+    one = agent_of(script, at_random(obs_size=11, act_size=3), seeds=(0,), hidden=(256, 256))
     counts = {name: sum(p.numel() for p in getattr(one, name).parameters()) for name in ("value", "critic", "actor")}
     norm = 1024 if script in ("xql", "f_dvl") else 0
     assert counts == {"value": 69_121 + norm, "critic": 139_778, "actor": 69_638}
@@ -122,14 +124,13 @@ def test_networks_have_the_sizes_of_the_official_code(script):
 
 @implicit
 def test_all_layers_begin_orthogonal_and_targets_as_their_critics(script):
-    one = any_agent(script)
+    one = agent_of(script)
     for net in (one.actor.net, one.critic.net, one.value.net):
         for layer in [*(block[0] for block in net.hidden), net.out]:
             weight = layer.weight.detach()
-            tall = weight if weight.shape[1] >= weight.shape[2] else weight.mT
-            torch.testing.assert_close(
-                tall.mT @ tall, 2 * torch.eye(tall.shape[2]).expand(len(tall), -1, -1), atol=1e-5, rtol=0
-            )
+            tall = weight if weight.shape[-2] >= weight.shape[-1] else weight.mT
+            product = tall.mT @ tall
+            torch.testing.assert_close(product, 2 * torch.eye(tall.shape[-1]).expand_as(product), atol=1e-5, rtol=0)
             assert not layer.bias.any()
     assert not one.actor.log_std.any()
     for a, b in zip(one.critic.parameters(), one.target_critic.parameters(), strict=True):
@@ -140,7 +141,8 @@ def test_all_layers_begin_orthogonal_and_targets_as_their_critics(script):
 
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
-    one = agent(expectile=0.7, temperature=3.0, dropout=0.3, decay_steps=4, lr=0.01, tau=0.1)
+    data = at_random()
+    one = agent(expectile=0.7, temperature=3.0, dropout=0.3, total_steps=4, lr=0.01, tau=0.1)
 
     def loss(d):
         return torch.where(d < 0, 0.3, 0.7) * d**2
@@ -148,9 +150,9 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     plain = Plain(one, 1, loss, decay=4)
     for k in range(3):
         torch.manual_seed(k)
-        integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
-        plain.update(one.data.gather(one.data.choose(integers)), lambda q, target: (q - target) ** 2, uniform[1])
-        one.update(integers, uniform)
+        batch, uniform = batch_of(data, k), torch.rand(2, 2, BATCH, 8)
+        plain.update(batch, lambda q, target: (q - target) ** 2, uniform[1])
+        one.update(batch, iql.Draws(uniform))
     plain.assert_same(one)
 
 
@@ -158,12 +160,10 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
 def test_a_terminal_transition_does_not_bootstrap(script):
     """The critics' step is the same whatever V says of states after a termination."""
     ends = []
+    batch = batch_of(at_random())
     for shift in (0.0, 100.0):
-        one = any_agent(script, decay_steps=0)
-        data = one.mixed if script == "recoil" else one.data
-        data.rows[::2, -1] = 1.0
-        data.rows[1::2, :3] += shift
-        one.update(drawn(2, 2, BATCH) if script == "recoil" else drawn(2, BATCH))
+        one = agent_of(script)
+        update(one, batch._replace(terminated=torch.ones(2, BATCH), next_obs=batch.next_obs + shift))
         ends.append(list(one.critic.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
@@ -171,8 +171,8 @@ def test_a_terminal_transition_does_not_bootstrap(script):
 @implicit
 def test_dropout_is_each_runs_own_and_only_where_the_actor_learns(script):
     def after(uniform):
-        one = any_agent(script, dropout=0.5)
-        one.update(drawn(2, 2, BATCH) if script == "recoil" else drawn(2, BATCH), uniform)
+        one = agent_of(script, dropout=0.5)
+        update(one, batch_of(at_random()), dropout=uniform)
         return one
 
     uniform = torch.rand(2, 2, BATCH, 8, generator=torch.Generator().manual_seed(0))
@@ -189,13 +189,16 @@ def test_dropout_is_each_runs_own_and_only_where_the_actor_learns(script):
 
 
 def test_the_actors_rate_falls_along_a_cosine():
-    one = agent(lr=3e-4, decay_steps=4)
+    data, one = at_random(), agent(lr=3e-4, total_steps=4)
     rates = []
     for k in range(6):
         rates.append(float(one.actor_adam.rate()))
-        one.update(drawn(2, BATCH, seed=k))
+        update(one, batch_of(data, k))
     assert rates == pytest.approx([3e-4, 2.56066e-4, 1.5e-4, 4.3934e-5, 0.0, 0.0], rel=1e-4, abs=1e-10)
     assert one.critic_adam.rate() == one.value_adam.rate() == 3e-4
+    constant = agent(lr=3e-4, total_steps=4, decay="none")
+    update(constant, batch_of(data))
+    assert constant.actor_adam.rate() == 3e-4
 
 
 @pytest.mark.parametrize("expectile", [0.7, 0.9])
@@ -212,31 +215,32 @@ def test_it_learns_to_walk_right(expectile):
 @pytest.mark.parametrize(
     ("dataset", "settings"),
     [
-        ("d4rl/hopper-medium-v2", (0.7, 3.0, 0.0)),
-        ("d4rl/antmaze-umaze-v0", (0.9, 10.0, 0.0)),
-        ("d4rl/kitchen-mixed-v0", (0.7, 0.5, 0.1)),
-        ("minari/D4RL/pen/human-v2", (0.7, 0.5, 0.1)),
-        ("d4rl/maze2d-umaze-v1", (0.7, 3.0, 0.0)),
+        ("d4rl/hopper-medium-v2", ("range", 0.7, 3.0, 0.0)),
+        ("d4rl/antmaze-umaze-v0", ("minus_one", 0.9, 10.0, 0.0)),
+        ("d4rl/kitchen-mixed-v0", ("none", 0.7, 0.5, 0.1)),
+        ("minari/D4RL/pen/human-v2", ("none", 0.7, 0.5, 0.1)),
+        ("d4rl/maze2d-umaze-v1", ("none", 0.7, 3.0, 0.0)),
     ],
 )
 def test_settings_depend_on_the_domain(dataset, settings):
-    found = filled("iql", dataset=dataset)
-    assert (found.expectile, found.temperature, found.dropout) == settings
-    assert found.decay_steps == 1_000_000
-    assert filled("iql", dataset=dataset, expectile=0.6, dropout=0.0, decay_steps=0).expectile == 0.6
-    assert filled("iql", dataset=dataset, dropout=0.0, decay_steps=0).dropout == 0.0
-    assert filled("iql", dataset=dataset, decay_steps=0).decay_steps == 0
+    args = iql.Args(dataset=dataset)
+    assert (args.reward, args.expectile, args.temperature, args.dropout) == settings
+    assert (args.decay, args.total_steps) == ("cosine", 1_000_000)
+    given = {"reward": "none", "expectile": 0.7, "temperature": 3.0, "dropout": 0.0, "decay": "none"}
+    args = iql.Args(dataset=dataset, **given)
+    assert {name: getattr(args, name) for name in given} == given
 
 
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
-@pytest.mark.parametrize("script", ["iql", "xql"])
+@pytest.mark.parametrize("script", ["iql", pytest.param("xql", marks=pytest.mark.slow)])
 def test_the_compiled_update_is_the_same(script):
-    agents = []
-    for compiled in (False, True):
-        one = any_agent(script, hidden=(8,), dropout=0.3, decay_steps=4)
-        update = fast(one.update, torch.device("cpu"), compile_on_cpu=compiled)
+    agents, data = [], at_random()
+    for compile_on_cpu in (False, True):
+        one = agent_of(script, hidden=(8,), dropout=0.3, total_steps=4)
+        fast = compiled(one.update, torch.device("cpu"), compile_on_cpu)
         for k in range(3):
-            update(drawn(2, BATCH, seed=k), torch.rand(2, 1, BATCH, 8, generator=torch.Generator().manual_seed(k)))
+            uniform = torch.rand(2, 1, BATCH, 8, generator=torch.Generator().manual_seed(k))
+            fast(batch_of(data, k), draws_of(one, dropout=uniform))
         agents.append(one)
     for name in ("actor", "critic", "value", "target_critic"):
         for a, b in zip(*(getattr(one, name).parameters() for one in agents), strict=True):

@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 import recoil
 import torch
-from offline_data import (
-    BATCH,
-    Plain,
-    agent_of,
-    at_random,
-    drawn,
-    filled,
-    made_of,
-    write_hdf5,
-)
+from offline_data import BATCH, Plain, agent_of, at_random, batch_of, draws_of, seen_data, write_hdf5
 
 from algos.data import Dataset, load
 
 
+def expert_batch(k=0):
+    """A batch of the expert's transitions."""
+    return batch_of(at_random(16, seed=1), k)
+
+
 def agent(**overrides):
-    return agent_of("recoil", at_random(), at_random(16, seed=1), **overrides)
+    return agent_of("recoil", **overrides)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -75,24 +71,13 @@ def gumbel(d):
 
 @pytest.mark.parametrize("objective", ["code", "paper"])
 def test_three_updates_equal_the_algorithm_written_for_one_run(objective, float64):
-    one = agent(
-        objective=objective,
-        scale=0.5,
-        clip=2.0,
-        dropout=0.3,
-        decay_steps=4,
-        lr=0.01,
-        tau=0.1,
-        beta=0.3,
-        layer_norm="on",
-    )
+    settings = {"scale": 0.5, "clip": 2.0, "dropout": 0.3, "total_steps": 4, "lr": 0.01, "tau": 0.1, "beta": 0.3}
+    one = agent(objective=objective, layer_norm="on", **settings)
     plain = Plain(one, 1, gumbel, decay=4)
     for k in range(3):
         torch.manual_seed(k)
-        integers, uniform = drawn(2, 2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
+        mixed, expert, uniform = batch_of(at_random(), k), expert_batch(k), torch.rand(2, 2, BATCH, 8)
         normal = torch.randn(2, BATCH, 2) if objective == "paper" else None
-        mixed = one.mixed.gather(one.mixed.choose(integers[:, 0]))
-        expert = one.expert.gather(one.expert.choose(integers[:, 1]))
         obs, action = torch.cat([mixed.obs[1], expert.obs[1]]), torch.cat([mixed.action[1], expert.action[1]])
         plain.learn_value(obs, action)
         plain.learn_actor(mixed.obs[1], mixed.action[1], uniform[1])
@@ -115,7 +100,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(objective, float6
             return 0.3 * contrast + 0.25 * (0.7 * squares[0] + 0.3 * squares[1])
 
         plain.learn_critics(loss)
-        one.update(integers, uniform, normal)
+        one.update(mixed, expert, recoil.Draws(uniform, normal))
     plain.assert_same(one)
 
 
@@ -124,9 +109,10 @@ def test_rewards_have_no_effect(objective):
     ends = []
     for reward in (0.0, 1e6):
         one = agent(objective=objective)
-        for data in (one.mixed, one.expert):
-            data.reward.fill_(reward)
-        one.update(drawn(2, 2, BATCH), None, torch.ones(2, BATCH, 2) if objective == "paper" else None)
+        batches = [
+            batch._replace(reward=torch.full((2, BATCH), reward)) for batch in (batch_of(at_random()), expert_batch())
+        ]
+        one.update(*batches, draws_of(one))
         ends.append([*one.actor.parameters(), *one.critic.parameters(), *one.value.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
@@ -155,28 +141,19 @@ def test_trajectories_are_counted_as_the_official_code_does(ends, rows, limit, t
 
 
 @pytest.mark.parametrize(
-    ("trajectories", "labelled", "hidden"),
+    ("trajectories", "transitions", "hidden"),
     [(2, 12, 29), (1, 25, 9), (99, 25, 0), (1, 5_000, 9)],
 )
-def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labelled, hidden, train, tmp_path, capsys):
+def test_the_data_are_the_others_and_the_first_of_the_experts(
+    trajectories, transitions, hidden, train, tmp_path, capsys
+):
     """Every other episode of the expert's file terminates: after 10, 30, 50, ... of its 300 transitions."""
     others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
-    seen = []
-
-    class Stopped(recoil.ReCOIL):
-        def __init__(self, args, run, mixed, expert):
-            seen.extend([mixed, expert])
-            raise SystemExit(0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recoil, "ReCOIL", Stopped)
-        with pytest.raises(SystemExit):
-            recoil.main(
-                recoil.Args(
-                    dataset=str(others), expert_dataset=str(experts), expert_trajectories=trajectories,
-                    expert_transitions=labelled, eval_episodes=0, out=tmp_path, device="cpu", quiet=True,
-                )
-            )  # fmt: skip
+    with seen_data() as seen:
+        train(
+            "recoil", dataset=str(others), expert_dataset=str(experts), expert_trajectories=trajectories,
+            expert_transitions=transitions, total_steps=1, batch_size=4, hidden=(4,), eval_episodes=0,
+        )  # fmt: skip
     mixed, expert = seen
     assert ("so nothing of it is in the mixed data" in capsys.readouterr().err) == (not hidden)
     rows = []
@@ -192,18 +169,19 @@ def test_the_data_are_the_others_and_the_first_of_the_experts(trajectories, labe
         return torch.cat(parts, 1).numpy()
 
     np.testing.assert_allclose(held(mixed), np.concatenate([rows[0], rows[1][:hidden]]), atol=1e-5)
-    np.testing.assert_allclose(held(expert), rows[1][:labelled], atol=1e-5)
+    np.testing.assert_allclose(held(expert), rows[1][:transitions], atol=1e-5)
 
 
 def test_it_is_stored_which_expert_was_used(train, tmp_path):
     others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
     short = {"dataset": str(others), "total_steps": 2, "eval_episodes": 0, "batch_size": 4, "hidden": (4,)}
-    facts = [
-        train("recoil", out=name, expert_dataset=str(path), expert_trajectories=2, **short).config["facts"]
+    configs = [
+        train("recoil", out=name, expert_dataset=str(path), expert_trajectories=2, **short).config
         for name, path in (("a", experts), ("b", others))
     ]
-    assert facts[0]["digest"] != facts[1]["digest"] != load(str(others)).digest
-    assert facts[0]["expert_transitions"] == 1000 and facts[0]["temperature"] == 3.0
+    digests = [config["facts"]["digest"] for config in configs]
+    assert digests[0] != digests[1] != load(str(others)).digest
+    assert configs[0]["identity"]["expert_transitions"] == 1000 and configs[0]["identity"]["temperature"] == 3.0
 
 
 @pytest.mark.parametrize(
@@ -224,13 +202,14 @@ def test_it_is_stored_which_expert_was_used(train, tmp_path):
     ],
 )
 def test_settings_depend_on_the_task(dataset, trajectories, labelled, temperature, dropout, norm):
-    found = filled("recoil", dataset=dataset)
-    assert (found.expert_trajectories, found.expert_transitions) == (trajectories, labelled)
-    assert (found.temperature, found.dropout, found.decay_steps) == (temperature, dropout, 1_000_000)
-    assert (found.batch_size, found.scale, found.clip, found.tau, found.discount) == (1024, 1.0, 7.0, 0.005, 0.99)
+    args = recoil.Args(dataset=dataset)
+    assert (args.expert_trajectories, args.expert_transitions) == (trajectories, labelled)
+    assert (args.temperature, args.dropout, args.decay, args.total_steps) == (temperature, dropout, "cosine", 1_000_000)
+    assert (args.batch_size, args.scale, args.clip, args.tau, args.discount) == (1024, 1.0, 7.0, 0.005, 0.99)
     assert len(list(agent(dataset=dataset).value.parameters())) == (10 if norm else 6)
-    own = filled("recoil", dataset=dataset, expert_trajectories=7, expert_transitions=9)
-    assert (own.expert_trajectories, own.expert_transitions) == (7, 9)
+    given = {"expert_trajectories": 200, "expert_transitions": 1000, "temperature": 3.0, "layer_norm": "off"}
+    args = recoil.Args(dataset=dataset, **given)
+    assert {name: getattr(args, name) for name in given} == given
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -251,7 +230,7 @@ def point_data():
     action = action.clip(-1 + 1e-5, 1 - 1e-5)
     parts = (obs[:, :-1], action, zeros, obs[:, 1:], zeros)
     return tuple(
-        made_of(*(x[which].reshape(-1, *x.shape[2:]) for x in parts)) for which in (slice(None), slice(-1, None))
+        Dataset.of(*(x[which].reshape(-1, *x.shape[2:]) for x in parts)) for which in (slice(None), slice(-1, None))
     )
 
 
@@ -268,10 +247,11 @@ def nearest(actor):
 def test_it_reaches_the_goal_of_the_expert_and_cloning_the_mixed_data_does_not():
     mixed, expert = point_data()
     own = {"scale": 5.0, "temperature": 1.0, "discount": 0.9, "tau": 0.02}
-    settings = {"batch_size": 128, "hidden": (64, 64), "lr": 1.5e-3, "decay_steps": 400}
-    one, cloned = agent_of("recoil", mixed, expert, **own, **settings), agent_of("bc", mixed, **settings)
+    settings = {"batch_size": 128, "hidden": (64, 64), "lr": 1.5e-3, "total_steps": 400}
+    one, cloned = agent_of("recoil", mixed, **own, **settings), agent_of("bc", mixed, **settings)
+    nothing, nothing_cloned = draws_of(one), draws_of(cloned)
     for k in range(400):
-        one.update(drawn(2, 2, 128, seed=k))
-        cloned.update(drawn(2, 128, seed=k))
+        one.update(batch_of(mixed, 2 * k, 128), batch_of(expert, 2 * k + 1, 128), nothing)
+        cloned.update(batch_of(mixed, 2 * k, 128), nothing_cloned)
     assert (nearest(one.actor) < 0.4).all()
     assert (nearest(cloned.actor) > 1.5).all()

@@ -3,14 +3,16 @@
 import pytest
 import td3_bc
 import torch
-from offline_data import BATCH, Stop, agent_of, assert_same, at_random, drawn, layers_of
+from offline_data import BATCH, agent_of, assert_same, at_random, batch_of, layers_of, write_hdf5
+
+from algos.replay import Batch
 
 
 def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
     """Critics always; actor, then all targets, at the second and the fourth."""
-    one = agent_of("td3_bc", at_random(), lr=0.01, tau=0.1)
-    actor, critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, row) for row in (2, 3)]
-    target_actor, target_critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, row) for row in (2, 3)]
+    data, one = at_random(), agent_of("td3_bc", lr=0.01, tau=0.1)
+    actor, critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, 1, e) for e in range(2)]
+    target_actor, target_critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, 1, e) for e in range(2)]
     actor_adam = torch.optim.Adam(actor.parameters(), lr=0.01)
     critic_adam = torch.optim.Adam([p for net in critics for p in net.parameters()], lr=0.01)
 
@@ -24,8 +26,8 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
 
     for k in range(1, 5):
         torch.manual_seed(k)
-        integers, normal = drawn(2, BATCH, seed=k), 2 * torch.randn(2, BATCH, 2)
-        obs, action, reward, next_obs, terminated = (x[1] for x in one.data.gather(one.data.choose(integers)))
+        batch, normal = batch_of(data, k), 2 * torch.randn(2, BATCH, 2)
+        obs, action, reward, next_obs, terminated = (x[1] for x in batch)
         with torch.no_grad():
             noise = (0.2 * normal[1]).clamp(-0.5, 0.5)
             assert k > 1 or noise.abs().max() == 0.5
@@ -41,17 +43,17 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
             for online, target in zip([actor, *critics], [target_actor, *target_critics], strict=True):
                 for a, b in zip(online.parameters(), target.parameters(), strict=True):
                     b.data.mul_(0.9).add_(0.1 * a.data)
-        one.update(integers, normal, k % 2 == 0)
-        assert_same(one.actor.net, 1, actor)
-        assert_same(one.target_actor.net.net, 1, target_actor)
+        one.update(batch, normal, k % 2 == 0)
+        assert_same(one.actor.net, actor, 1)
+        assert_same(one.target_actor.net.net, target_actor, 1)
         for e in range(2):
-            assert_same(one.critic.net, 2 + e, critics[e])
-            assert_same(one.target_critic.net.net, 2 + e, target_critics[e])
+            assert_same(one.critic.net, critics[e], 1, e)
+            assert_same(one.target_critic.net.net, target_critics[e], 1, e)
 
 
 def test_actor_loss_by_hand():
     """lambda = 2.5 / 2; -1.25 mean(1, -3) + mean(0.04, 0.04, 0, 0.16)."""
-    one = agent_of("td3_bc", at_random())
+    one = agent_of("td3_bc")
     one.actor.forward = lambda obs: torch.tensor([[[0.2, 0.0], [0.0, 0.4]]]).expand(2, 2, 2)
     one.critic.forward = lambda obs, action: torch.tensor([[[1.0, -3.0], [9.0, 9.0]]]).expand(2, 2, 2)
     action = torch.tensor([[[0.0, 0.2], [0.0, 0.0]]]).expand(2, 2, 2)
@@ -59,14 +61,15 @@ def test_actor_loss_by_hand():
 
 
 def test_target_by_hand():
-    one = agent_of("td3_bc", at_random(), discount=0.9)
+    one = agent_of("td3_bc", discount=0.9)
     seen = []
     one.target_actor.forward = lambda obs: torch.tensor([[[0.8, -0.1]]]).expand(2, 1, 2)
     one.target_critic.forward = lambda obs, action: (
         seen.append(action) or torch.tensor([[[3.0], [2.0]]]).expand(2, 2, 1)
     )
     normal = torch.tensor([[[1.5, -9.0]]]).expand(2, 1, 2)
-    y = one.target(torch.ones(2, 1), torch.tensor([[0.0], [1.0]]), None, normal)
+    batch = Batch(None, None, torch.ones(2, 1), None, torch.tensor([[0.0], [1.0]]))
+    y = one.target(batch, normal)
     torch.testing.assert_close(y, torch.tensor([[2.8], [1.0]]))
     torch.testing.assert_close(seen[0], torch.tensor([[[1.0, -0.6]]]).expand(2, 1, 2))
 
@@ -85,21 +88,14 @@ def test_defaults_are_those_of_the_paper():
         ("d4rl/hopper-medium-v2", {"reward": "range", "standardise": False}, "range", False),
     ],
 )
-def test_rewards_and_observations_depend_on_the_domain(dataset, given, reward, standardise, monkeypatch):
-    def begin(*args):
-        assert args[1:] == ("td3_bc", reward) and args[0].standardise == standardise
-        raise Stop
-
-    monkeypatch.setattr(td3_bc, "begin", begin)
-    with pytest.raises(Stop):
-        td3_bc.main(td3_bc.Args(dataset=dataset, **given))
+def test_rewards_and_observations_depend_on_the_domain(dataset, given, reward, standardise):
+    args = td3_bc.Args(dataset=dataset, **given)
+    assert (args.reward, args.standardise) == (reward, standardise)
 
 
 def test_the_actor_is_due_at_every_second_update(train, tmp_path, monkeypatch):
-    from offline_data import write_hdf5
-
     due = []
-    monkeypatch.setattr(td3_bc.TD3BC, "update", lambda agent, integers, normal, actor_due: due.append(actor_due) or {})
+    monkeypatch.setattr(td3_bc.TD3BC, "update", lambda agent, batch, noise, actor_due: due.append(actor_due) or {})
     path = write_hdf5(tmp_path / "x.hdf5")
     train("td3_bc", dataset=str(path), total_steps=5, eval_episodes=0, hidden=(4,))
     assert due == [False, True, False, True, False]

@@ -10,10 +10,10 @@ from offline_data import (
     Plain,
     agent_of,
     at_random,
+    batch_of,
     chain_values,
     derivative,
-    drawn,
-    filled,
+    draws_of,
     huber,
     learned_chain,
     trained_value,
@@ -24,7 +24,7 @@ D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 
 
 def agent(**overrides):
-    return agent_of("xql", at_random(), **overrides)
+    return agent_of("xql", **overrides)
 
 
 def test_value_loss_by_hand():
@@ -86,7 +86,7 @@ def test_values_of_the_chain(beta, values, float64):
 
 @pytest.mark.parametrize("script", ["xql", "f_dvl"])
 def test_critic_loss_is_a_huber_loss_by_hand(script):
-    one = agent_of(script, at_random())
+    one = agent_of(script)
     errors = torch.tensor([[1.0, 20.0, 30.0], [0.0, -30.0, 0.0]])
     one.critic.forward = lambda obs, action: errors.expand(2, 2, 3)
     loss = one.critic_loss(None, None, torch.zeros(2, 3))
@@ -95,8 +95,9 @@ def test_critic_loss_is_a_huber_loss_by_hand(script):
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     """With everything on: V learns twice per update, from noisy and from random actions too."""
+    data = at_random()
     one = agent(
-        beta=0.5, clip=2.0, noise=0.4, random_actions=2, value_updates=2, dropout=0.3, decay_steps=4, lr=0.01, tau=0.1
+        beta=0.5, clip=2.0, noise=0.4, random_actions=2, value_updates=2, dropout=0.3, total_steps=4, lr=0.01, tau=0.1
     )
 
     def loss(d):
@@ -107,9 +108,8 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
     plain = Plain(one, 1, loss, decay=4)
     for k in range(3):
         torch.manual_seed(k)
-        integers, uniform = drawn(2, BATCH, seed=k), torch.rand(2, 2, BATCH, 8)
+        batch, uniform = batch_of(data, k), torch.rand(2, 2, BATCH, 8)
         normal, other = torch.randn(2, BATCH, 2), torch.rand(2, 2, BATCH, 2)
-        batch = one.data.gather(one.data.choose(integers))
         noisy = (batch.action[1] + (0.4 * normal[1]).clamp(-0.5, 0.5)).clamp(-1, 1)
         value = {
             "obs": torch.cat([batch.obs[1]] * 3),
@@ -117,34 +117,47 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
             "times": 2,
         }
         plain.update(batch, huber, uniform[1], **value)
-        one.update(integers, uniform, normal, other)
+        one.update(batch, xql.Draws(uniform, normal, other))
     plain.assert_same(one)
 
 
 def test_values_learn_from_the_datas_noisy_and_random_actions():
     torch.manual_seed(0)
-    one = agent(noise=0.1)
-    batch = one.data.gather(one.data.choose(drawn(2, BATCH)))
+    one, batch = agent(noise=0.1), batch_of(at_random())
     q = one.target_critic(batch.obs, batch.action).amin(1)
-    assert torch.equal(one.values(batch.obs, batch.action, q, None, None), q[:, None])
+    assert torch.equal(one.augmented(batch, q, xql.Draws(None, None, None)), q[:, None])
     normal, other = torch.full((2, BATCH, 2), 20.0), torch.rand(2, 3, BATCH, 2)
     noisy = one.target_critic(batch.obs, (batch.action + 0.5).clamp(max=1)).amin(1)  # 0.1 times 20 is clipped at 0.5
-    torch.testing.assert_close(one.values(batch.obs, batch.action, q, normal, None), noisy[:, None])
-    both = one.values(batch.obs, batch.action, q, None, other)
+    torch.testing.assert_close(one.augmented(batch, q, xql.Draws(None, normal, None)), noisy[:, None])
+    both = one.augmented(batch, q, xql.Draws(None, None, other))
     assert both.shape == (2, 4, BATCH) and torch.equal(both[:, 0], q)
     for k in range(3):
         torch.testing.assert_close(both[:, 1 + k], one.target_critic(batch.obs, 2 * other[:, k] - 1).amin(1))
 
 
 def test_random_actions_reach_both_bounds():
-    """The stream is in [0, 1), which becomes [-1, 1)."""
-    one = agent()
-    seen = []
+    """The random numbers are in [0, 1), which becomes [-1, 1)."""
+    one, seen = agent(), []
     one.target_critic.forward = lambda obs, action: seen.append(action) or torch.zeros(2, 2, action.shape[1])
-    batch = one.data.gather(one.data.choose(drawn(2, BATCH)))
     ends = torch.tensor([0.0, 1.0]).expand(2, 1, BATCH, 2)
-    one.values(batch.obs, batch.action, torch.zeros(2, BATCH), None, ends)
+    one.augmented(batch_of(at_random()), torch.zeros(2, BATCH), xql.Draws(None, None, ends))
     assert torch.equal(seen[0], torch.tensor([-1.0, 1.0]).expand(2, BATCH, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, set()),
+        ({"dropout": 0.1}, {"dropout"}),
+        ({"noise": 0.1}, {"noise"}),
+        ({"random_actions": 3}, {"actions"}),
+    ],
+)
+def test_only_the_random_numbers_that_are_used_are_drawn(settings, names):
+    draws = draws_of(agent(**settings))._asdict()
+    assert {name for name, numbers in draws.items() if numbers is not None} == names
+    shapes = {"dropout": (2, 2, BATCH, 8), "noise": (2, BATCH, 2), "actions": (2, 3, BATCH, 2)}
+    assert all(draws[name].shape == shapes[name] for name in names)
 
 
 def test_it_learns_to_walk_right():
@@ -183,22 +196,34 @@ NAMES = ("beta", "clip", "batch_size", "random_actions", "noise", "value_updates
 def test_settings_of_each_dataset_are_those_of_the_official_scripts():
     assert set(xql.DATASETS) == set(SCRIPTS)
     for dataset, settings in SCRIPTS.items():
-        found = filled("xql", dataset=f"d4rl/{dataset}")
-        assert tuple(getattr(found, name) for name in NAMES) == settings, dataset
+        args = xql.Args(dataset=f"d4rl/{dataset}")
+        assert tuple(getattr(args, name) for name in NAMES) == settings, dataset
 
 
 @pytest.mark.parametrize(
     ("dataset", "beta", "temperature", "dropout", "decay"),
     [
-        ("d4rl/hopper-medium-v2", 2.0, 3.0, 0.0, 1_000_000),
-        ("d4rl/antmaze-umaze-v0", 0.6, 10.0, 0.0, 0),
-        ("d4rl/kitchen-mixed-v0", 5.0, 0.5, 0.1, 1_000_000),
-        ("d4rl/pen-human-v0", 2.0, 0.5, 0.1, 1_000_000),
+        ("d4rl/hopper-medium-v2", 2.0, 3.0, 0.0, "cosine"),
+        ("d4rl/antmaze-umaze-v0", 0.6, 10.0, 0.0, "none"),
+        ("d4rl/kitchen-mixed-v0", 5.0, 0.5, 0.1, "cosine"),
+        ("d4rl/pen-human-v0", 2.0, 0.5, 0.1, "cosine"),
     ],
 )
 def test_consistent_settings_depend_on_the_domain(dataset, beta, temperature, dropout, decay):
-    found = filled("xql", dataset=dataset, consistent=True)
-    assert tuple(getattr(found, name) for name in NAMES) == (beta, 7.0, 256, 0, 0.0, 1)
-    assert (found.temperature, found.dropout, found.decay_steps) == (temperature, dropout, decay)
-    own = filled("xql", dataset=dataset, beta=3.0, clip=1.0, batch_size=7, decay_steps=9)
-    assert (own.beta, own.clip, own.batch_size, own.decay_steps) == (3.0, 1.0, 7, 9)
+    args = xql.Args(dataset=dataset, consistent=True)
+    assert tuple(getattr(args, name) for name in NAMES) == (beta, 7.0, 256, 0, 0.0, 1)
+    assert (args.temperature, args.dropout, args.decay) == (temperature, dropout, decay)
+
+
+@pytest.mark.parametrize("consistent", [False, True])
+@pytest.mark.parametrize("dataset", ["halfcheetah-medium-v2", "antmaze-medium-diverse-v0", "kitchen-mixed-v0"])
+def test_a_value_that_is_given_wins(dataset, consistent):
+    """Even one that is the default of another dataset."""
+    given = {"beta": 2.0, "clip": 7.0, "batch_size": 256, "random_actions": 0, "noise": 0.0, "value_updates": 1}
+    args = xql.Args(dataset=f"d4rl/{dataset}", consistent=consistent, decay="cosine", **given)
+    assert {name: getattr(args, name) for name in given} == given and args.decay == "cosine"
+
+
+def test_a_file_with_the_name_of_d4rls_has_its_settings():
+    assert xql.Args(dataset="data/hopper_medium-v2.hdf5").beta == 5.0
+    assert xql.Args(dataset="data/medium_hopper.hdf5").beta == 2.0

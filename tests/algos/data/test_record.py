@@ -18,7 +18,7 @@ from dataset_files import (
     transitions,
 )
 
-from algos.data import load
+from algos.data import Dataset, load
 from algos.data.record import EDGE
 from algos.errors import UserError
 from envs import Task
@@ -44,6 +44,65 @@ def test_the_task_of_an_agent_has_the_datas_sizes_and_acts_within_one(data):
     data.fit_actions(np.full(ACT, -2.0), np.full(ACT, 2.0))
     wanted = Task(data.name, (OBS,), ACT, False, (-1.0, -1.0), (1.0, 1.0), 77)
     assert replace(data, limit=77).task == wanted
+
+
+# -- arrays of a user's own --------------------------------------------------------------------------------------------
+
+
+def own_arrays(count=6):
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.standard_normal((2, count, 3))
+    return {
+        "obs": obs, "action": rng.uniform(-1, 1, (count, 2)), "reward": np.arange(count), "next_obs": next_obs,
+        "terminated": np.arange(count) % 3 == 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.asarray, np.ndarray.tolist, torch.from_numpy])
+def test_a_dataset_of_arrays_has_their_transitions(kind):
+    """They may be numbers of any type, in arrays, lists or tensors."""
+    arrays = own_arrays()
+    data = Dataset.of(**{name: kind(array) for name, array in arrays.items()}, name="mine")
+    assert (len(data), data.obs_size, data.act_size, data.rows.dtype) == (6, 3, 2, torch.float32)
+    assert data.task == Task("mine", (3,), 2, False, (-1.0, -1.0), (1.0, 1.0), 0)
+    batch = data.gather(torch.tensor([[5, 0, 3], [2, 2, 1]]))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(getattr(batch, name), array.astype(np.float32)[[[5, 0, 3], [2, 2, 1]]])
+
+
+def test_a_dataset_of_arrays_is_a_copy_in_which_no_transition_follows_another():
+    arrays = own_arrays()
+    data, before = Dataset.of(**arrays), arrays["obs"].copy()
+    data.standardise()
+    np.testing.assert_array_equal(arrays["obs"], before)
+    np.testing.assert_array_equal(data.returns(), arrays["reward"])
+
+
+def test_a_dataset_of_arrays_follows_torchs_default_precision(float64):
+    arrays = own_arrays()
+    data = Dataset.of(**arrays)
+    np.testing.assert_array_equal(transitions(data)[0], arrays["obs"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"reward": np.zeros(5)}, r"must have the same length, at least 1, got .*reward \[5\]"),
+        ({"next_obs": np.zeros((1, 3))}, r"must have the same length, at least 1, got .*next_obs \[1, 3\]"),
+        ({"obs": np.zeros((7, 3))}, r"must have the same length, at least 1, got obs \[7, 3\]"),
+        ({"next_obs": np.zeros((6, 4))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 4\]"),
+        ({"next_obs": np.zeros((6, 1))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 1\]"),
+        ({"action": np.zeros(6)}, r"shapes must be .*\[N, A\].*, got .*action \[6\]"),
+        ({"reward": np.zeros((6, 2))}, r"shapes must be .*, got .*reward \[6, 2\]"),
+        ({name: array[:0] for name, array in own_arrays().items()}, "must have the same length, at least 1"),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_refused(changed, words):
+    with pytest.raises(ValueError, match=words):
+        Dataset.of(**own_arrays() | changed)
+
+
+# -- other devices, parts, preparation ---------------------------------------------------------------------------------
 
 
 def test_data_is_not_copied_to_the_device_where_it_is(data):

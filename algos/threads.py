@@ -1,0 +1,81 @@
+"""The number of CPU threads of a run, which follows the load of the machine."""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import psutil
+import torch
+
+INTERVAL = 1.0  # seconds between two measurements of the load
+MEMORY = 3  # measurements of which the heaviest counts
+NOISE = 0.25  # cores that others may use without taking a thread from the run
+
+
+class Threads:
+    """Keeps torch at one thread for each core that other processes leave to the run.
+
+    The threads of an operation wait for each other at its end, and they wait by spinning. One thread that shares its
+    core with another process holds up the whole run: on two cores beside one busy process, two threads are three times
+    slower than one. So the run gives up a thread within a second after a process starts to use a core, and takes it
+    back three seconds after that ends. No result depends on it: the arithmetic is the same with any number of threads.
+
+    `fixed` is a number of threads to keep to; 0 follows the load, with at most as many threads as torch has now.
+    `measure` gives CPU seconds used so far by all processes on our cores, and by this one.
+    """
+
+    def __init__(
+        self,
+        fixed: int = 0,
+        measure: Callable[[], tuple[float, float]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.fixed, self.measure, self.clock = fixed, measure or cpu_seconds, clock
+        if fixed:
+            torch.set_num_threads(fixed)
+        self.most = torch.get_num_threads()
+        self.cores = len(own_cores())
+        self.loads: deque[float] = deque(maxlen=MEMORY)  # cores that others used
+        self.time, self.before = clock(), self.measure()
+
+    def poll(self) -> None:
+        """Call this at every step; it costs nothing but once a second, when it measures the load."""
+        if self.fixed or self.most == 1 or (now := self.clock()) - self.time < INTERVAL:
+            return
+        total, own = self.measure()
+        others = (total - self.before[0]) - (own - self.before[1])
+        self.loads.append(others / (now - self.time))
+        self.time, self.before = now, (total, own)
+        threads = self.cores - math.ceil(max(self.loads) - NOISE)
+        threads = max(1, min(threads, self.most))
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+
+
+def own_cores() -> list[int]:
+    """The cores that this process may use."""
+    try:
+        return psutil.Process().cpu_affinity()
+    except AttributeError:  # macOS has no affinity
+        return list(range(psutil.cpu_count() or 1))
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """CPU seconds used so far by all processes on our cores, and by this process."""
+    busy = ("user", "nice", "system", "irq", "softirq", "steal")  # a guest's time is part of user's
+    cores = psutil.cpu_times(percpu=True)
+    total = sum(getattr(cores[i], name, 0.0) for i in own_cores() if i < len(cores) for name in busy)
+    return total, time.process_time()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes on one thread, for the few functions whose rounding depends on the number: LAPACK's factorisations."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,186 @@
+"""The numbers of a report: tables of interval estimates, curves, and an order of the algorithms."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import statistics
+from benchmarks.figures import Curve
+from benchmarks.scores import LABELS, Scores, final_scores, matrices, normalise, plain
+from benchmarks.suite import SCORES, Score
+
+MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
+MOST_ROWS = 30  # algorithms in a figure with a row for each
+
+
+@dataclass
+class Results:
+    """Everything that a report shows, as numbers.
+
+    `final`: task, algorithm, seed, and for each definition the return and, with references, the normalised score.
+    `tasks`: task, algorithm, score, mean, std, low, high, seeds, steps. `aggregates`: score, algorithm, statistic,
+    value, low, high, tasks, seeds. `matrices`: the headline scores [seeds, tasks] of each algorithm on the tasks that
+    all algorithms have in `common`. `ranked`: all algorithms, the best by the headline score first.
+    """
+
+    scores: Scores
+    references: pd.DataFrame | None
+    score: Score
+    final: pd.DataFrame
+    tasks: pd.DataFrame
+    aggregates: pd.DataFrame
+    common: list[str]
+    matrices: dict[str, np.ndarray]
+    ranked: list[str]
+    names: dict[str, str] = field(init=False)
+    """the name of each algorithm in figures: the values of its setting, where all are settings of one algorithm"""
+    names_are: str = field(init=False, default="")
+    """the hyperparameters of which the names are values, if they are"""
+
+    def __post_init__(self) -> None:
+        algorithms = self.scores.algorithms
+        self.names = {name: name for name in algorithms}
+        if list(self.scores.grids.values()) == [algorithms]:
+            settings = self.scores.settings
+            self.names = {name: ", ".join(map(plain, settings[name].values())) for name in algorithms}
+            self.names_are = ", ".join(self.scores.varied)
+
+    @property
+    def unit(self) -> str:
+        return "return" if self.references is None else "normalised score"
+
+    @property
+    def headline(self) -> str:
+        """The column of `final` that holds the headline score, normalised where there are references."""
+        return self.score if self.references is None else f"{self.score}_normalised"
+
+    @property
+    def in_curves(self) -> list[str]:
+        """The algorithms that figures of curves show: all of them, or without the worst settings if they are many."""
+        algorithms, settings = self.scores.algorithms, self.scores.settings
+        if not settings or len(algorithms) <= MOST_CURVES:
+            return algorithms
+        others = [name for name in algorithms if name not in settings]
+        best = [name for name in self.ranked if name in settings][: max(MOST_CURVES - len(others), 4)]
+        return [name for name in algorithms if name in (*others, *best)]
+
+    @property
+    def in_rows(self) -> list[str]:
+        """The algorithms that figures with a row for each show: all of them, or the best if they are many."""
+        best = self.ranked[:MOST_ROWS]
+        return [name for name in self.scores.algorithms if name in best]
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the algorithms that no curve shows, to follow another one."""
+        shown, algorithms = len(self.in_curves), len(self.scores.algorithms)
+        if shown == algorithms:
+            return ""
+        return f" Figures show {shown} of the {algorithms} variants: the best settings by the {LABELS[self.score]}."
+
+
+def compute(scores: Scores, references: pd.DataFrame | None, score: Score, replications: int) -> Results:
+    """All tables of a report."""
+    scores.table["normalised"] = normalise(scores.table, references)
+    final = final_scores(scores.table)
+    normal = final_scores(scores.table, "normalised")
+    if references is not None:
+        final = final.merge(normal, on=["task", "algorithm", "seed"], suffixes=("", "_normalised"))
+    steps = scores.table.groupby("task")["step"].max()
+    rows = []
+    for task, algorithm, frame in each(final, scores):
+        for definition in SCORES:
+            values = frame[definition].to_numpy()
+            low, high = statistics.task_means(values[:, None], replications)[:, 0]
+            row = {"task": task, "algorithm": algorithm, "score": definition, "mean": values.mean()}
+            row |= {"std": values.std(ddof=1) if len(values) > 1 else np.nan, "low": low, "high": high}
+            rows.append(row | {"seeds": len(values), "steps": steps[task]})
+    tasks = pd.DataFrame(rows)
+
+    rows = []
+    common: list[str] = []
+    headline: dict[str, np.ndarray] = {}
+    for definition in SCORES:
+        by_algorithm, common, notes = matrices(normal, definition)
+        by_algorithm = {name: by_algorithm[name] for name in scores.algorithms if name in by_algorithm}
+        if definition == score:
+            headline = by_algorithm
+            scores.notes += notes
+        if references is None and len(common) > 1:
+            continue
+        for algorithm, matrix in by_algorithm.items():
+            for name, (value, low, high) in statistics.aggregates(matrix, replications).items():
+                if name == "optimality gap" and references is None:
+                    continue
+                row = {"score": definition, "algorithm": algorithm, "statistic": name, "value": value}
+                rows.append(row | {"low": low, "high": high, "tasks": len(common), "seeds": len(matrix)})
+    if references is None and len(common) > 1:
+        scores.notes.append("Scores are raw returns, which differ in scale between tasks: there are no aggregates.")
+    columns = ["score", "algorithm", "statistic", "value", "low", "high", "tasks", "seeds"]
+    aggregates = pd.DataFrame(rows, columns=columns)
+    return Results(scores, references, score, final, tasks, aggregates, common, headline, ranking(tasks, score))
+
+
+def each(frame: pd.DataFrame, scores: Scores) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """The rows of each task and algorithm: tasks by name, algorithms in the order of the report."""
+    place = {name: number for number, name in enumerate(scores.algorithms)}
+    groups = {(str(task), str(algorithm)): rows for (task, algorithm), rows in frame.groupby(["task", "algorithm"])}
+    for task, algorithm in sorted(groups, key=lambda key: (key[0], place[key[1]])):
+        yield task, algorithm, groups[task, algorithm]
+
+
+def ranking(tasks: pd.DataFrame, score: Score) -> list[str]:
+    """All algorithms by their mean rank over tasks, the best first: returns of tasks may differ in scale."""
+    means = tasks[tasks["score"] == score].pivot(index="algorithm", columns="task", values="mean")
+    return [str(name) for name in means.rank(ascending=False).mean(axis=1).sort_values(kind="stable").index]
+
+
+def curve_of(frame: pd.DataFrame, column: str, replications: int) -> Curve | None:
+    """Mean over seeds with its interval, at the steps that all seeds have."""
+    wide = frame.pivot(index="seed", columns="step", values=column).dropna(axis=1)
+    if wide.empty:
+        return None
+    values = wide.to_numpy()
+    band = statistics.task_means(values[:, None], replications)[:, 0]
+    return wide.columns.to_numpy(), values.mean(0), band, values
+
+
+def curves_by_task(
+    results: Results, table: pd.DataFrame, column: str, replications: int
+) -> dict[str, dict[str, Curve]]:
+    """The learning curves of the algorithms that figures show, by task."""
+    panels: dict[str, dict[str, Curve]] = {}
+    shown = results.in_curves
+    for task, algorithm, frame in each(table[table["algorithm"].isin(shown)], results.scores):
+        if curve := curve_of(frame, column, replications):
+            panels.setdefault(task, {})[algorithm] = curve
+    return panels
+
+
+def efficiency(results: Results, replications: int) -> tuple[dict[str, Curve], str]:
+    """IQM over training of each algorithm on the common tasks, and the label of the horizontal axis."""
+    table = results.scores.table
+    grids = {}
+    for (task, algorithm), frame in table[table["task"].isin(results.common)].groupby(["task", "algorithm"]):
+        grids[task, algorithm] = frame.pivot(index="seed", columns="step", values="normalised").dropna(axis=1)
+    same = len({tuple(wide.columns) for wide in grids.values()}) == 1
+    curves = {}
+    for algorithm in results.in_curves:
+        seeds = len(results.matrices[algorithm])
+        wides = [grids[task, algorithm].iloc[:seeds] for task in results.common]
+        if same:
+            x = wides[0].columns.to_numpy()
+            values = np.stack([wide.to_numpy() for wide in wides], 1)
+        else:
+            x = np.linspace(0, 1, 51)
+            ends = [table.loc[table["task"] == task, "step"].max() for task in results.common]
+            places = [
+                np.clip(np.searchsorted(wide.columns.to_numpy(), x * end * (1 + 1e-9), "right") - 1, 0, None)
+                for wide, end in zip(wides, ends, strict=True)
+            ]
+            values = np.stack([wide.to_numpy()[:, p] for wide, p in zip(wides, places, strict=True)], 1)
+        centre, band = statistics.iqm_curve(values, replications)
+        curves[algorithm] = (x, centre, band, np.empty((0, len(x))))
+    return curves, results.scores.steps if same else "share of the steps of each task"

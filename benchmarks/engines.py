@@ -1,0 +1,160 @@
+"""The engines of a sweep: they run jobs as processes of this machine or as tasks of a Ray cluster."""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from algos.errors import UserError
+from benchmarks.plan import state_of
+from benchmarks.suite import ROOT
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: `finished`, `interrupted` or `failed`, with the log of its last attempt."""
+
+    status: str
+    attempts: int
+    code: int | None = None
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`submit` takes the arguments of `run_job` but the retries, and returns a future.
+
+    `cancel` takes such a future and returns whether it could be cancelled: it can as long as its job has not started.
+    """
+
+    submit: Callable[..., Future]
+    cancel: Callable[[Future], bool]
+
+
+@contextlib.contextmanager
+def local(workers: int, gpus: list[str], retries: int) -> Iterator[Engine]:
+    """Threads of this process, each of which runs one job at a time; a job on a GPU sees no other GPU."""
+    slots: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+    for number in range(workers):
+        slots.put({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {})
+
+    def work(command: list[str], folder: Path, log: Path, stop: Path, environment: dict[str, str]) -> Outcome:
+        slot = slots.get()
+        try:
+            return run_job(command, folder, log, stop, environment | slot, retries)
+        finally:
+            slots.put(slot)
+
+    with ThreadPoolExecutor(workers) as pool:
+        yield Engine(lambda *job: pool.submit(work, *job), Future.cancel)
+
+
+@contextlib.contextmanager
+def ray(address: str, workers: int, threads: int, gpu: float, retries: int) -> Iterator[Engine]:
+    """Tasks of a Ray cluster, whose nodes share the sweep's folder.
+
+    Each job gets `threads` CPUs and the share `gpu` of a GPU. Without an address, a cluster for that many workers is
+    started on this machine.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray needs Ray: pip install -e '.[ray]'") from None
+    try:
+        ray.init(
+            address=address or "local",
+            num_cpus=None if address else workers * threads,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}},
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"--address {address}: cannot reach a Ray cluster: {error}") from None
+    if gpu and not ray.cluster_resources().get("GPU"):
+        print("warning: the Ray cluster has no GPU now: jobs wait until it has one", file=sys.stderr)
+    task: Any = ray.remote(run_job).options(num_cpus=threads, num_gpus=gpu, max_retries=retries)
+    sent = {}
+
+    def submit(command: list[str], folder: Path, log: Path, stop: Path, environment: dict[str, str]) -> Future:
+        reference = task.remote(command, folder, log, stop, environment, retries)
+        future = reference.future()
+        sent[future] = reference, log, logs_of(log)
+        return future
+
+    def cancel(future: Future) -> bool:
+        reference, log, logs = sent[future]
+        if waiting := logs_of(log) == logs:  # a job that has started ends by itself, with a checkpoint
+            ray.cancel(reference)
+        return waiting
+
+    try:
+        yield Engine(submit, cancel)
+    finally:
+        ray.shutdown()
+
+
+def run_job(
+    command: list[str], folder: Path, log: Path | None, stop: Path, environment: dict[str, str], retries: int
+) -> Outcome:
+    """Runs a job, and again if it fails, until it is done or the file `stop` appears; then it ends with a checkpoint.
+
+    Each attempt has a log of its own, whose name is `log` with a number. Without `log`, the job prints to this
+    process's output.
+    """
+    path, attempt = log, 0
+    for attempt in range(1, retries + 2):
+        wait_for_lock(folder, stop)
+        if stop.exists():
+            return Outcome("interrupted", attempt - 1, None, path)
+        with contextlib.ExitStack() as stack:
+            output = None
+            if log:
+                path = log.with_name(f"{log.name}.{logs_of(log) + 1}.log")
+                output = stack.enter_context(open(path, "wb"))
+            # a session of its own: a Ctrl-C of the terminal reaches the sweep, which then asks the jobs to end
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT if output else None,
+                env=os.environ | environment, cwd=ROOT, start_new_session=True,
+            )  # fmt: skip
+            asked = False
+            while process.poll() is None:
+                if stop.exists() and not asked:
+                    asked = True
+                    process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+            assert process.stdin
+            process.stdin.close()
+        code = process.returncode
+        if code in (0, 3) and state_of(folder) == "finished":  # 3: all runs diverged, which is a result
+            return Outcome("finished", attempt, code, path)
+        if stop.exists():
+            return Outcome("interrupted", attempt, code, path)
+        if code in (0, 2):  # it stored its run in another folder, or its arguments were refused: so it would again
+            break
+    return Outcome("failed", attempt, code, path)
+
+
+def logs_of(log: Path) -> int:
+    """The number of attempts that have a log."""
+    return len(list(log.parent.glob(f"{log.name}.*.log")))
+
+
+def wait_for_lock(folder: Path, stop: Path, seconds: float = 120) -> None:
+    """Waits until no process trains in a folder: after a kill of the sweep, its jobs still write their checkpoints."""
+    until = time.monotonic() + seconds
+    while (folder / ".lock").exists() and time.monotonic() < until and not stop.exists():
+        try:
+            with FileLock(folder / ".lock", timeout=0.5):
+                return
+        except Timeout:
+            pass

@@ -1,0 +1,282 @@
+"""The sections of a report: figures with descriptions, and tables, from the numbers of `benchmarks.analysis`."""
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from benchmarks import figures, statistics
+from benchmarks.analysis import MOST_CURVES, Results, curves_by_task, each, efficiency
+from benchmarks.recipes.locomotion import TASKS
+from benchmarks.scores import LABELS, OF_TASK, family_name, label, protocol
+from benchmarks.suite import SCORES, read_published
+from benchmarks.tables import Cell, Table, between, number, word
+
+MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
+Looks = dict[str, dict[str, str]]
+
+
+@dataclass
+class Part:
+    """A section of the page: figures with descriptions, and tables, each with a caption."""
+
+    title: str
+    text: str
+    figures: list[tuple[str, Figure, str]] = field(default_factory=list)  # file name, figure, description
+    tables: list[tuple[str, Table]] = field(default_factory=list)
+    legend: bool = False
+    tables_in_markdown: int = 1
+
+
+def aggregate_part(results: Results, looks: Looks) -> Part:
+    """Aggregates over seeds and tasks."""
+    raw = results.references is None
+    frame = results.aggregates
+    where = f"{len(results.common)} task{'s' * (len(results.common) > 1)}: {', '.join(results.common)}"
+    gap = "" if raw else " The optimality gap is the mean distance to 1 of the runs below 1: less is better."
+    shown = results.in_rows
+    best = "" if len(shown) == len(results.ranked) else f" Figures show the best {len(shown)} of {len(results.ranked)}."
+    text = (
+        f"Over seeds on {where}. Look first at IQM, the mean of the middle half of all runs: it is robust like the "
+        f"median and needs fewer runs.{gap}{best}"
+    )
+    part = Part("Aggregate scores", text)
+    digits = None if raw else 3
+    names = [name for name in statistics.BATCHED if name in set(frame["statistic"])]
+    for name in names:
+        rows = frame[(frame["score"] == results.score) & (frame["statistic"] == name)]
+        bars = {row.algorithm: (row.value, row.low, row.high) for row in rows.itertuples() if row.algorithm in shown}
+        axis = f"{name} of {results.unit}, {LABELS[results.score]}"
+        figure = figures.intervals(bars, looks, axis, None, results.names, results.names_are)
+        part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
+    for definition in [results.score, *(s for s in SCORES if s != results.score)]:
+        table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [])
+        for algorithm, rows in frame[frame["score"] == definition].groupby("algorithm", sort=False):
+            by = rows.set_index("statistic")
+            cells = [word(algorithm)]
+            for name in names:
+                value, low, high = by.loc[name, ["value", "low", "high"]]
+                cells.append((f"{number(value, digits)[0]} {between(low, high, digits)[0]}", float(value)))
+            table.rows.append([*cells, number(by["tasks"].iloc[0], 0), number(by["seeds"].iloc[0], 0)])
+        main = "Headline score" if definition == results.score else "Score"
+        part.tables.append((f"{main}: {LABELS[definition]}", table))
+    return part
+
+
+def course_part(results: Results, looks: Looks, replications: int) -> Part:
+    """Performance profiles and sample efficiency."""
+    every = np.concatenate([matrix.ravel() for matrix in results.matrices.values()])
+    thresholds = np.linspace(min(0.0, np.quantile(every, 0.01)), max(every.max(), 1e-3), 101)
+    profiles = {}
+    for name in results.in_curves:
+        matrix = results.matrices[name]
+        share, band = statistics.profile(matrix, thresholds, replications)
+        profiles[name] = (thresholds, share, band, np.empty((0, len(thresholds))))
+    profile = figures.lines(profiles, looks, f"{results.unit} τ", "share of runs with score > τ")
+    curves, x = efficiency(results, replications)
+    curve = figures.lines(curves, looks, x, f"IQM of {results.unit}")
+    text = (
+        f"Performance profiles: the share of all runs whose score ({LABELS[results.score]}) is above a threshold; a "
+        "curve above another is better at that threshold. Sample efficiency: IQM over seeds and tasks while "
+        f"training goes on. Bands are pointwise 95% intervals.{results.left_out}"
+    )
+    part = Part("Profiles and sample efficiency", text, legend=True)
+    part.figures.append(("profiles", profile, "Performance profiles with 95% bands"))
+    part.figures.append(("sample_efficiency", curve, "IQM over steps with 95% bands"))
+    return part
+
+
+def improvement_part(results: Results, replications: int) -> Part:
+    """The probability that one algorithm beats another, for all pairs that are shown."""
+    names = [name for name in results.in_rows if name in results.matrices]
+    pairs = {}
+    for a, b in combinations(names, 2):
+        value, low, high = statistics.improvement(results.matrices[a], results.matrices[b], replications)
+        pairs[a, b], pairs[b, a] = (value, low, high), (1 - value, 1 - high, 1 - low)
+    text = (
+        f"The probability that a run of one algorithm beats a run of another on a task chosen at random, by the "
+        f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "
+        "open."
+    )
+    listed, caption = list(pairs), "All pairs"
+    if len(names) >= MOST_CURVES:  # all pairs would be hundreds of rows
+        best = next(name for name in results.ranked if name in names)
+        listed, caption = [pair for pair in pairs if pair[0] == best], f"{best} against all others"
+        many = f" the best {len(names)} of" if len(names) < len(results.ranked) else ""
+        text += f" The figure shows each pair of{many} {len(results.ranked)} variants, the table those with the best."
+    table = Table(["better", "than", "probability", "95% interval"], [])
+    for a, b in listed:
+        value, low, high = pairs[a, b]
+        table.rows.append([word(a), word(b), number(value, 2), between(low, high, 2)])
+    if len(pairs) <= MOST_PAIRS:
+        short = results.names
+        rows = {f"{short[a]} > {short[b]}": value for (a, b), value in pairs.items() if names.index(a) < names.index(b)}
+        figure = figures.intervals(rows, None, "probability of improvement", 0.5, title=results.names_are)
+    else:
+        values = np.array([[pairs[a, b][0] if a != b else np.nan for b in names] for a in names])
+        figure = figures.heatmap([results.names[name] for name in names], values, results.names_are)
+    description = "Probability of improvement of one algorithm over another"
+    return Part("Probability of improvement", text, [("improvement", figure, description)], [(caption, table)])
+
+
+def task_part(results: Results, looks: Looks, panels: dict[str, dict[str, figures.Curve]]) -> Part:
+    """Returns on each task, with learning curves."""
+    normal = results.references is not None
+    columns = ["task", "algorithm", LABELS[results.score], "95% interval", "std", *(["normalised"] if normal else [])]
+    others = [s for s in SCORES if s != results.score]
+    table = Table([*columns, "seeds", "steps", *(LABELS[s] for s in others)], [])
+    for task, algorithm, rows in each(results.tasks, results.scores):
+        by = rows.set_index("score")
+        row = by.loc[results.score]
+        cells = [word(task), word(algorithm), number(row["mean"]), between(row["low"], row["high"]), number(row["std"])]
+        if normal:
+            final = results.final[(results.final["task"] == task) & (results.final["algorithm"] == algorithm)]
+            cells.append(number(final[results.headline].mean(), 3))
+        cells += [number(row["seeds"], 0), number(row["steps"], 0), *(number(by.loc[s, "mean"]) for s in others)]
+        table.rows.append(cells)
+    training = {protocol(config)["evaluation episodes"] == 0 for config in results.scores.sources}
+    source = " or of ".join(
+        ["the deterministic policy"] * (False in training) + ["training episodes"] * (True in training)
+    )
+    text = (
+        f"Returns of {source}: mean over seeds of each seed's score with a bootstrap interval, and the "
+        "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
+        "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
+        f"there are at most {figures.MOST_BANDS} of them.{results.left_out}"
+    )
+    part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
+    for task, curves in panels.items():
+        figure = figures.lines(curves, looks, results.scores.steps, "return", task)
+        part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
+    return part
+
+
+def value_part(results: Results, looks: Looks, replications: int) -> Part:
+    """The values that critics predict against the returns that followed."""
+    values = results.scores.values.assign(bias=lambda t: t["predicted"] - t["observed"])
+    ends = results.scores.table.groupby("task")["step"].max()
+    late = values[values["step"] > 0.9 * values["task"].map(ends)]
+    seeds = late.groupby(["task", "algorithm", "seed"])[["predicted", "observed", "bias"]].mean().reset_index()
+    table = Table(
+        ["task", "algorithm", "predicted", "observed", "bias", "95% interval", "bias / |observed|", "seeds"], []
+    )
+    for task, algorithm, frame in each(seeds, results.scores):
+        low, high = statistics.task_means(frame[["bias"]].to_numpy(), replications)[:, 0]
+        predicted, observed, bias = frame[["predicted", "observed", "bias"]].mean()
+        cells = [word(task), word(algorithm), number(predicted), number(observed), number(bias), between(low, high)]
+        table.rows.append([*cells, number(bias / max(abs(observed), 1e-9)), number(len(frame), 0)])
+    text = (
+        "The critics' predictions for the actions of the exploring policy against the discounted return that followed "
+        "(with the entropy bonus where the value has one); a positive bias is overestimation. The table has means over "
+        "the last 10%, without seeds that diverged."
+    )
+    part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
+    for task, curves in curves_by_task(results, values, "bias", replications).items():
+        figure = figures.lines(curves, looks, results.scores.steps, "predicted − observed value", task, zero=True)
+        part.figures.append((f"value_bias_{file_name(task)}", figure, f"Bias of value estimates on {task}"))
+    return part
+
+
+def published_part(results: Results, paths: list[Path]) -> Part:
+    """The scores of this report among published ones."""
+    table = Table(["task", "algorithm", "score", "spread", "seeds", "protocol", "source"], [])
+    published = pd.concat([read_published(path) for path in paths])
+    families: dict[str, list[str]] = {}
+    for task in results.scores.tasks:
+        families.setdefault(family(task), []).append(task)
+    for tasks in families.values():
+        rows = [row for row in published.itertuples() if any(comparable(task, str(row.task)) for task in tasks)]
+        for row in [*own_rows(results, tasks), *rows] if rows else []:
+            cells = [word(row.task), word(row.algorithm), number(row.score), number(row.spread)]
+            table.rows.append([*cells, number(row.seeds, 0), word(row.protocol), word(row.source)])
+    text = (
+        "The scores of this report and, below them, those of papers and other projects, which were not run here; tasks "
+        "and protocols differ as stated. Scores on datasets are D4RL's, from 0 for a random policy to 100 for an "
+        "expert."
+    )
+    return Part("Published scores", text, tables=[("Published scores beside those of this report", table)])
+
+
+def own_rows(results: Results, tasks: list[str]) -> list[Any]:
+    """The scores of this report as rows of the table of published ones, those on datasets by the data's references.
+
+    Of the settings of an algorithm, only the best one on each task has a row.
+    """
+    rows = results.tasks[(results.tasks["score"] == results.score) & results.tasks["task"].isin(tasks)].copy()
+    rows["note"] = ""
+    for family, algorithms in results.scores.grids.items():
+        settings = rows[rows["algorithm"].isin(algorithms)]
+        best = settings.groupby("task")["mean"].idxmax()
+        rows = rows.drop(settings.index.difference(best))
+        rows.loc[best, "note"] = f"; the best of {len(algorithms)} settings of {family}"
+    data = {config["task"]: config.get("facts", {}) for config in results.scores.sources}
+    low, high = (rows["task"].map(lambda task, k=key: data[task].get(k)).astype(float) for key in ("low", "high"))
+    given = low.notna() & high.notna()
+    rows["spread"] = (100 * rows["std"] / (high - low)).where(given, rows["std"])
+    rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
+    units = given.map({True: "D4RL score", False: "return"})
+    steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
+    rows["protocol"] = units + f", {LABELS[results.score]}; " + steps + "; spread: std over seeds" + rows["note"]
+    return list(rows.assign(source="this report").itertuples())
+
+
+def comparable(ours: str, theirs: str) -> bool:
+    """Whether a published score on the task `theirs` may stand beside a score on the task `ours`.
+
+    Two versions of a dataset of D4RL are different data. A dataset from elsewhere compares with D4RL's of the same name
+    only where both were made in the same environments, which is so for locomotion.
+    """
+    if theirs.startswith("d4rl/"):
+        alike = family(ours) == family(theirs) and family(ours).partition("-")[0] in TASKS
+        return ours == theirs if ours.startswith("d4rl/") else alike
+    return family(ours) == family(theirs)
+
+
+def family(task: str) -> str:
+    """A task without its version, and a dataset also without its origin."""
+    return task.partition("/")[2].rpartition("-")[0] or task.rpartition("-")[0]
+
+
+def source_part(results: Results) -> Part:
+    """One row for each process."""
+    columns = ["task", "algorithm", "seeds", "status", "steps", "episodes", "commit"]
+    table = Table([*columns, "Gymnasium, MuJoCo, torch", "device", "training"], [])
+    processes: dict[tuple, list[dict[str, Any]]] = {}
+    for config in results.scores.sources:
+        shared = "setting" in config or OF_TASK in config["task"]
+        task = config["task"].partition(OF_TASK)[0]
+        rest = config.get("folder") if shared else len(processes)  # settings and tasks of one process share its folder
+        processes.setdefault((task, family_name(config), rest), []).append(config)
+    ordered = sorted(processes.items(), key=lambda item: (*item[0][:2], item[1][0]["seeds"]))
+    for (task, family, _), configs in ordered:
+        config = configs[0]
+        arguments, versions = protocol(config), config.get("versions", {})
+        seeds = sorted({seed for part in configs for seed in part["seeds"]})
+        spoken = f"{seeds[0]}–{seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)) else ""
+        packages = ", ".join(str(versions.get(name, "–")) for name in ("gymnasium", "mujoco", "torch"))
+        seconds = config.get("seconds")
+        minutes: Cell = (f"{seconds / 60:,.0f} min", float(seconds)) if seconds else ("–", -1.0)
+        place = config.get("facts", {}).get("evaluated_in")
+        tasks = len({part["task"] for part in configs})
+        task += f", {tasks} tasks" if tasks > 1 else ""
+        task += f", evaluated in {place}" if place else ""
+        settings = len({label(part) for part in configs})
+        name = f"{family}, {settings} settings" if settings > 1 else label(config)
+        cells = [word(task), word(name), word(spoken or ", ".join(map(str, seeds)))]
+        cells += [word(config["status"]), number(config.get("step", arguments["steps"] or 0), 0)]
+        cells += [number(arguments["evaluation episodes"] or np.nan, 0), word(config.get("commit") or "–")]
+        table.rows.append([*cells, word(packages), word(config.get("device", "–")), minutes])
+    text = "Each row is one process. Everything that determined a run is in sources.json."
+    return Part("Runs", text, tables=[("Where the scores come from", table)])
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name: with a hash where characters had to change, so that no two are the same."""
+    safe = re.sub(r"[^A-Za-z0-9.-]+", "_", name)
+    return safe if safe == name else f"{safe}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"

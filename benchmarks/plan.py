@@ -1,0 +1,210 @@
+"""The plan of a sweep: its jobs, how far each of them is, and estimates of time and disk."""
+
+import contextlib
+import hashlib
+import json
+import math
+import shutil
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from algos.cli import RunArgs, settings
+from algos.errors import UserError
+from algos.run_folder import difference, folder_of, identity, read_table
+from benchmarks.suite import Entry, Suite, as_words
+
+# Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
+SEEDS_PER_CPU_JOB = 5
+State = Literal["new", "started", "finished", "damaged"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: a batch of seeds of one algorithm on one task, with every setting of the hyperparameters."""
+
+    name: str
+    identity: dict[str, Any]
+    folder: Path
+    command: list[str]
+    args: RunArgs  # the arguments of the script, of a class that the script defines
+    state: State
+
+    @property
+    def id(self) -> str:
+        """A hash of everything that determines the results."""
+        return digest(self.identity)
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.identity["seeds"]
+
+    @property
+    def runs(self) -> int:
+        """The number of runs that the process trains together: settings times seeds."""
+        return len(settings(self.args)) * len(self.seeds)
+
+    @property
+    def total_steps(self) -> int:
+        return self.args.total_steps
+
+
+def digest(configuration: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def seed_name(seeds: list[int]) -> str:
+    """`seeds_0-4` for consecutive seeds, else all of them."""
+    if len(seeds) == 1:
+        return f"seed_{seeds[0]}"
+    if seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds_{seeds[0]}-{seeds[-1]}"
+    return "seeds_" + "_".join(map(str, seeds))
+
+
+def state_of(folder: Path) -> State:
+    """How far the run in a folder is. Its tables are read as a check."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        finished = config["status"] in ("finished", "diverged") and bool(config["identity"])
+        for name in ("eval.parquet", "train.parquet"):
+            if finished or (folder / name).exists():
+                read_table(folder / name)
+    except FileNotFoundError:
+        return "new" if not (folder / "config.json").exists() else "damaged"
+    except (ValueError, KeyError, TypeError, UserError):
+        return "damaged"
+    return "finished" if finished else "started"
+
+
+def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]) -> list[Job]:
+    """The jobs of a suite: those that the folder holds already, and new ones for the seeds that no run there has.
+
+    A new job trains up to `batch` seeds on `device` (cpu or cuda); `flags` go to every script as they are. Raises
+    UserError if a folder that a job needs holds a run with another configuration.
+    """
+    batches = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
+    stored = stored_runs(out)
+    jobs = []
+    for task in suite.tasks:
+        for entry in suite.entries:
+            configuration = identity(replace(entry.args[task], variant=entry.variant), entry.algorithm, [], device)
+            # A stored run whose seeds are another batch keeps them. One whose seeds are a batch of this plan needs no
+            # care, so that the number of a job does not depend on how far the sweep is.
+            kept = [
+                (seeds, place)
+                for seeds, place in stored.get(digest(configuration | {"seeds": None}), [])
+                if seeds not in batches and set(seeds) & set(suite.seeds)
+            ]
+            taken = {seed for seeds, _ in kept for seed in seeds}
+            left = [[seed for seed in seeds if seed not in taken] for seeds in batches]
+            placed = kept + [(seeds, out / seed_name(seeds)) for seeds in left if seeds]
+            placed.sort(key=lambda pair: min(pair[0]))
+            jobs += [make_job(entry, task, seeds, place, device, flags) for seeds, place in placed]
+    return jobs
+
+
+def stored_runs(out: Path) -> dict[str, list[tuple[list[int], Path]]]:
+    """The seeds and the place (out/seeds_0-4) of every run in a sweep's folder, by its configuration without seeds."""
+    runs: dict[str, list[tuple[list[int], Path]]] = {}
+    for path in sorted(out.glob("seed*/*/*/*/config.json")):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            configuration = json.loads(path.read_text())["identity"]
+            key = digest(configuration | {"seeds": None})
+            runs.setdefault(key, []).append((configuration["seeds"], path.parents[3]))
+    return runs
+
+
+def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str, flags: dict[str, Any]) -> Job:
+    """The job that trains these seeds below `place`; raises UserError if another configuration has its folder."""
+    args = replace(entry.args[task], out=place, variant=entry.variant)
+    configuration = identity(args, entry.algorithm, seeds, device)
+    folder = folder_of(args, entry.algorithm)
+    if (state := state_of(folder)) in ("started", "finished"):
+        stored = json.loads((folder / "config.json").read_text()).get("identity", {})
+        if differs := difference(configuration, stored):
+            raise UserError(
+                f"--out: {folder} holds a run with another configuration ({differs}): take another --out, or remove it"
+            )
+    words = [*as_words(args.TASK, task), "--seeds", *map(str, seeds), *entry.flags[task]]
+    options = {"device": device, "out": place, "variant": entry.variant, "resume": True}
+    for name, value in (options | flags).items():
+        words += as_words(name, value)
+    count = len(settings(args))
+    name = f"{entry.name} on {task}, {seed_name(seeds).replace('_', ' ', 1)}"
+    name += f", {count} settings" if count > 1 else ""
+    command = [sys.executable, "-m", "benchmarks.job", str(entry.script), *words]
+    return Job(name, configuration, folder, command, args, state)
+
+
+def prepare(job: Job, out: Path) -> None:
+    """Makes a job ready to start: sets its run aside if that is damaged, and removes the file of its progress."""
+    if job.state == "damaged":
+        set_aside(job.folder, out)
+    (job.folder / "progress.json").unlink(missing_ok=True)
+
+
+def set_aside(run: Path, out: Path) -> None:
+    """Moves a damaged run to out/damaged, and renames its configuration so that nothing reads it."""
+    place = out / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
+    place.parent.mkdir(exist_ok=True)
+    shutil.move(run, place)
+    with contextlib.suppress(FileNotFoundError):
+        (place / "config.json").rename(place / "config.damaged.json")
+    print(f"warning: {run} is damaged: it is now {place}, and is trained anew", file=sys.stderr)
+
+
+def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
+    """The number of seeds that one process trains: `wanted`, or if that is 0 the fastest number.
+
+    The fastest is all seeds on a GPU, and at most five on a CPU, or fewer if workers would be idle otherwise.
+    """
+    if wanted or cuda:
+        return wanted or len(suite.seeds)
+    runs = len(suite.seeds) * len(suite.tasks) * len(suite.entries)
+    return max(1, min(SEEDS_PER_CPU_JOB, len(suite.seeds), math.ceil(runs / workers)))
+
+
+def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
+    """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
+
+    Time is scaled by steps, and on a CPU by the number of runs (settings times seeds). Disk is scaled by the number of
+    runs and by the number of transitions that a replay buffer can hold.
+    """
+    ours = job.identity
+
+    def likeness(config: dict[str, Any]) -> tuple:
+        theirs = config["identity"]
+        differing = {name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name)}
+        return theirs["env_id"] == ours["env_id"], -len(differing), -abs(runs_of(config) - job.runs)
+
+    similar = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
+    if not similar:
+        return None
+    best = max(similar, key=likeness)
+    theirs = best["identity"]
+    done = json.loads((job.folder / "config.json").read_text())["step"] if job.state == "started" else 0
+    runs = job.runs / runs_of(best)
+    seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
+    kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
+    return seconds * (runs if ours["device"] == "cpu" else 1), best["peak_bytes"] * runs * kept / theirs_kept
+
+
+def runs_of(config: dict[str, Any]) -> int:
+    """The number of runs that a process trained together, from its config.json."""
+    return len(config.get("settings") or [{}]) * len(config["identity"]["seeds"])
+
+
+def earlier_runs(folder: Path) -> list[dict[str, Any]]:
+    """The configurations of the runs and of the sweeps' runs in a folder, where they have come past step 0."""
+    configs = []
+    for path in sorted([*folder.glob("*/*/*/config.json"), *folder.glob("*/seed*/*/*/*/config.json")]):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            config = json.loads(path.read_text())
+            if config.get("step") and {"identity", "seconds", "evaluation_seconds", "peak_bytes"} <= set(config):
+                configs.append(config)
+    return configs

@@ -1,0 +1,150 @@
+"""The plan of a sweep: jobs, their states, estimates. Nothing is trained."""
+
+import json
+
+import pandas as pd
+import pytest
+from small_suite import SECOND, SUITE, VARIED, jobs, write
+
+from algos.errors import UserError
+from benchmarks import display, engines, plan, sweep
+from benchmarks import suite as suites
+
+
+def store(job: plan.Job, status: str, **entries) -> None:
+    """The folder of a job's run, as if it had trained."""
+    job.folder.mkdir(parents=True)
+    for name in ("eval", "train"):
+        pd.DataFrame({"step": [job.total_steps]}).to_parquet(job.folder / f"{name}.parquet")
+    config = {"identity": job.identity, "status": status, "step": job.total_steps, "seconds": 60.0, **entries}
+    (job.folder / "config.json").write_text(json.dumps(config | {"evaluation_seconds": 4.0, "peak_bytes": 1_000}))
+
+
+def test_a_job_is_a_batch_of_seeds_of_one_algorithm_on_one_task(tmp_path):
+    text = SUITE.replace('"0:2"', '"0:7"').replace("Pendulum-v5", 'Pendulum-v5", "Pendulum-v1') + SECOND
+    planned = jobs(write(tmp_path, text), tmp_path / "out", seeds_per_job=4)
+    assert [job.seeds for job in planned] == [[0, 1, 2, 3], [4, 5, 6]] * 4  # split evenly
+    assert len({job.id for job in planned}) == 8 and len({job.folder for job in planned}) == 8
+    assert planned[0].folder == tmp_path / "out" / "seeds_0-3" / "InvertedPendulum-v5" / "sac" / "default"
+    assert planned[2].folder.name == "other"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "cuda", "workers", "wanted", "batch"),
+    [
+        ("0:10", False, 1, 0, 5), ("0:10", True, 1, 0, 10), ("0:10", False, 16, 0, 2), ("0:3", False, 1, 0, 3),
+        ("0:10", True, 4, 3, 3),
+    ],
+)  # fmt: skip
+def test_a_process_trains_the_number_of_seeds_that_is_fastest(tmp_path, seeds, cuda, workers, wanted, batch):
+    text = SUITE.replace('"0:2"', f'"{seeds}"').replace("Pendulum-v5", 'Pendulum-v5", "Pendulum-v1')
+    assert plan.seeds_per_job(suites.read(write(tmp_path, text)), wanted, cuda, workers) == batch
+
+
+def test_the_number_of_a_job_does_not_depend_on_what_is_done(tmp_path):
+    suite, out = write(tmp_path, SUITE.replace('"0:2"', '"0:15"')), tmp_path / "out"
+    before = jobs(suite, out)
+    assert [job.seeds[0] for job in before] == [0, 5, 10]
+    for number in (2, 1):
+        store(before[number], "running")
+        assert [job.id for job in jobs(suite, out)] == [job.id for job in before]
+    assert [job.state for job in jobs(suite, out)] == ["new", "started", "started"]
+
+
+@pytest.mark.parametrize("text", [SUITE, VARIED])
+def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, text):
+    out = tmp_path / "out"
+    (first,) = jobs(write(tmp_path, text), out)
+    store(first, "finished")
+    planned = jobs(write(tmp_path, text.replace('"0:2"', '"0:4"')), out, seeds_per_job=4)
+    assert [(job.seeds, job.state) for job in planned] == [([0, 1], "finished"), ([2, 3], "new")]
+
+
+def test_another_configuration_in_the_folder_is_refused(tmp_path):
+    (job,) = jobs(write(tmp_path, steps=4_000), tmp_path / "out")
+    store(job, "finished")
+    with pytest.raises(UserError, match=r"another configuration \(total_steps: 4000 there, 900 here\)"):
+        jobs(write(tmp_path, steps=900), tmp_path / "out")
+
+
+def test_a_job_of_a_varied_algorithm_trains_every_setting_with_its_seeds(tmp_path):
+    (job,) = jobs(write(tmp_path, VARIED), tmp_path / "out")
+    place = job.command.index("--vary")
+    assert job.command[place : place + 3] == ["--vary", "critic_lr=0.0001,0.0003,0.001", "tau=0.005,0.01"]
+    assert job.identity["vary"] == ["critic_lr=0.0001,0.0003,0.001", "tau=0.005,0.01"]
+    assert (job.seeds, job.runs) == ([0, 1], 12) and job.name.endswith("seeds 0-1, 6 settings")
+    (plain,) = jobs(write(tmp_path), tmp_path / "other")
+    assert "--vary" not in plain.command and plain.runs == 2 and plain.id != job.id
+
+
+def test_a_varied_job_is_resumed_with_its_settings_only(tmp_path):
+    suite, out = write(tmp_path, VARIED), tmp_path / "out"
+    (job,) = jobs(suite, out)
+    store(job, "interrupted")
+    assert [job.state for job in jobs(suite, out)] == ["started"]
+    for text in (SUITE, VARIED.replace("0.01]", "0.02]")):
+        with pytest.raises(UserError, match=r"another configuration \(vary: \["):
+            jobs(write(tmp_path, text), out)
+
+
+def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys):
+    (trained,) = jobs(write(tmp_path, steps=4_000), tmp_path / "runs")
+    store(trained, "finished")
+    earlier = plan.earlier_runs(tmp_path)
+    second = '[algorithms.dsac_t]\n[algorithms."2x"]\nscript = "sac"'
+    suite = write(tmp_path, SUITE.replace("[algorithms.sac]", second), 8_000)
+    sweep.main(sweep.Args(str(suite), tmp_path / "elsewhere", True, device="cpu", seeds_per_job=2))
+    said = capsys.readouterr().out
+    assert "no earlier run to tell" in said and "2 jobs, 0 finished" in said and "about 2 min" in said
+    assert not (tmp_path / "elsewhere").exists()
+    _, longer = jobs(suite, tmp_path / "elsewhere")
+    assert plan.estimate(longer, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+    (wider,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"'), 4_000), tmp_path / "x")
+    assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+
+
+def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
+    (plain,) = jobs(write(tmp_path), tmp_path / "plain")
+    (varied,) = jobs(write(tmp_path, VARIED), tmp_path / "varied")
+    store(plain, "finished")
+    assert plan.estimate(varied, plan.earlier_runs(tmp_path)) == pytest.approx((6 * 64.0, 6 * 1_000))
+    store(varied, "finished", settings=[{"critic_lr": 1e-4}] * 6)
+    (config,) = [config for config in plan.earlier_runs(tmp_path) if "settings" in config]
+    assert plan.estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
+
+
+def test_only_jobs_that_will_run_need_their_datasets(tmp_path, monkeypatch):
+    text = """
+purpose = "a test"
+tasks = ["local/a-v0", "local/b-v0"]
+seeds = "0:2"
+total_steps = 1_000
+eval_every = 500
+eval_episodes = 1
+[algorithms.bc]
+"""
+    suite, out, ran = write(tmp_path, text), tmp_path / "out", []
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    finished = engines.Outcome("finished", 1, 0)
+    monkeypatch.setattr(engines, "run_job", lambda command, *rest: ran.append(command) or finished)
+    (tmp_path / "local" / "a-v0").mkdir(parents=True)
+
+    def run(**flags) -> None:
+        sweep.main(sweep.Args(str(suite), out, device="cpu", workers=1, **flags))
+
+    run(job=0)
+    for flags in ({"job": 1}, {}):
+        with pytest.raises(UserError, match=r"^--dataset: local/b-v0 is not in .*make it: .*collect b-v0 "):
+            run(**flags)
+    assert len(ran) == 1
+    _, second = jobs(suite, out)
+    store(second, "finished")
+    run()
+    assert len(ran) == 2 and all("local/a-v0" in command for command in ran)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(40, "40 s"), (720, "12 min"), (12_000, "3 h 20 min"), (5_370, "1 h 30 min")]
+)
+def test_durations_are_shown_in_the_unit_that_fits(seconds, shown):
+    assert display.clock(seconds) == shown
