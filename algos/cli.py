@@ -1,16 +1,18 @@
 """Command lines: the arguments that every script has, seeds, settings of a grid, and errors in one sentence."""
 
+import contextlib
 import difflib
 import inspect
 import itertools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
+import gymnasium as gym
 import torch
 import tyro
 
@@ -152,6 +154,18 @@ def check_env_id(env_id: str) -> None:
         find_spec(env_id)
     except (ModuleNotFoundError, ValueError) as error:
         raise UserError(f"--env-id: {error}") from None
+
+
+@contextlib.contextmanager
+def env_errors(env_id: str) -> Iterator[None]:
+    """Turns errors in making environments into a UserError."""
+    check_env_id(env_id)
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"--env-id: {error}") from None
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None
 
 
 def cli(main: Callable[[Any], None]) -> None:

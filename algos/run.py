@@ -2,32 +2,29 @@
 
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-import gymnasium as gym
 import numpy as np
-import pandas as pd
 from torch import Tensor
 from tqdm import tqdm
 
 from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, check_env_id, parse_seeds, settings, with_settings
+from algos.cli import RunArgs, env_errors, parse_seeds, settings, with_settings
 from algos.compile import compiled, tune_cpu
 from algos.device import choose_device, device_name
-from algos.errors import UserError
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
 from algos.optim import numbers
 from algos.per_run import PerRun
 from algos.random import Random
-from algos.run_folder import RunFolder, git_commit, identity, versions, write_progress
+from algos.run_folder import RunFolder, identity, write_progress
+from algos.signals import Signals
+from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, setting_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
@@ -79,7 +76,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         self.algorithm, self.given, self.facts = algorithm, args, facts or {}
-        self.score_name, self.show, self.digits = score, show, 3 if score == "R²" else 1
+        self.score_name, self.show = score, show
         self.device = choose_device(args.device)
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
@@ -100,7 +97,7 @@ class Run(Generic[Args]):
         self.evaluation_seconds = 0.0
         self.peak_bytes = 0  # of the folder, when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
-        self.signal = 0
+        self.signals = Signals()
         self.mean_score: float | None = None  # mean return over runs at the last evaluation
         self.episodes: list[Episode] = []  # that ended since the last log
         self.scored: list[Episode] = []  # that ended since the last evaluation, where they are the score
@@ -248,7 +245,7 @@ class Run(Generic[Args]):
         style: dict[str, Any] = {"disable": hidden, "smoothing": 0.05, "mininterval": 0.5}
         with (
             self.folder.claimed(),
-            self._signals(),
+            self.signals,
             tqdm(total=total, initial=done, unit=f" {unit}", **style) as self.progress,
         ):
             if not self.restored:
@@ -269,7 +266,7 @@ class Run(Generic[Args]):
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
-        if self.signal:
+        if self.signals.came:
             self._save("interrupted")
             self.say(f"interrupted at step {self.step:,}; continue with --resume")
             raise SystemExit(130)
@@ -340,7 +337,8 @@ class Run(Generic[Args]):
     def _say_score(self, means: list[float]) -> None:
         """Prints the mean score over runs, and the range."""
         self.mean_score = float(np.mean(means))
-        mean, low, high = (f"{self.show(v):.{self.digits}f}" for v in (self.mean_score, min(means), max(means)))
+        digits = DIGITS.get(self.score_name, 1)
+        mean, low, high = (f"{self.show(v):.{digits}f}" for v in (self.mean_score, min(means), max(means)))
         self.progress.set_postfix_str(f"{self.score_name} {mean}")
         runs = "seeds" if len(self.settings) == 1 else "runs"
         spread = f" ({low} to {high} over {len(means)} {runs})" if len(means) > 1 else ""
@@ -353,45 +351,19 @@ class Run(Generic[Args]):
         for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
             if part:
                 part.close()
+        summary = Summary(self.algorithm, self.given.task, self.given.STEPS, self.score_name, self.show)
         frame = self.tables.eval_frame()
+        label = "the deterministic policy" if self.evaluator else "training episodes"
         if len(frame):
-            self._draw_curve(frame)
-        heading, digits = f"final {self.score_name}", self.digits
-        self.say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
-        for run, key in enumerate(self.keys):
-            rows = frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
-            if rows.empty:
-                continue
-            rows = rows[rows["step"] == rows["step"].max()]
-            scores = self.show(rows["return"])
-            note = f"  diverged before step {self.diverged[run]:,}" if run in self.diverged else ""
-            setting = f"  {setting_name(key)}" if len(key) > 1 else ""
-            self.say(
-                f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  "
-                f"{rows['step'].iloc[0]:>10,}{setting}{note}"
-            )
+            summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", self.folder.path / "curve.png")
+        for line in summary.lines(frame, self.tables.keys, self.diverged):
+            self.say(line)
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
-        self.say(
-            f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {self.folder.path}"
-        )
+        place = self.folder.path
+        self.say(f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {place}")
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
-
-    def _draw_curve(self, frame: pd.DataFrame) -> None:
-        from algos.plot import carry_forward, curves
-
-        label = "return of the deterministic policy" if self.evaluator else "return of training episodes"
-        label = label if self.score_name == "return" else self.score_name
-        label = "normalised score" if self.score_name == "score" else label
-        frame = frame.assign(**{"return": self.show(frame["return"])})
-        scores = {}
-        for setting in self.settings:
-            own = frame[(frame[list(setting)] == pd.Series(setting, dtype=float)).all(axis=1)] if setting else frame
-            lost = [key for run, key in enumerate(self.keys) if key | setting == key and run in self.diverged]
-            if len(own):
-                scores[setting_name(setting) or self.algorithm] = carry_forward(own, [int(key["seed"]) for key in lost])
-        curves(scores, self.folder.path / "curve.png", self.given.task, label, self.given.STEPS)
 
     def _name(self, run: int) -> str:
         """A run in words: `seed 3`, or `seed 3 with tau=0.01`."""
@@ -445,7 +417,6 @@ class Run(Generic[Args]):
     def _write_config(self, status: str) -> None:
         args = self.given
         config = {
-            "algorithm": self.algorithm,
             "task": args.task,
             "env_id": args.env_id,
             "variant": args.variant,
@@ -458,15 +429,10 @@ class Run(Generic[Args]):
             "varied": list(self.settings[0]),
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
-            "identity": self.folder.identity,
-            "facts": self.facts,
             "args": json.loads(json.dumps(asdict(args), default=str)),
-            "versions": versions(),
-            "commit": git_commit(),
-            "date": time.strftime("%Y-%m-%d"),
             "device": device_name(self.device),
         }
-        write_atomically(self.folder.path / "config.json", json.dumps(config, indent=2).encode())
+        self.folder.write_config(config)
 
     def _report_progress(self) -> None:
         """Writes down, every other second, how far the run is, for the process that started it."""
@@ -475,34 +441,7 @@ class Run(Generic[Args]):
             progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score}
             write_progress(self.folder.path, progress)
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step in hand; a second SIGINT ends it at once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.signal = number
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
 
 def due(every: int, before: int, now: int) -> bool:
     """Whether a multiple of `every` lies behind `before` and not behind `now`."""
     return now // every > before // every
-
-
-@contextlib.contextmanager
-def env_errors(env_id: str) -> Iterator[None]:
-    """Turns errors in making environments into a UserError."""
-    check_env_id(env_id)
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"--env-id: {error}") from None
-    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None

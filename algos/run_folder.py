@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -107,6 +108,18 @@ class RunFolder:
     def read_table(self, name: str) -> pd.DataFrame | None:
         """A table, if it is there."""
         return read_table(self.path / name) if (self.path / name).exists() else None
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Writes config.json: the given entries, and everything that tells where the results come from."""
+        origin = {
+            "algorithm": self.algorithm,
+            "identity": self.identity,
+            "facts": self.facts,
+            "versions": versions(),
+            "commit": git_commit(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        write_atomically(self.path / "config.json", json.dumps(origin | config, indent=2).encode())
 
     def size(self) -> int:
         """Bytes of all files."""
