@@ -109,9 +109,9 @@ def without_threads(guards: Sequence[Any]) -> list[bool]:
     return [guard.guard_type != "GLOBAL_STATE" for guard in guards]
 
 
-# The kernels that the compiler writes run on one thread, so that their rounding does not depend on the number of
-# threads, which `algos.threads` changes while a run goes on. Products, where the time goes, use all of them.
-CPU_OPTIONS: dict[str, Any] = {"guard_filter_fn": without_threads}
+# Two threads share a loop of 16,384 elements or more. Below that, a barrier costs more than it gains, and a short sum is
+# the same with any number of threads, which `algos.threads` changes while a run goes on.
+CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192, "guard_filter_fn": without_threads}
 
 
 def tune_cpu() -> None:
