@@ -1,18 +1,15 @@
 """Seeds, settings of a grid, and errors in one sentence."""
 
+import importlib
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from scripts import SCRIPTS
 
-from algos.cli import RunArgs, parse_seeds, report_errors, settings, with_settings
+from algos.cli import RunArgs, cli, parse_seeds, report_errors, settings, with_settings
 from algos.errors import UserError
 from algos.per_run import PerRun
-
-ROOT = Path(__file__).parents[2]
 
 
 def sac_args(**overrides):
@@ -104,50 +101,44 @@ def test_an_error_of_ours_is_not_hidden():
         report_errors(lambda: 1 / 0)
 
 
-def shell(script: str, *flags: str):
-    path = ROOT / "single_file" / f"{script}.py"
-    return subprocess.run([sys.executable, str(path), *flags], capture_output=True, text=True)
+@pytest.fixture
+def shell(monkeypatch, capsys):
+    """Runs a script by its command line, in this process; gives the exit code, and what it prints and complains."""
+
+    def run(script: str, *flags: str):
+        monkeypatch.setattr(sys, "argv", [script, *flags])
+        with pytest.raises(SystemExit) as stop:
+            cli(importlib.import_module(script).main)
+        return stop.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_the_command_line_says_one_sentence_before_any_work(tmp_path):
-    done = shell("sac", "--total-steps", "0", "--out", str(tmp_path / "out"))
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "error: --total-steps must be at least 1, got 0\n"
-    done = shell("iql", "--vary", "hidden=8,16", "--out", str(tmp_path / "out"))
-    assert done.returncode == 2 and done.stderr.startswith("error: --vary: hidden cannot differ between runs")
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("sac", "--total-steps 0", "--total-steps must be at least 1, got 0\n"),
+        ("sac", "--vary hidden=8,16", "--vary: hidden cannot differ between runs, only"),
+        ("sac", "--env-id Hoper-v5", "--env-id: Gymnasium has no environment 'Hoper-v5'; the closest ids are"),
+        ("iql", "--seeds x", "--seeds takes whole numbers or a range such as 0:10, got 'x'\n"),
+        ("stream_q", "--eval-episodes 1", "--eval-episodes must be 0, got 1: the score of a streaming algorithm is"),
+    ],
+)
+def test_the_command_line_says_one_sentence_before_any_work(script, flags, message, shell, tmp_path):
+    code, out, err = shell(script, *flags.split(), "--out", str(tmp_path / "out"))
+    assert code == 2 and out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_help_explains_every_flag_and_defaults_by_domain():
-    done = shell("iql", "--help")
-    assert done.returncode == 0
-    text = re.sub(r"[\s│]+", " ", done.stdout).replace("`", "")
-    for flag in [
-        "dataset",
-        "env-id",
-        "seeds",
-        "vary",
-        "total-steps",
-        "device",
-        "compile",
-        "eval-every",
-        "out",
-        "resume",
-        "log-every",
-        "expectile",
-    ]:
-        assert f"--{flag}" in text, flag
+FLAGS = "dataset env-id seeds vary total-steps device compile eval-every out resume log-every expectile"
+
+
+def test_help_explains_every_flag_and_defaults_by_domain(shell):
+    code, out, _ = shell("iql", "--help")
+    text = re.sub(r"[\s│]+", " ", out).replace("`", "")
+    assert code == 0 and all(f"--{flag}" in text for flag in FLAGS.split())
     for words in ("implicit Q-learning", "a range such as 0:10", "every combination of values", "0.7, antmaze 0.9"):
         assert words in text, words
-
-
-def test_the_sentence_about_evaluation_in_streaming_scripts_says_why():
-    import stream_ac
-
-    from algos.arguments import check
-
-    with pytest.raises(UserError, match="must be 0, got 1: the score of a streaming algorithm is the return of its"):
-        check(stream_ac.Args(eval_episodes=1))
 
 
 @pytest.mark.parametrize("script", sorted({name.split()[0] for name in SCRIPTS}))

@@ -1,11 +1,11 @@
-"""Evaluation, and values predicted against values observed."""
+"""Evaluation, with goals, success and several tasks, and values predicted against values observed."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-from algos.evaluate import Evaluator
+from algos.evaluate import Evaluator, maker
 
 
 class Three(gym.Env):
@@ -33,10 +33,13 @@ class Three(gym.Env):
 gym.register("Three-v0", Three)
 gym.register("ThreeCut-v0", Three, kwargs={"terminates": False})
 gym.register("ThreeOrMore-v0", Three, kwargs={"longer": True})
-CPU = torch.device("cpu")
 
 
-def foresee(bonus: float):
+def evaluator(env_id, seeds=(0, 1), episodes=2):
+    return Evaluator(maker(env_id), seeds, episodes)
+
+
+def predicting(bonus: float):
     """Predicts the number of steps done so far."""
 
     def function(obs, noise):
@@ -46,23 +49,97 @@ def foresee(bonus: float):
 
 
 def test_returns_and_lengths_are_of_whole_episodes():
-    returns, lengths = Evaluator("Three-v0", [0, 1], 2, CPU)(lambda obs: torch.zeros(2, 2, 1), 0)
-    assert (returns == 6).all() and (lengths == 3).all() and returns.shape == (2, 2)
+    scores = evaluator("Three-v0")(lambda obs: torch.zeros(2, 2, 1), 0)
+    assert scores == [[("", 6.0, 3, None)] * 2] * 2
+
+
+def test_a_run_has_its_own_episodes_whoever_its_neighbours_are():
+    together = evaluator("ThreeOrMore-v0", (0, 1, 2, 3), 5)(lambda obs: torch.zeros(4, 5, 1), 7)
+    assert len({score.length for scores in together for score in scores}) > 1
+    for run, seed in enumerate((0, 1, 2, 3)):
+        assert evaluator("ThreeOrMore-v0", (seed,), 5)(lambda obs: torch.zeros(1, 5, 1), 7)[0] == together[run]
+
+
+def test_evaluations_at_other_steps_have_other_episodes():
+    evaluate = evaluator("ThreeOrMore-v0", (0,), 30)
+    lengths = [[s.length for s in evaluate(lambda obs: torch.zeros(1, 30, 1), step)[0]] for step in (0, 1000, 0)]
+    assert lengths[0] == lengths[2] != lengths[1]
+
+
+class Reach(gym.Env):
+    """The goal is 1 to 3 steps to the right; there the episode ends, with success, or fails after 4 steps."""
+
+    observation_space = gym.spaces.Box(-10, 10, (1,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, goals: bool = True, late: bool = False):
+        self.goals, self.late = goals, late
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.count, self.goal = 0.0, 0, 1 + (seed or 0) % 3
+        return np.zeros(1, np.float32), {"goal": np.full(2, self.goal, np.float32)} if self.goals else {}
+
+    def step(self, action):
+        self.at, self.count = self.at + float(action[0]), self.count + 1
+        there = abs(self.at - self.goal) < 0.1
+        end = self.count == 4
+        return np.full(1, self.at, np.float32), -1.0, there and not self.late, end, {"success": float(there)}
+
+
+gym.register("Reach-v0", Reach)
+gym.register("ReachLate-v0", Reach, kwargs={"late": True})
+gym.register("ReachWithoutGoals-v0", Reach, kwargs={"goals": False})
+
+
+def test_a_policy_takes_the_goal_where_resets_tell_one_and_success_is_that_of_the_last_step():
+    seen = []
+
+    def policy(obs, goal):
+        seen.append(goal)
+        return (goal[..., :1] - obs).clamp(-1, 1)
+
+    scores = Evaluator(maker("Reach-v0"), [0, 1, 2], 4)(policy, 0)
+    assert seen[0].shape == (3, 4, 2) and {1.0, 2.0, 3.0} == set(seen[0].unique().tolist())
+    for run in range(3):
+        for episode, score in enumerate(scores[run]):
+            assert score == ("", -seen[0][run, episode, 0].item(), int(seen[0][run, episode, 0]), True)
+
+
+def test_an_episode_without_success_is_told_as_such():
+    right = Evaluator(maker("Reach-v0"), [0, 1], 6)(lambda obs, goal: torch.full((2, 6, 1), -1.0), 0)
+    assert all(score == ("", -4.0, 4, False) for scores in right for score in scores)
+    # passes the goal and goes on: it is the last step that counts
+    late = Evaluator(maker("ReachLate-v0"), [0, 1], 6)(lambda obs, goal: torch.ones(2, 6, 1), 0)
+    assert all(score == ("", -4.0, 4, False) for scores in late for score in scores)
+
+
+def test_without_goals_a_policy_takes_observations_only():
+    scores = Evaluator(maker("ReachWithoutGoals-v0"), [0], 6)(lambda obs: torch.ones(1, 6, 1), 0)
+    assert all(score.success for score in scores[0])
+
+
+def test_several_tasks_are_evaluated_by_name_one_after_the_other():
+    tasks = {"three": maker("Three-v0"), "reach": maker("ReachWithoutGoals-v0")}
+    scores = Evaluator(tasks, [0, 1], 2)(lambda obs: torch.ones(2, 2, 1), 0)
+    for run in range(2):
+        assert [score.task for score in scores[run]] == ["three"] * 2 + ["reach"] * 2
+        assert scores[run][:2] == [("three", 6.0, 3, None)] * 2 and all(score.success for score in scores[run][2:])
 
 
 @pytest.mark.parametrize(("bonus", "returns"), [(0.0, [2.75, 3.5, 3.0]), (10.0, [10.25, 8.5, 3.0])])
 def test_observed_values_are_discounted_returns_with_the_bonus_of_later_states(bonus, returns):
     # 3; 2 + 0.5 (b + 3); 1 + 0.5 (b + 2 + 0.5 (b + 3))
-    predicted, observed = Evaluator("Three-v0", [0, 1], 1, CPU).values(foresee(bonus), 0.5, 0)
+    predicted, observed = evaluator("Three-v0", (0, 1), 1).values(predicting(bonus), np.full(2, 0.5), 0)
     assert predicted.tolist() == [1.0, 1.0]
     assert observed == pytest.approx([np.mean(returns)] * 2)
 
 
 def test_a_return_that_the_time_limit_cuts_counts_only_where_little_is_missing():
-    evaluator = Evaluator("ThreeCut-v0", [0], 1, CPU)
-    predicted, observed = evaluator.values(foresee(0.0), 0.1, 0)  # what is unseen weighs 0.001, 0.01 and 0.1
+    evaluate = evaluator("ThreeCut-v0", (0,), 1)
+    predicted, observed = evaluate.values(predicting(0.0), np.array([0.1]), 0)  # the rest weighs 0.001, 0.01, 0.1
     assert predicted.tolist() == [0.5] and observed == pytest.approx([np.mean([1.23, 2.3])])
-    predicted, observed = evaluator.values(foresee(0.0), 0.5, 0)
+    predicted, observed = evaluate.values(predicting(0.0), np.array([0.5]), 0)
     assert np.isnan(predicted).all() and np.isnan(observed).all()
 
 
@@ -70,9 +147,10 @@ def test_a_seeds_values_do_not_depend_on_its_neighbours():
     def noisy(obs, noise):
         return noise, obs[..., 0] + noise[..., 0], torch.zeros(obs.shape[:2])
 
-    together = Evaluator("ThreeOrMore-v0", [0, 1, 2, 3], 2, CPU).values(noisy, 0.9, 7)
+    discount = np.array([0.9, 0.8, 0.7, 0.6])
+    together = evaluator("ThreeOrMore-v0", (0, 1, 2, 3), 2).values(noisy, discount, 7)
     for run, seed in enumerate([0, 1, 2, 3]):
-        alone = Evaluator("ThreeOrMore-v0", [seed], 2, CPU).values(noisy, 0.9, 7)
+        alone = evaluator("ThreeOrMore-v0", (seed,), 2).values(noisy, discount[run : run + 1], 7)
         assert [x[0] for x in alone] == [x[run] for x in together]
 
 

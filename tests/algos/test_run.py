@@ -1,25 +1,33 @@
 """The run: bad input, faults, kills and resumes, what it leaves behind."""
 
+import contextlib
 import json
-import re
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+import algos.device
 import algos.run
+import algos.run_folder
+from algos.agent import Agent
+from algos.arguments import Positive, Tunable
+from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.run import Run
-from envs import SeededEnvs
+from envs import Episode, SeededEnvs
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -30,13 +38,13 @@ FLAGS = [
     "--env-id", "InvertedPendulum-v5", "--seeds", "0:2", "--hidden", "16", "--eval-every", "70", "--log-every", "50",
     "--checkpoint-every", "100", "--device", "cpu", "--threads", "1",
 ]  # fmt: skip
-OWN_FLAGS = {"stream_ac": ["--no-compile"]}
+SCRIPT_FLAGS = {"stream_ac": ["--no-compile"]}
 OFF_POLICY = ["--learning-starts", "50", "--batch-size", "8", "--eval-episodes", "2"]
 
 
 def command(out: Path, *flags: str, script: str = "sac") -> list[str]:
-    path, own = ROOT / "single_file" / f"{script}.py", OWN_FLAGS.get(script, OFF_POLICY)
-    return [sys.executable, str(path), "--out", str(out), *FLAGS, *own, *flags]
+    path = ROOT / "single_file" / f"{script}.py"
+    return [sys.executable, str(path), "--out", str(out), *FLAGS, *SCRIPT_FLAGS.get(script, OFF_POLICY), *flags]
 
 
 def parameters(out: Path) -> dict[str, torch.Tensor]:
@@ -50,7 +58,7 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
     ("overrides", "message"),
     [
         ({"env_id": "Hoper-v5"}, r"no environment 'Hoper-v5'; the closest ids are .*Hopper-v5"),
-        ({"env_id": "no.such.module:Env-v0"}, "no environment 'no.such.module:Env-v0'"),
+        ({"env_id": "no.such.module:Env-v0"}, "there is no module 'no.such.module'"),
         ({"env_id": "CartPole-v1"}, "Discrete actions"),
         ({"seeds": ("1", "2", "1")}, "got 1 twice"),
         ({"seeds": ("-3",)}, "not be negative, got -3"),
@@ -96,23 +104,6 @@ def test_unfit_spaces_are_refused(space, message, tmp_path):
         del gym.registry["Unfit-v0"]
 
 
-def test_the_command_line_says_one_sentence_and_exits_with_2(tmp_path):
-    done = subprocess.run(command(tmp_path, "--total-steps", "0"), capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "error: --total-steps must be at least 1, got 0\n"
-
-
-def test_help_explains_every_flag():
-    done = subprocess.run([*command(Path("x"))[:2], "--help"], capture_output=True, text=True)
-    assert done.returncode == 0
-    text = re.sub(r"[\s│]+", " ", done.stdout)
-    flags = (
-        "env-id seeds total-steps device compile eval-every eval-episodes out resume checkpoint-every log-every quiet"
-    )
-    for word in [f"--{flag}" for flag in flags.split()] + ["soft actor-critic", "a range such as 0:10"]:
-        assert word in text.replace("`", ""), word
-
-
 def test_a_folder_with_another_configuration_is_refused(train, tmp_path):
     train("sac", **TINY)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
@@ -120,6 +111,7 @@ def test_a_folder_with_another_configuration_is_refused(train, tmp_path):
 
     for change, message in (
         ({"discount": 0.9}, r"discount: 0.99 there, 0.9 here"),
+        ({"vary": ("tau=0.005,0.01",)}, r"vary: \[\] there, \['tau=0.005,0.01'\] here"),
         ({}, r"already \(finished.*--resume"),
     ):
         with pytest.raises(UserError, match=message):
@@ -147,7 +139,7 @@ def test_a_full_disk_is_refused(tmp_path, monkeypatch):
     import sac
 
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
-    monkeypatch.setattr(algos.run.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(algos.run_folder.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UserError, match=r"GiB of disk, where 0.0 GiB are free"):
         sac.main(sac.Args(**{**TINY, "out": tmp_path, "quiet": True}))
 
@@ -187,7 +179,7 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
     return process.wait()
 
 
-@pytest.mark.parametrize("script", ["sac", "dsac_t", "stream_ac"])
+@pytest.mark.parametrize("script", ["sac", "stream_ac"])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     steps = ("--total-steps", "1500")
     finish(tmp_path / "whole", *steps, script=script)
@@ -260,13 +252,9 @@ def test_metrics_are_means_over_the_interval(tmp_path):
     for value in (1.0, 2.0, 6.0):
         run.log({"x": torch.tensor([value, 10 * value])})
     run.log({"y": torch.tensor([1.0, 1.0])})
-    run._flush()
-    rows = {(seed, name): value for seed, _, name, value in run.train_rows}
+    run._flush(run.step)
+    rows = {(seed, name): value for seed, _, name, value in run.tables.train_rows}
     assert rows[0, "x"] == 3 and rows[1, "x"] == 30 and rows[0, "y"] == 1
-
-
-def test_seeds_may_be_a_range():
-    assert algos.run.parse_seeds(("0:3", "7", "10:12")) == [0, 1, 2, 7, 10, 11]
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
@@ -285,7 +273,7 @@ def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
 
     monkeypatch.setattr(SeededEnvs, "receive", poisoned)
     result = train("sac", **{**TINY, "total_steps": 58, "log_every": 50, "eval_every": 54})
-    assert result.config["status"] == "diverged" and list(result.config["diverged"]) == ["0"]
+    assert result.config["status"] == "diverged" and [row["seed"] for row in result.config["diverged"]] == [0]
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert set(table[table["step"] >= 54]["seed"]) == {1}
 
@@ -327,7 +315,7 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
-    assert algos.run.choose_device("auto") == torch.device("cuda:0")
+    assert algos.device.choose_device("auto") == torch.device("cuda:0")
     assert chosen == [torch.device("cuda:0"), "high"]
 
 
@@ -339,3 +327,305 @@ def test_a_damaged_table_or_config_is_refused(name, message, tmp_path):
     next(tmp_path.rglob(name)).write_bytes(b"{}")
     done = subprocess.run(command(tmp_path, "--total-steps", "100000", "--resume"), capture_output=True, text=True)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+class Counter(Agent):
+    """Counts its updates."""
+
+    def __init__(self, seeds):
+        super().__init__(None, None, seeds)
+        self.register_buffer("number", torch.zeros(len(seeds)))
+
+    def update(self):
+        self.number += 1
+        return {"number": self.number.clone()}
+
+
+class Bell:
+    """A source in which an episode of each run ends at every `every` of its own steps, with the step as its return."""
+
+    resumable = True
+
+    def __init__(self, runs: int = 2, every: int = 3):
+        self.runs, self.every, self.step, self.ended = runs, every, 0, []
+
+    def ring(self):
+        self.step += 1
+        if self.step % self.every == 0:
+            self.ended += [Episode(run, float(self.step), self.every) for run in range(self.runs)]
+
+    def take_ended(self):
+        ended, self.ended = self.ended, []
+        return ended
+
+    def reset(self, purpose="train", *more):
+        pass
+
+    def state_dict(self):
+        return {"step": torch.tensor(self.step)}
+
+    def load_state_dict(self, state):
+        self.step = int(state["step"])
+
+    def close(self):
+        pass
+
+
+@dataclass
+class LoopArgs(RunArgs):
+    rate: Tunable[Positive] = 1.0
+    """a hyperparameter"""
+
+
+LOOP = {"env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 24, "eval_every": 12, "eval_episodes": 0,
+        "log_every": 6, "checkpoint_every": 8, "quiet": True, "device": "cpu"}  # fmt: skip
+
+
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    """Makes a run with an agent that counts: loop(total_steps=…) -> run, agent."""
+    monkeypatch.setattr("algos.run.versions", dict)
+    monkeypatch.setattr("algos.run.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
+
+    def make(source=None, **overrides):
+        run = Run(LoopArgs(**{**LOOP, "out": tmp_path / "out", **overrides}), "counter")
+        agent = Counter(run.seeds)
+        if source:
+            run.learn_from(source)
+        run.learn(agent)
+        return run, agent
+
+    return make
+
+
+def config_of(run):
+    return json.loads((run.folder.path / "config.json").read_text())
+
+
+@pytest.mark.parametrize("stride", [1, 4, 5, 24])
+def test_no_episode_is_lost_whatever_the_stride(loop, stride):
+    """All episodes of a rollout count, in the metrics of training and, without evaluation, as scores."""
+    bell = Bell()
+    run, _ = loop(bell)
+    seen = []
+    for step in run.steps(stride=stride):
+        seen.append(step)
+        for _ in range(stride):
+            bell.ring()
+    assert seen == list(range(stride, 24 + stride, stride))
+    last = seen[-1]
+    assert config_of(run)["status"] == "finished" and config_of(run)["step"] == last
+    table = pd.read_parquet(run.folder.path / "eval.parquet")
+    for seed in (0, 1):
+        assert table[table["seed"] == seed]["return"].tolist() == list(range(3, last + 1, 3))
+    assert table["step"].isin([step for step in seen if step // 12 > (step - stride) // 12 or step == last]).all()
+    log = pd.read_parquet(run.folder.path / "train.parquet").query("metric == 'episode_return' and seed == 0")
+    logged = [step for step in seen if step // 6 > (step - stride) // 6 or step == last]
+    intervals = zip([0, *logged[:-1]], logged, strict=True)
+    ends = [[end for end in range(3, last + 1, 3) if low < end <= high] for low, high in intervals]
+    assert log["value"].tolist() == [np.mean(totals) for totals in ends if totals]
+
+
+def test_checkpoints_fall_between_iterations_of_any_stride(loop, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Run, "_save", lambda run, status, final=False: saved.append((run.step, final)))
+    run, _ = loop()
+    for _ in run.steps(stride=5):
+        pass
+    assert saved == [(10, False), (20, False), (25, True)]
+
+
+def phases(run, agent, stop=None, count=10):
+    """A phase, the steps and another phase; `stop` raises at that count of updates."""
+
+    def learn():
+        run.log(agent.update())
+        if stop and agent.number[0] == stop:
+            raise ZeroDivisionError
+
+    for _ in run.phase("first", count, log_every=2, checkpoint_every=3):
+        learn()
+    for _ in run.steps():
+        learn()
+
+
+def test_a_phase_has_its_own_clock_and_metrics(loop):
+    run, agent = loop()
+    phases(run, agent)
+    assert agent.number.tolist() == [34, 34] and run.phases == {"first": 10} and run.step == 24
+    log = pd.read_parquet(run.folder.path / "train.parquet").query("seed == 0")
+    first = log[log["metric"] == "first/number"]
+    assert first["step"].tolist() == [2, 4, 6, 8, 10] and first["value"].tolist() == [1.5, 3.5, 5.5, 7.5, 9.5]
+    assert log[log["metric"] == "number"]["step"].tolist() == [6, 12, 18, 24]
+    assert {"first/seconds", "seconds"} <= set(log["metric"])
+
+
+@pytest.mark.parametrize("stop", [2, 5, 10, 11, 12, 27])
+def test_a_run_is_resumed_in_the_phase_in_which_it_stopped(loop, stop):
+    whole, agent = loop(variant="whole")
+    phases(whole, agent)
+    run, agent = loop(resume=True)
+    with pytest.raises(ZeroDivisionError):
+        phases(run, agent, stop)
+    run, agent = loop(resume=True)
+    phases(run, agent)
+    assert agent.number.tolist() == [34, 34] and run.phases == {"first": 10} and run.over == ["first"]
+    tables = [pd.read_parquet(r.folder.path / "train.parquet") for r in (whole, run)]
+    tables = [t[~t["metric"].str.endswith("seconds")].reset_index(drop=True) for t in tables]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_a_phase_may_be_ended_early_and_stays_ended(loop):
+    run, agent = loop(resume=True)
+    for number in run.phase("dynamics", 1_000, checkpoint_every=2):
+        run.log(agent.update())
+        if number == 5:
+            run.end_phase()
+    assert run.phases == {"dynamics": 5} and agent.number[0] == 5
+    run, agent = loop(resume=True)
+    assert list(run.phase("dynamics", 1_000)) == []
+    assert agent.number[0] == 5
+    for _ in run.steps():
+        run.log(agent.update())
+    assert agent.number[0] == 29 and config_of(run)["status"] == "finished"
+
+
+def test_a_finished_run_has_no_phases_and_no_steps(loop):
+    run, agent = loop()
+    phases(run, agent)
+    run, agent = loop(resume=True)
+    assert list(run.phase("first", 10)) == [] and list(run.steps()) == []
+
+
+def is_free(run) -> bool:
+    try:
+        with run.folder.claimed():
+            return True
+    except UserError:
+        return False
+
+
+def test_another_process_is_refused_while_a_run_goes_on(loop):
+    run, _ = loop()
+    other, _ = loop()
+    for _ in run.steps():
+        with pytest.raises(UserError, match=r"^--out: another process is training in .*; wait for it, or end it$"):
+            next(other.steps())
+        break
+
+
+def end_with_an_error(run):
+    for _ in run.steps():
+        assert not is_free(run)
+        raise ZeroDivisionError
+
+
+def end_with_break(run):
+    for _ in run.steps():
+        assert not is_free(run)
+        break
+
+
+def end_with_return(run):
+    for _ in run.steps():
+        return
+
+
+def drop_the_generator(run):
+    steps = run.steps()
+    next(steps)
+    assert not is_free(run)
+    del steps
+
+
+def end_in_a_phase(run):
+    for _ in run.phase("first", 10):
+        raise ZeroDivisionError
+
+
+def end_by_interruption(run):
+    for _ in run.steps():
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "way", [end_with_an_error, end_with_break, end_with_return, drop_the_generator, end_in_a_phase, end_by_interruption]
+)
+def test_the_lock_and_signals_are_given_back_however_a_cell_ends(loop, way):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run, _ = loop()
+    with contextlib.suppress(ZeroDivisionError, KeyboardInterrupt):
+        way(run)
+    assert is_free(run)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step_in_hand(loop, number):
+    run, agent = loop()
+
+    def train():
+        for step in run.steps():
+            if step == 5:
+                os.kill(os.getpid(), number)
+            run.log(agent.update())
+
+    with pytest.raises(SystemExit) as stop:
+        train()
+    assert stop.value.code == 130 and agent.number[0] == 5
+    config = config_of(run)
+    assert (config["status"], config["step"]) == ("interrupted", 5) and is_free(run)
+    run, agent = loop(resume=True)
+    for _ in run.steps():
+        run.log(agent.update())
+    assert agent.number[0] == 24 and config_of(run)["status"] == "finished"
+
+
+def test_a_signal_ends_a_phase_too(loop):
+    run, agent = loop()
+
+    def train():
+        for number in run.phase("first", 10):
+            run.log(agent.update())
+            if number == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as stop:
+        train()
+    assert stop.value.code == 130 and config_of(run)["status"] == "interrupted"
+    run, agent = loop(resume=True)
+    phases(run, agent)
+    assert agent.number[0] == 34
+
+
+def test_a_second_interruption_ends_the_run_at_once(loop):
+    run, agent = loop()
+
+    def train():
+        for step in run.steps():
+            if step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                run.log(agent.update())
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert is_free(run)
+
+
+def test_runs_are_settings_times_seeds_in_all_that_a_run_says(loop, capsys):
+    run, agent = loop(vary=("rate=1,2",), quiet=False)
+    assert run.runs == 4 and run.seeds == [0, 1, 0, 1] and run.args.rate.tolist() == [1, 1, 2, 2]
+    for step in run.steps():
+        metrics = agent.update()
+        if step > 7:
+            metrics["number"][3] = torch.nan
+        run.log(metrics)
+    assert config_of(run)["diverged"] == [{"seed": 1, "rate": 2.0, "step": 12}]
+    out, err = capsys.readouterr()
+    assert "seed 1 with rate=2 diverged before step 12" in err and "for each of 4 runs" in out
+    assert (run.folder.path / "tensorboard" / "rate=2" / "seed_0").is_dir()

@@ -6,9 +6,10 @@ import dsac_t
 import pytest
 import torch
 from dsac_t import huber_loss, paper_loss
-from fakes import FakeRun
+from scripts import Feed, agent_of
 
 from algos.replay import Batch
+from envs import Task
 
 Q = torch.tensor([[[1.0, -2.0, 30.0]]])
 STD = torch.tensor([[[0.5, 2.0, 4.0]]])
@@ -60,22 +61,25 @@ def test_constant_std_and_wide_clip_is_half_the_mean_squared_error():
     torch.testing.assert_close(dq, (Q - MEAN_TARGET) / 3)
 
 
+def task_of(high=1.0, obs_size=3, act_size=2):
+    return Task("Made-v0", (obs_size,), act_size, False, (-high,) * act_size, (high,) * act_size, 0)
+
+
 def make_agent(seeds=(0, 1), **overrides):
-    run = FakeRun(seeds)
-    return dsac_t.DSACT(dsac_t.Args(batch_size=16, hidden=(32, 32), **overrides), run, run.replay())
+    return agent_of("dsac_t", seeds, task_of(), batch_size=16, hidden=(32, 32), **overrides)
 
 
-def draws(agent, k):
-    generator = torch.Generator().manual_seed(k)
-    runs, batch = len(agent.log_alpha), agent.args.batch_size
-    indices = torch.randint(64, (runs, batch), generator=generator)
-    noise = torch.randn(runs, 2, batch, 2, generator=generator)
-    return indices, noise, torch.randn(runs, 2, batch, generator=generator)
+def batch_and_draws(agent, k):
+    """What the k-th update takes: the same for each k."""
+    feed = Feed(agent)
+    for _ in range(k + 1):
+        batch, draws, _ = next(feed)
+    return batch, draws
 
 
 @pytest.mark.parametrize(("half_range", "expected"), [(1.0, 0.0063252), (0.4, 1.8389067), (2.0, -1.3799691)])
 def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
-    actor = dsac_t.Actor(1, FakeRun(high=half_range).envs, (4,))
+    actor = dsac_t.Actor(1, task_of(half_range), (4,))
     mean, std, u = torch.tensor([[[0.0, -1.0]]]), torch.tensor([[[1.0, 0.5]]]), torch.tensor([[[0.3, -1.2]]])
     monkeypatch.setattr(actor, "forward", lambda obs: (mean, std.log()))
     action, log_prob = actor.sample(torch.zeros(1, 1, 3), (u - mean) / std)
@@ -85,13 +89,13 @@ def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
 
 def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkeypatch):
     agent = make_agent(seeds=(0,))
-    batch = agent.replay.gather(draws(agent, 0)[0])
+    batch, draws = batch_and_draws(agent, 0)
     means = []
     for std in (1.0, 2.0, 0.5):
         monkeypatch.setattr(
             agent.critic, "forward", lambda o, a, s=std: (torch.zeros(1, 2, 16), torch.full((1, 2, 16), s))
         )
-        agent.critic_loss(batch, *(d[:, 0] if i == 0 else d for i, d in enumerate(draws(agent, 0)[1:])))
+        agent.critic_loss(batch, draws.next_action, draws.returns)
         means.append(agent.running_std[0, 0, 0].item())
     assert means == pytest.approx([1, 1.005, 1.002475])
 
@@ -106,7 +110,7 @@ def test_actor_temperature_and_targets_move_at_every_second_update():
     agent = make_agent()
     for k in range(4):
         before = snapshot(agent)
-        agent.update(*draws(agent, k), k % agent.args.actor_delay == 0)
+        agent.update(*batch_and_draws(agent, k), k % agent.args.actor_delay == 0)
         after = snapshot(agent)
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         everything = {"actor", "critic", "target_actor", "target_critic", "log_alpha"}
@@ -115,37 +119,35 @@ def test_actor_temperature_and_targets_move_at_every_second_update():
 
 def test_actor_gradient_is_taken_before_the_critic_step():
     agent = make_agent()
-    indices, noise, z = draws(agent, 0)
-    loss, _ = agent.actor_loss(agent.replay.gather(indices).obs, noise[:, 1])
+    batch, draws = batch_and_draws(agent, 0)
+    loss, _ = agent.actor_loss(batch.obs, draws.action)
     expected = torch.autograd.grad(loss.sum(), list(agent.actor.parameters()))
-    agent.update(indices, noise, z, True)
-    for mean, gradient in zip(agent.actor_adam.means, expected, strict=True):
+    agent.update(batch, draws, True)
+    for mean, gradient in zip(agent.actor_adam._buffers_of("mean"), expected, strict=True):
         torch.testing.assert_close(mean, 0.1 * gradient)  # Adam's first moment after its first step
 
 
 def test_target_action_comes_from_the_target_policy():
     agent = make_agent()
-    indices, noise, z = draws(agent, 0)
-    batch = agent.replay.gather(indices)
-    before = agent.targets(batch, noise[:, 0], z)
+    batch, draws = batch_and_draws(agent, 0)
+    before = agent.targets(batch, draws.next_action, draws.returns)
     with torch.no_grad():
         for p in agent.actor.parameters():
             p.add_(1.0)
-    for a, b in zip(before, agent.targets(batch, noise[:, 0], z), strict=True):
+    for a, b in zip(before, agent.targets(batch, draws.next_action, draws.returns), strict=True):
         assert torch.equal(a, b)
 
 
 def test_with_constant_std_and_online_targets_the_critic_gradient_is_half_of_sacs(float64, monkeypatch):
     """Delay 1, target policy and critics equal to the online ones, no clip: half the mean squared error's gradient."""
     agent = make_agent()
-    indices, noise, z = draws(agent, 0)
-    batch = agent.replay.gather(indices)
+    batch, draws = batch_and_draws(agent, 0)
     forward = agent.critic.forward
     monkeypatch.setattr(agent.critic, "forward", lambda o, a: (forward(o, a)[0], torch.full((2, 2, 16), 40.0)))
-    ours = agent.critic_adam.gradients(agent.critic_loss(batch, noise[:, 0], z)[0])[:-1]
+    ours = agent.critic_adam.gradients(agent.critic_loss(batch, draws.next_action, draws.returns)[0])[:-1]
 
     with torch.no_grad():
-        next_action, next_log_prob = agent.actor.sample(batch.next_obs, noise[:, 0])
+        next_action, next_log_prob = agent.actor.sample(batch.next_obs, draws.next_action)
         value = forward(batch.next_obs, next_action)[0].amin(1) - math.e * next_log_prob
         y = batch.reward + 0.99 * (1 - batch.terminated) * value
     mean = forward(batch.obs, batch.action)[0]
@@ -176,10 +178,10 @@ def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
 def test_actor_and_temperature_losses_are_their_formulas(float64):
     """Means over the batch of alpha log pi - min Q; the temperature's gradient is -(mean log pi + H), H = -A."""
     agent = make_agent()
-    indices, noise, _ = draws(agent, 0)
-    obs = agent.replay.gather(indices).obs
-    loss, log_prob = agent.actor_loss(obs, noise[:, 1])
-    action, log_probs = agent.actor.sample(obs, noise[:, 1])
+    batch, draws = batch_and_draws(agent, 0)
+    obs = batch.obs
+    loss, log_prob = agent.actor_loss(obs, draws.action)
+    action, log_probs = agent.actor.sample(obs, draws.action)
     first, second = agent.critic(obs, action)[0].unbind(1)
     torch.testing.assert_close(loss, (math.e * log_probs - torch.minimum(first, second)).mean(1))
     torch.testing.assert_close(log_prob, log_probs.mean(1))
@@ -257,7 +259,7 @@ def test_parameter_counts_are_the_published_ones():
         ((11, 3), 135_938, 136_198),
         ((3, 1), 133_378, 133_122),
     ]:
-        envs = FakeRun(obs_size=obs, act_size=act).envs
+        task = task_of(1.0, obs, act)
         hidden = dsac_t.Args().hidden
-        assert sum(p[0].numel() for p in dsac_t.Critic(1, envs, hidden).parameters()) == critic
-        assert sum(p[0].numel() for p in dsac_t.Actor(1, envs, hidden).parameters()) == policy
+        assert sum(p[0].numel() for p in dsac_t.Critic(1, task, hidden).parameters()) == critic
+        assert sum(p[0].numel() for p in dsac_t.Actor(1, task, hidden).parameters()) == policy

@@ -5,20 +5,25 @@ import math
 import shutil
 
 import pytest
-import sac
 import torch
-from fakes import FakeRun
+from scripts import Feed, agent_of
 from torch.distributions import Normal
+
+from envs import Task
+
+TASK = Task("Made-v0", (3,), 2, False, (-2.0, -2.0), (2.0, 2.0), 0)
 
 
 def make_agent(**overrides):
-    run = FakeRun(high=2.0)
-    return sac.SAC(sac.Args(batch_size=16, hidden=(32, 32), **overrides), run, run.replay())
+    return agent_of("sac", task=TASK, batch_size=16, hidden=(32, 32), **overrides)
 
 
-def draws(k: int, delay: int = 2):
-    generator = torch.Generator().manual_seed(k)
-    return torch.randint(64, (2, 16), generator=generator), torch.randn(2, 1 + 2 * delay, 16, 2, generator=generator)
+def batch_and_draws(agent, k):
+    """What the k-th update takes: the same for each k."""
+    feed = Feed(agent)
+    for _ in range(k + 1):
+        batch, draws, _ = next(feed)
+    return batch, draws
 
 
 def test_log_density_is_that_of_the_squashed_gaussian(float64):
@@ -36,14 +41,16 @@ def test_log_density_is_that_of_the_squashed_gaussian(float64):
 def test_one_update_equals_the_algorithm_written_for_one_run(float64):
     """Critic, then two actor and temperature steps with fresh actions and the updated critic, then the targets."""
     agent = make_agent()
-    indices, noise = draws(0)
-    batch = agent.replay.gather(indices)
+    batch, draws = batch_and_draws(agent, 0)
     run = 1  # the plain version trains this one alone
+
+    def flat(parameter):  # [R, ...] or [R, 2, ...] -> [R * members, ...]
+        return parameter.view(-1, *parameter.shape[-2:])
 
     def net(mlp, row, x):
         for layer in mlp.hidden:
-            x = torch.relu(x @ layer[0].weight[row] + layer[0].bias[row])
-        return x @ mlp.out.weight[row] + mlp.out.bias[row]
+            x = torch.relu(x @ flat(layer[0].weight)[row] + flat(layer[0].bias)[row])
+        return x @ flat(mlp.out.weight)[row] + flat(mlp.out.bias)[row]
 
     plain = copy.deepcopy(agent)
     rows = {"obs": batch.obs[run], "action": batch.action[run], "next_obs": batch.next_obs[run]}
@@ -68,28 +75,28 @@ def test_one_update_equals_the_algorithm_written_for_one_run(float64):
 
     alpha = plain.log_alpha[run].exp().item()
     with torch.no_grad():
-        next_action, next_log_prob = policy(rows["next_obs"], noise[run, 0])
+        next_action, next_log_prob = policy(rows["next_obs"], draws.next_action[run])
         value = torch.minimum(*q(plain.target_critic.net, rows["next_obs"], next_action)) - alpha * next_log_prob
         y = batch.reward[run] + 0.99 * (1 - batch.terminated[run]) * value
     step(critic_adam, sum(((value - y) ** 2).mean() for value in q(plain.critic, rows["obs"], rows["action"])))
-    for i in (1, 3):
-        action, log_prob = policy(rows["obs"], noise[run, i])
+    for i in range(2):
+        action, log_prob = policy(rows["obs"], draws.action[run, i])
         alpha = plain.log_alpha[run].exp().item()
         step(actor_adam, (alpha * log_prob - torch.minimum(*q(plain.critic, rows["obs"], action))).mean())
         with torch.no_grad():
-            log_prob = policy(rows["obs"], noise[run, i + 1])[1]
+            log_prob = policy(rows["obs"], draws.temperature_action[run, i])[1]
         step(alpha_adam, (-plain.log_alpha[run].exp() * (log_prob - 2)).mean())
     online = dict(plain.critic.named_parameters())
     expected = {n: 0.995 * p + 0.005 * online[n] for n, p in plain.target_critic.net.named_parameters()}
 
-    agent.update(indices, noise, True)
+    agent.update(batch, draws, True)
     for ours, theirs in zip(agent.actor.parameters(), actor_params, strict=True):
         torch.testing.assert_close(ours[run], theirs[run], atol=1e-9, rtol=0)
     for ours, theirs in zip(agent.critic.parameters(), critic_params, strict=True):
-        torch.testing.assert_close(ours[2:], theirs[2:], atol=1e-9, rtol=0)
+        torch.testing.assert_close(ours[1], theirs[1], atol=1e-9, rtol=0)
     torch.testing.assert_close(agent.log_alpha[run], plain.log_alpha[run], atol=1e-12, rtol=0)
     for name, ours in agent.target_critic.net.named_parameters():
-        torch.testing.assert_close(ours[2:], expected[name][2:], atol=1e-9, rtol=0)
+        torch.testing.assert_close(ours[1], expected[name][1], atol=1e-9, rtol=0)
 
 
 def test_actor_moves_only_when_due_and_targets_always():
@@ -97,7 +104,7 @@ def test_actor_moves_only_when_due_and_targets_always():
     for k in range(4):
         before = [p.detach().clone() for p in agent.actor.parameters()]
         target = [p.detach().clone() for p in agent.target_critic.parameters()]
-        agent.update(*draws(k), k % 2 == 0)
+        agent.update(*batch_and_draws(agent, k), k % 2 == 0)
         moved = [not torch.equal(a, b) for a, b in zip(before, agent.actor.parameters(), strict=True)]
         assert all(moved) if k % 2 == 0 else not any(moved)
         assert all(not torch.equal(a, b) for a, b in zip(target, agent.target_critic.parameters(), strict=True))
@@ -105,11 +112,10 @@ def test_actor_moves_only_when_due_and_targets_always():
 
 def test_a_terminal_transition_does_not_bootstrap():
     agent = make_agent()
-    indices, noise = draws(0)
-    agent.replay.rows[..., -1] = 1.0
-    batch = agent.replay.gather(indices)
+    batch, draws = batch_and_draws(agent, 0)
+    batch = batch._replace(terminated=torch.ones(2, 16))
     q = agent.critic(batch.obs, batch.action)
-    loss, _ = agent.critic_loss(batch, noise[:, 0])
+    loss, _ = agent.critic_loss(batch, draws.next_action)
     torch.testing.assert_close(loss, (q - batch.reward[:, None]).square().mean(-1).sum(-1))
 
 
@@ -117,7 +123,7 @@ def test_temperature_rises_when_entropy_is_short():
     agent = make_agent()
     agent.target_entropy = 1e3
     before = agent.log_alpha.detach().clone()
-    agent.update(*draws(0), True)
+    agent.update(*batch_and_draws(agent, 0), True)
     assert (agent.log_alpha > before).all() and math.isclose(before[0].item(), 0.0)
 
 

@@ -1,26 +1,27 @@
 """Stream AC against the sheet's values and against a learner of one run written with torch's own layers."""
 
 import gc
-import importlib
 import math
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import stream_ac
 import torch
 import torch.nn.functional as F
+from scripts import agent_type, state_of
 from stream_ac import StreamAC
 from torch import nn
 from torch.distributions import Categorical, Normal
 
-from algos.checkpoint import tensors_of
 from algos.compile import compiled
 from algos.errors import UserError
+from algos.learner import Learner, learner_file
 from algos.run import Run
-from algos.stream import Learner, packed
+from algos.stream import Step
 from envs import Task
 
 CPU = torch.device("cpu")
@@ -43,6 +44,11 @@ def stream_of(runs: int, ticks: int, task=CONTINUOUS, seed: int = 0):
             torch.randn(runs, generator=g), 3 * torch.randn(runs, size, generator=g) + 1,
             (torch.rand(runs, generator=g) < 0.06).double(), noise, torch.randn(runs, size, generator=g),
         )  # fmt: skip
+
+
+def step_of(reward, next_obs, done, noise, first, begun=None):
+    """The arguments of `update`; an episode begins where one ended, or where `begun` says."""
+    return Step(reward, next_obs, done, first, done if begun is None else begun), noise
 
 
 class Lone:
@@ -128,7 +134,7 @@ def test_many_runs_are_what_each_would_be_alone(task, kind, float64):
         lone[run].start(first[run], noise[run])
     ends = 0
     for reward, next_obs, done, noise, first in rest:
-        agent.step(reward, next_obs, done, noise, first, done)
+        agent.update(*step_of(reward, next_obs, done, noise, first))
         ends += int(done.sum())
         for run in range(runs):
             one = lone[run]
@@ -157,8 +163,8 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task, adaptive):
             reward, next_obs, done, noise, first = (part[order].clone() for part in parts)
             if change is not None and tick == 100:
                 reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
-            agent.step(reward, next_obs, done, noise, first, done)
-        return tensors_of(agent)
+            agent.update(*step_of(reward, next_obs, done, noise, first))
+        return state_of(agent)
 
     clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
     for name, tensor in clean.items():
@@ -202,8 +208,8 @@ def test_discrete_actions_are_drawn_by_their_probabilities():
 
 def test_an_action_is_clipped_for_the_task_and_learned_from_as_it_was_drawn():
     agent = agent_of(CONTINUOUS)
-    action = agent.restart(torch.zeros(1, 7), torch.tensor([[9.0, -9.0, 0.0]]))
-    assert action[0, :2].tolist() == [1, -1]
+    agent.restart(torch.zeros(1, 7), torch.tensor([[9.0, -9.0, 0.0]]))
+    assert agent.output[0, :2].tolist() == [1, -1]
     assert agent.action[0, 0] > 1 and agent.action[0, 1] < -1
 
 
@@ -214,7 +220,7 @@ def after_a_step(done, next_obs=None):
     (_, _, _, noise, first), (reward, following, _, more, again) = stream_of(2, 2)
     agent.restart(first, noise)
     done = torch.tensor(done, dtype=torch.float64)
-    _, metrics = agent.step(reward, following if next_obs is None else next_obs, done, more, again, done)
+    metrics = agent.update(*step_of(reward, following if next_obs is None else next_obs, done, more, again))
     return agent, metrics
 
 
@@ -244,7 +250,7 @@ def test_a_lost_life_ends_the_traces_but_begins_nothing():
     (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
     agent.restart(first, noise)
     lost, begun = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0])
-    agent.step(reward, next_obs, lost, more, again, begun)
+    agent.update(*step_of(reward, next_obs, lost, more, again, begun))
     assert agent.features.statistics.count.flatten().tolist() == [2, 3]
     assert all((trace == 0).all() for trace in agent.critic_obgd.buffers())
 
@@ -270,38 +276,38 @@ def test_memory_does_not_grow_and_there_is_no_buffer():
 
     sizes = []
     for tick, parts in enumerate(rest):
-        agent.step(*parts, parts[2])
+        agent.update(*step_of(*parts))
         if tick in (9, 49):
             sizes.append(size())
     assert sizes[0] == sizes[1]
     kept = sum(t.numel() for t in [*agent.actor.parameters(), *agent.critic.parameters()])
-    everything = len(packed(agent)) / 4
+    everything = len(learner_file(agent)) / 4
     assert everything < 2 * kept + 4_000  # parameters and traces, and a few numbers
 
 
-def test_a_learner_goes_on_by_itself_where_its_run_was(train, tmp_path):
+def test_a_learner_goes_on_by_itself_where_its_run_was(tmp_path):
     together = agent_of(CONTINUOUS, (5, 6))
     (_, _, _, noise, first), *rest = stream_of(2, 60)
     together.restart(first, noise)
     for parts in rest[:30]:
-        together.step(*parts, parts[2])
-    (tmp_path / "learner.safetensors").write_bytes(packed(together))
+        together.update(*step_of(*parts))
+    (tmp_path / "learner.safetensors").write_bytes(learner_file(together))
     learner = Learner.load(tmp_path / "learner.safetensors", StreamAC, seed=6)
     assert learner.agent.args.hidden == (16, 16)
     drawn = []
-    learner.agent.draw = lambda task, generator: drawn.pop()
+    learner.draws = lambda: drawn.pop()
     for tick, (reward, next_obs, done, noise, first) in enumerate(rest[30:]):
-        expected, _ = together.step(reward, next_obs, done, noise, first, done)
+        together.update(*step_of(reward, next_obs, done, noise, first))
         drawn[:] = [noise[1:], noise[1:]]
         action = learner.step(next_obs[1].numpy(), float(reward[1]), bool(done[1]))
         if done[1]:
             assert action is None
             action = learner.start(first[1].numpy())
-        torch.testing.assert_close(torch.from_numpy(action), expected[1], atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.from_numpy(action), together.output[1], atol=1e-5, rtol=0)
         if tick == 15:
             learner.save(tmp_path / "robot.safetensors")
             learner = Learner.load(tmp_path / "robot.safetensors", StreamAC)
-            learner.agent.draw = lambda task, generator: drawn.pop()
+            learner.draws = lambda: drawn.pop()
     assert any(parts[2][1] for parts in rest[30:])
 
 
@@ -317,10 +323,10 @@ def test_a_run_leaves_a_learner(train):
 def test_what_a_learner_cannot_take_is_said_in_a_sentence(tmp_path):
     agent = agent_of(CONTINUOUS, (1, 2))
     path = tmp_path / "learner.safetensors"
-    path.write_bytes(packed(agent))
-    with pytest.raises(UserError, match="seeds 1, 2: say which"):
+    path.write_bytes(learner_file(agent))
+    with pytest.raises(UserError, match="holds seed 1; seed 2: say which"):
         Learner.load(path, StreamAC)
-    with pytest.raises(UserError, match="no seed 7"):
+    with pytest.raises(UserError, match=r"there is none with \{'seed': 7\}"):
         Learner.load(path, StreamAC, seed=7)
     (tmp_path / "broken").write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match="no streaming learner's file"):
@@ -368,7 +374,7 @@ def test_unfit_tasks_are_refused_in_a_sentence(script, env_id, message, train):
 
 
 def test_a_saved_learner_draws_what_it_would_have_drawn(tmp_path):
-    learner = Learner(agent_of(CONTINUOUS), torch.Generator().manual_seed(0))
+    learner = Learner(agent_of(CONTINUOUS))
     learner.start([0.0] * 7)
     learner.step([1.0] * 7, 1.0, False)
     learner.save(tmp_path / "saved")
@@ -379,7 +385,7 @@ def test_a_saved_learner_draws_what_it_would_have_drawn(tmp_path):
 
 
 def test_a_start_without_an_end_forgets_the_traces_of_before(tmp_path):
-    learner = Learner(agent_of(CONTINUOUS), torch.Generator())
+    learner = Learner(agent_of(CONTINUOUS))
     learner.start([0.0] * 7)
     learner.step([1.0] * 7, 1.0, False)
     learner.start([0.0] * 7)
@@ -390,7 +396,7 @@ def test_a_seed_that_has_diverged_is_not_loaded(tmp_path):
     agent = agent_of(CONTINUOUS, (1, 2))
     with torch.no_grad():
         agent.actor.out.bias[0] = math.nan
-    (tmp_path / "learner").write_bytes(packed(agent))
+    (tmp_path / "learner").write_bytes(learner_file(agent))
     Learner.load(tmp_path / "learner", StreamAC, seed=2)
     with pytest.raises(UserError, match="has diverged"):
         Learner.load(tmp_path / "learner", StreamAC, seed=1)
@@ -398,8 +404,7 @@ def test_a_seed_that_has_diverged_is_not_loaded(tmp_path):
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
 def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, monkeypatch):
-    module = importlib.import_module(script)
-    kind = {"stream_ac": StreamAC}.get(script) or module.StreamQ
+    kind: Any = agent_type(script)
     seen, restart = [], kind.restart
     monkeypatch.setattr(kind, "restart", lambda agent, obs, noise: seen.append(obs) or restart(agent, obs, noise))
     flags = {"env_id": "CartPole-v1", "total_steps": 60, "compile": False, "checkpoint_every": 20, "eval_every": 20}
@@ -422,11 +427,11 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
 @pytest.mark.parametrize("task", [CONTINUOUS, DISCRETE])
 def test_the_compiled_step_is_the_step(task):
     agents = [agent_of(task, (0, 1)) for _ in range(2)]
-    steps = [agents[0].step, compiled(agents[1].step, CPU, compile_on_cpu=True)]
+    updates = [agents[0].update, compiled(agents[1].update, CPU, compile_on_cpu=True)]
     (_, _, _, noise, first), *rest = stream_of(2, 31, task)
-    for agent, step in zip(agents, steps, strict=True):
+    for agent, update in zip(agents, updates, strict=True):
         agent.restart(first, noise)
         for parts in rest:
-            step(*parts, parts[2])
+            update(*step_of(*parts))
     torch.testing.assert_close(agents[1].critic.out.weight, agents[0].critic.out.weight, atol=1e-5, rtol=0)
     torch.testing.assert_close(agents[1].features.statistics.mean, agents[0].features.statistics.mean)

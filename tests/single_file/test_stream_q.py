@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 import stream_q
 import torch
+from scripts import state_of
 from stream_q import StreamQ
 from torch import nn
 
-from algos.checkpoint import tensors_of
-from algos.stream import Learner
+from algos.learner import Learner
+from algos.stream import Step
 from envs import Task
 
 TASK = Task("Made-v0", (7,), 3, True, (), (), 50)
@@ -32,6 +33,11 @@ def stream_of(runs: int, ticks: int, task=TASK):
             (torch.rand(runs, generator=g) < 0.06).double(), torch.rand(runs, 2, generator=g),
             torch.randn(runs, size, generator=g),
         )  # fmt: skip
+
+
+def step_of(reward, next_obs, done, noise, first, begun=None):
+    """The arguments of `update`; an episode begins where one ended, or where `begun` says."""
+    return Step(reward, next_obs, done, first, done if begun is None else begun), noise
 
 
 class Lone:
@@ -105,13 +111,13 @@ def test_many_runs_are_what_each_would_be_alone(target, float64):
     for run in range(runs):
         lone[run].start(first[run], noise[run])
     for reward, next_obs, done, noise, first in rest:
-        agent.step(reward, next_obs, done, noise, first, done)
+        agent.update(*step_of(reward, next_obs, done, noise, first))
         for run, one in enumerate(lone):
             one.learn(reward[run], next_obs[run], done[run], noise[run])
             if done[run]:
                 one.start(first[run], noise[run])
             torch.testing.assert_close(agent.state[run], one.state, atol=1e-9, rtol=0)
-            assert agent.action[run] == one.action
+            assert agent.output[run] == one.action
             assert agent.drawn[run] == one.drawn
     for run, one in enumerate(lone):
         flat = torch.cat([p[run].flatten() for p in agent.critic.parameters()])
@@ -129,8 +135,8 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(target, task):
             reward, next_obs, done, noise, first = (part[list(order)].clone() for part in parts)
             if change is not None and tick == 30:
                 reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
-            agent.step(reward, next_obs, done, noise, first, done)
-        return tensors_of(agent)
+            agent.update(*step_of(reward, next_obs, done, noise, first))
+        return state_of(agent)
 
     clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
     for name, tensor in clean.items():
@@ -157,7 +163,7 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
         agent.greedy.copy_(torch.tensor([False, True]))
         before = agent.critic.out.bias.detach().clone()
         never = torch.zeros(2, dtype=torch.float64)
-        agent.step(reward, next_obs, never, more, again, never)
+        agent.update(*step_of(reward, next_obs, never, more, again))
         traces = torch.cat([t.flatten(1) for t in agent.obgd.buffers()], 1)
         assert (traces[0] == 0).all() == cleared and (traces[1] != 0).any()
         assert (agent.critic.out.bias != before).any(1).all()  # both have learned from the step first

@@ -17,9 +17,9 @@ from torch import nn
 
 import algos.plot
 import algos.run
-from algos.checkpoint import load_tensors, tensors_of
 from algos.errors import UserError
-from algos.stream import Learner, packed
+from algos.learner import Learner, learner_file
+from algos.stream import Step
 from envs import Task
 from envs.series import Sample, SeriesEnvs
 
@@ -44,6 +44,12 @@ def stream_of(runs: int, ticks: int, seed: int = 0):
 
 def begin(agent, rows):
     agent.start(rows, torch.ones(len(rows), dtype=torch.float64))
+
+
+def predicted(agent, cumulant, row, end):
+    """What an agent predicts [runs] after it has learned from a step."""
+    agent.update(Step(cumulant, row, end))
+    return agent.output.clone()
 
 
 class Lone:
@@ -100,7 +106,7 @@ def test_many_runs_are_what_each_would_be_alone(float64):
         lone[run].start(first[run])
     assert sum(end.sum() for *_, end in rest) > 5
     for cumulant, row, end in rest:
-        prediction, _ = agent.step(cumulant, row, end)
+        prediction = predicted(agent, cumulant, row, end)
         alone = [lone[run].step(cumulant[run], row[run], end[run]) for run in range(runs)]
         torch.testing.assert_close(prediction, torch.tensor(alone), atol=1e-9, rtol=0)
     for run, one in enumerate(lone):
@@ -115,8 +121,8 @@ def test_seeds_together_are_what_they_are_alone(float64):
     for one in alone:
         begin(one, first)
     for cumulant, row, end in rest:
-        ours, _ = together.step(cumulant.expand(3), row.expand(3, -1), end.expand(3))
-        theirs = torch.cat([one.step(cumulant, row, end)[0] for one in alone])
+        ours = predicted(together, cumulant.expand(3), row.expand(3, -1), end.expand(3))
+        theirs = torch.cat([predicted(one, cumulant, row, end) for one in alone])
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
     assert len(set(ours.tolist())) == 3
 
@@ -130,7 +136,7 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
             cumulant, row, end = (part[order].clone() for part in parts)
             if change is not None and tick == 100:
                 cumulant[1], row[1], end[1] = change, change, 1 - end[1]
-            prediction, _ = agent.step(cumulant, row, end)
+            prediction = predicted(agent, cumulant, row, end)
         return {**dict(agent.critic.named_parameters()), **dict(agent.obgd.named_buffers()),
                 **dict(agent.trace.named_buffers()), "state": agent.state, "prediction": prediction}  # fmt: skip
 
@@ -174,11 +180,13 @@ class Oracle(StreamTD):
     """Predicts what the stream will bring and `off` more: for row t, the return of row t."""
 
     off = 0.0
+    position = 0
 
-    def step(self, cumulant, next_obs, done, noise=None):
-        _, metrics = super().step(cumulant, next_obs, done)
-        self.trace.position = getattr(self.trace, "position", 0) + 1
-        return torch.full_like(cumulant, self.truth[self.trace.position] + self.off), metrics
+    def update(self, step, noise=None):
+        metrics = super().update(step)
+        self.position += 1
+        self.output.fill_(self.truth[self.position] + self.off)
+        return metrics
 
 
 @pytest.fixture
@@ -218,15 +226,11 @@ def test_mean_errors_are_of_the_steps_that_count(tmp_path, panels_of, monkeypatc
 
 def test_a_replayed_update_that_gives_the_same_tensors_again_logs_what_an_eager_one_does(tmp_path, monkeypatch):
     def replayed(function, *_):
-        kept = []
+        kept: dict[str, torch.Tensor] = {}
 
         def call(*args):
-            prediction, metrics = function(*args)
-            if not kept:
-                kept.extend((prediction.clone(), {name: value.clone() for name, value in metrics.items()}))
-            kept[0].copy_(prediction)
-            for name, value in metrics.items():
-                kept[1][name].copy_(value)
+            for name, value in function(*args).items():
+                kept.setdefault(name, value.clone()).copy_(value)
             return kept
 
         return call
@@ -235,18 +239,18 @@ def test_a_replayed_update_that_gives_the_same_tensors_again_logs_what_an_eager_
     for variant in ("eager", "replayed"):
         train_csv(tmp_path, path, discount=0.9, variant=variant)
         tables.append(pd.read_parquet(next(tmp_path.rglob(f"{variant}/train.parquet"))).query("metric != 'seconds'"))
-        monkeypatch.setattr(algos.run, "fast", replayed)
+        monkeypatch.setattr(algos.run, "compiled", replayed)
     pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 class Diverging(Oracle):
     """Run 0 breaks at step 700."""
 
-    def step(self, cumulant, next_obs, done, noise=None):
-        prediction, metrics = super().step(cumulant, next_obs, done)
-        if self.trace.position >= 700:
-            prediction[0] = metrics["value"][0] = math.nan
-        return prediction, metrics
+    def update(self, step, noise=None):
+        metrics = super().update(step)
+        if self.position >= 700:
+            self.output[0] = metrics["value"][0] = math.nan
+        return metrics
 
 
 def test_a_figure_leaves_a_diverged_seed_out_where_it_has_no_predictions(panels_of, monkeypatch):
@@ -356,28 +360,28 @@ def test_a_learner_goes_on_predicting_by_itself_where_its_run_was(tmp_path):
     (_, first, _), *rest = stream_of(2, 60)
     begin(together, first)
     for parts in rest[:30]:
-        together.step(*parts)
-    (tmp_path / "learner.safetensors").write_bytes(packed(together))
+        together.update(Step(*parts))
+    (tmp_path / "learner.safetensors").write_bytes(learner_file(together))
     learner = Learner.load(tmp_path / "learner.safetensors", StreamTD, seed=6)
     for cumulant, row, _ in rest[30:]:
-        expected, _ = together.step(cumulant, row, torch.zeros(2, dtype=torch.float64))
+        expected = predicted(together, cumulant, row, torch.zeros(2, dtype=torch.float64))
         prediction = learner.step(row[1].numpy(), float(cumulant[1]), False)
         assert float(prediction) == pytest.approx(expected[1].item(), abs=1e-5)
 
 
 def test_a_learner_that_starts_anew_has_clear_traces(float64):
     agent = agent_of((6,))
-    learner, (_, first, _), *rest = Learner(agent, torch.Generator()), *stream_of(1, 30)
+    learner, (_, first, _), *rest = Learner(agent), *stream_of(1, 30)
     learner.start(first[0].numpy())
     for cumulant, row, _ in rest[:20]:
         learner.step(row[0].numpy(), float(cumulant), False)
     fresh = agent_of((6,))
     for name in ("critic", "features", "reward_scaler"):  # what it has learned; no traces
-        load_tensors(getattr(fresh, name), tensors_of(getattr(agent, name)))
+        getattr(fresh, name).load_state_dict(getattr(agent, name).state_dict())
     begin(fresh, first)
     assert learner.start(first[0].numpy()) == pytest.approx(fresh.predict().item(), abs=1e-12)
     for cumulant, row, end in rest[20:]:
-        expected, _ = fresh.step(cumulant, row, 0 * end)
+        expected = predicted(fresh, cumulant, row, 0 * end)
         assert learner.step(row[0].numpy(), float(cumulant), False) == pytest.approx(expected.item(), abs=1e-12)
 
 

@@ -1,0 +1,91 @@
+"""Streaming learners by themselves: files of many runs and settings, what they refuse, and that they go on exactly."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scripts import Feed, agent_of, agent_type, learn, same, state_of
+
+from algos.errors import UserError
+from algos.learner import Learner, learner_file
+from algos.stream import Step
+
+STREAMS = ["stream_ac", "stream_ac discrete", "stream_q", "stream_q sarsa", "stream_td"]
+
+
+def written(path, agent):
+    path.write_bytes(learner_file(agent))
+    return path
+
+
+@pytest.mark.parametrize("script", STREAMS)
+def test_a_learner_is_one_run_of_the_file(script, tmp_path):
+    """With its weights, traces, statistics and arguments; it goes on as the run would."""
+    agent = agent_of(script, seeds=(5, 6, 7))
+    learn(agent)
+    learner = Learner.load(written(tmp_path / "file", agent), agent_type(script), seed=6)
+    assert learner.agent.seeds == [6] and learner.agent.args.hidden == agent.args.hidden
+    assert all(same(tensor, state_of(agent)[name][1:2]) for name, tensor in state_of(learner.agent).items())
+
+    feed = Feed(agent)
+    for (step, noise), _ in zip(feed, range(10), strict=False):
+        agent.update(Step(step.reward, step.next_obs, torch.zeros(3, dtype=torch.float64)), noise)
+        learner.draws = lambda noise=noise: None if noise is None else noise[1:2]
+        output = learner.step(step.next_obs[1].numpy(), float(step.reward[1]), False)
+        np.testing.assert_allclose(output, agent.output[1].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"), [("stream_ac", "kappa_actor"), ("stream_q", "trace"), ("stream_td", "kappa")]
+)
+def test_a_setting_of_a_grid_is_chosen_by_its_values(script, name, tmp_path):
+    agent = agent_of(script, seeds=(5, 6), vary=(f"{name}=0.5,0.75",))
+    learn(agent)
+    path, kind = written(tmp_path / "file", agent), agent_type(script)
+    for run, (value, seed) in enumerate(((0.5, 5), (0.5, 6), (0.75, 5), (0.75, 6))):
+        learner = Learner.load(path, kind, seed=seed, **{name: value})
+        assert getattr(learner.agent.args, name) == value and learner.agent.seeds == [seed]
+        assert all(same(t, state_of(agent)[n][run : run + 1]) for n, t in state_of(learner.agent).items())
+        learner.start([0.0] * 7)
+        assert learner.step([1.0] * 7, 1.0, False) is not None
+        learner.save(tmp_path / "one")
+        assert getattr(Learner.load(tmp_path / "one", kind).agent.args, name) == value
+    with pytest.raises(UserError, match=rf"holds seed 5, {name} 0.5; .*: say which$"):
+        Learner.load(path, kind, seed=5)
+    with pytest.raises(UserError, match="say which"):
+        Learner.load(path, kind, **{name: 0.5})
+    with pytest.raises(UserError, match="there is none with"):
+        Learner.load(path, kind, seed=5, **{name: 0.6})
+
+
+def test_another_algorithms_file_is_refused(tmp_path):
+    path = written(tmp_path / "file", agent_of("stream_q", seeds=(1,)))
+    with pytest.raises(UserError, match="holds a learner of StreamQ, not of StreamAC"):
+        Learner.load(path, agent_type("stream_ac"))
+    with pytest.raises(UserError, match="is no streaming learner's file"):
+        Learner.load(tmp_path / "nothing", agent_type("stream_ac"))
+
+
+def test_a_run_that_has_diverged_is_not_loaded(tmp_path):
+    agent = agent_of("stream_td", seeds=(1, 2))
+    with torch.no_grad():
+        agent.critic.out.bias[0] = math.nan
+    path = written(tmp_path / "file", agent)
+    Learner.load(path, agent_type("stream_td"), seed=2)
+    with pytest.raises(UserError, match=r"seed 1 .* has diverged"):
+        Learner.load(path, agent_type("stream_td"), seed=1)
+
+
+@pytest.mark.parametrize("script", STREAMS)
+def test_a_saved_learner_goes_on_exactly(script, tmp_path):
+    learner = Learner(agent_of(script, seeds=(3,)))
+    learner.start([0.0] * 7)
+    for _ in range(3):
+        learner.step([1.0] * 7, 1.0, False)
+    learner.save(tmp_path / "saved")
+    loaded = Learner.load(tmp_path / "saved", agent_type(script))
+    for reward in (1.0, -1.0, 0.5):
+        ours, theirs = (one.step([0.5] * 7, reward, False) for one in (learner, loaded))
+        assert (ours == theirs).all()
+    assert all(same(t, state_of(loaded.agent)[name]) for name, t in state_of(learner.agent).items())
