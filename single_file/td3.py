@@ -1,15 +1,14 @@
 """TD3: twin delayed deep deterministic policy gradient, many seeds at once.
 
 Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv 1802.09477), in
-the form of the authors' code `sfujim/TD3` as it is today, which differs from the paper: both networks have two hidden
-layers of 256 and learn at 3e-4 from batches of 256 (paper: 400 and 300, 1e-3, 100), every task begins with 25,000
-uniformly random steps without learning (paper: 10,000 or 1,000), both noises and the clip are in units of half the range
-of an action (paper: of the action), and the critics see the action at their first layer. `--learning-starts 1000` is
-what the authors take for InvertedPendulum, InvertedDoublePendulum and Reacher.
+the form of the authors' code `sfujim/TD3` of today, which differs from the paper: all networks have two hidden layers
+of 256 and learn at 3e-4 from batches of 256 (paper: 400 and 300, 1e-3, 100), every task begins with 25,000 uniformly
+random steps without learning (paper: 10,000 or 1,000), and noise and its clip are in units of the largest action
+(paper: of actions). For InvertedPendulum, InvertedDoublePendulum and Reacher the authors take `--learning-starts 1000`.
 
-Two things are ours. An update never sees the transition that is being made while it runs, so that a GPU learns while the
-CPU steps the environments. And every dimension of an action has the bounds, and so the noise, of its own; the authors
-take one bound for all, which must be symmetric.
+Two things are ours. An update never sees the transition that is being made while it runs, so that a GPU learns while
+the CPU steps the environments. And every dimension of an action has its own bounds, and noise in units of half their
+distance; the authors' code takes one symmetric bound for all.
 
     python single_file/td3.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -53,7 +52,7 @@ class Args(RunArgs):
     critic_lr: Tunable[Positive] = 3e-4
     """learning rate of the critics"""
     exploration_noise: Tunable[Fraction] = 0.1
-    """standard deviation of the noise on actions, in units of half their range"""
+    """standard deviation of the noise on actions, in units of half the distance of their bounds"""
     policy_noise: Tunable[Fraction] = 0.2
     """standard deviation of the noise on the target actor's actions, in the same units"""
     noise_clip: Tunable[Positive] = 0.5
