@@ -8,10 +8,10 @@ r"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project'
     python -m benchmarks.report runs/peers runs/proof --references d4rl --out results/sac_vs_sb3
 
 One process trains the seeds one after the other, as the library does. Hyperparameters are the library's defaults
-(networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) but for the
-random start, 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same; what is left is
-the form: CleanRL's squashed log standard deviation and the temperature's own draw there, a clamp and the actor's draw
-here.
+(networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) except for the
+random start, which has 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same values,
+and two differences remain: sac.py squashes the log standard deviation, as CleanRL does, and draws an action for the
+temperature; Stable-Baselines3 clamps it and uses the action that was drawn for the actor.
 """
 
 import json
@@ -33,7 +33,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """one training run each"""
+    """seeds, each of which is a training run"""
     total_steps: int = 50_000
     """environment steps of each seed"""
     eval_every: int = 5_000
