@@ -52,13 +52,23 @@ class Adam(nn.Module):
         self.variables = tuple(parameters)  # in a tuple: they are their network's, not this module's
         self.lr, self.betas, self.eps, self.schedule, self.max_norm = lr, betas, eps, schedule, max_norm
         self.weight_decay, self.decoupled = weight_decay, decoupled
-        runs, device = len(self.variables[0]), self.variables[0].device
-        self.register_buffer("steps", torch.zeros(runs, dtype=torch.float32, device=device))
+        # one number of steps as long as all runs make the same ones: a run that diverges and is frozen must not stop it
+        alike = not (isinstance(lr, PerRun) or isinstance(weight_decay, PerRun))
+        shape, device = () if alike else (len(self.variables[0]),), self.variables[0].device
+        self.register_buffer("steps", torch.zeros(shape, dtype=torch.float32, device=device))
         for i, p in enumerate(self.variables):
             self.register_buffer(f"mean{i}", torch.zeros_like(p, requires_grad=False))
             self.register_buffer(f"square{i}", torch.zeros_like(p, requires_grad=False))
-        # whether all runs make the same steps, so that one call of the kernel serves them all
-        self.alike = not (isinstance(lr, PerRun) or isinstance(weight_decay, PerRun))
+
+    @property
+    def alike(self) -> bool:
+        """Whether all runs make the same steps, so that one call of the kernel serves them all."""
+        return self.steps.dim() == 0
+
+    def _part(self) -> None:
+        """Counts the steps of each run apart from now on."""
+        if self.alike:
+            self.steps = self.steps.repeat(len(self.variables[0]))
 
     def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
         """One step on the losses [R] of all runs, or of those where `active` [R] is True."""
@@ -78,7 +88,7 @@ class Adam(nn.Module):
         if self.max_norm is not None:
             gradients = self._clipped(gradients)
         if active is not None:
-            self.alike = False
+            self._part()
         means, squares = self._buffers_of("mean"), self._buffers_of("square")
         if torch.compiler.is_compiling():
             self._formula(gradients, means, squares, active)
@@ -86,7 +96,7 @@ class Adam(nn.Module):
         rates = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))
         if self.alike:
-            self._kernel(self.variables, gradients, means, squares, self.steps[0], rates, self.weight_decay)
+            self._kernel(self.variables, gradients, means, squares, self.steps, rates, self.weight_decay)
             return
         decays = numbers(self.weight_decay, len(self.steps))
         moving = [True] * len(self.steps) if active is None else active.tolist()
@@ -99,7 +109,7 @@ class Adam(nn.Module):
         """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
         if self.schedule is None:
             return self.lr
-        return self.lr * self.schedule(self.steps[0] if self.alike else self.steps)  # type: ignore[operator]
+        return self.lr * self.schedule(self.steps)  # type: ignore[operator]
 
     def _kernel(
         self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any
@@ -118,7 +128,7 @@ class Adam(nn.Module):
         rate = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))
         for p, g, mean, square in zip(self.variables, gradients, means, squares, strict=True):
-            step = (self.steps[0] if self.alike else per_run(self.steps, p)).to(p.dtype)
+            step = (self.steps if self.alike else per_run(self.steps, p)).to(p.dtype)
             lr = per_run(rate, p) if isinstance(rate, Tensor) and rate.dim() else rate
             old = (p.clone(), mean.clone(), square.clone()) if active is not None else ()
             if self.decoupled:
@@ -144,9 +154,10 @@ class Adam(nn.Module):
     def _buffers_of(self, name: str) -> list[Tensor]:
         return [getattr(self, f"{name}{i}") for i in range(len(self.variables))]
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.alike = self.alike and bool((self.steps == self.steps[0]).all())
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
+        if state[prefix + "steps"].dim():
+            self._part()
+        super()._load_from_state_dict(state, prefix, *more)
 
 
 def numbers(values: Any, count: int) -> list[float]:

@@ -116,8 +116,8 @@ class Tables:
             self.eval_rows = list(frame.itertuples(index=False, name=None))
         frame = self.folder.read_table("train.parquet")
         if frame is not None:
-            phase = frame["metric"].str.partition("/")[0]
-            frame = frame[frame["step"] <= phase.map(phases).fillna(until)][[*self.keys[0], *TRAIN]]
+            until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
+            frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *TRAIN]]
             self.train_rows = list(frame.itertuples(index=False, name=None))
 
     def close(self) -> None:

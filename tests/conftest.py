@@ -8,6 +8,7 @@ import importlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -50,10 +51,13 @@ def train_short(train, tmp_path, monkeypatch):
     from scripts import short
 
     write_hdf5(tmp_path / "data.hdf5")
+    waves = {name: np.sin(np.arange(600) / period) for name, period in (("a", 9), ("b", 17), ("c", 50))}
+    pd.DataFrame(waves).to_csv(tmp_path / "series.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("algos.run.versions", dict)  # these three take longer than the updates
+    monkeypatch.setattr("algos.run.versions", dict)  # these take longer than the updates
     monkeypatch.setattr("algos.run.git_commit", lambda: None)
     monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
+    monkeypatch.setattr("stream_td.predictions", lambda *_: b"")
 
     def run(script: str, **overrides) -> "Result":
         return train(script.split()[0], **short(script, **overrides))

@@ -1,7 +1,6 @@
 """Tiny datasets, agents on them, and the implicit methods written once more, for one run, in torch's own parts."""
 
 import contextlib
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scripts import agent_type, module_of
 from torch import Tensor, nn
 
-from algos.agent import Agent
 from algos.data import Dataset
 from algos.optim import Adam, cosine
 from algos.random import Random
@@ -33,10 +32,8 @@ def at_random(count: int = 64, obs_size: int = 3, act_size: int = 2, seed: int =
 
 def agent_of(script: str, data: Dataset | None = None, seeds: tuple[int, ...] = (0, 1), **overrides: Any) -> Any:
     """An agent of a script for data, by default `at_random`, with small networks and what `overrides` say."""
-    module = importlib.import_module(script)
-    (kind,) = (x for x in vars(module).values() if isinstance(x, type) and issubclass(x, Agent) and x is not Agent)
-    args = module.Args(**{"batch_size": BATCH, "hidden": (8, 6), **overrides})
-    return kind(args, (data or at_random()).task, seeds)
+    args = module_of(script).Args(**{"batch_size": BATCH, "hidden": (8, 6), **overrides})
+    return agent_type(script)(args, (data or at_random()).task, seeds)
 
 
 def batch_of(data: Dataset, seed: int = 0, size: int = BATCH) -> Batch:

@@ -26,7 +26,7 @@ ONLINE = {
     "env_id": "InvertedPendulum-v5", "learning_starts": 20, "batch_size": 16, "hidden": (16, 12), "eval_episodes": 1,
 }  # fmt: skip
 STREAM = {"hidden": (16, 12), "compile": False}
-# for a file that `write_hdf5` of offline_data.py has made
+# the files are those that the fixture `train_short` makes
 OFFLINE = {"dataset": "data.hdf5", "total_steps": 20, "batch_size": 16, "hidden": (8, 6), "eval_episodes": 0}
 IMITATION = {"expert_dataset": "data.hdf5", "expert_trajectories": 2, "expert_transitions": 12, "dropout": 0.3}
 
@@ -40,7 +40,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "stream_ac discrete": STREAM | {"env_id": "CartPole-v1"},
     "stream_q": STREAM | {"env_id": "CartPole-v1", "exploration": 0.5},
     "stream_q sarsa": STREAM | {"env_id": "CartPole-v1", "exploration": 0.5, "target": "sarsa"},
-    "stream_td": STREAM,
+    "stream_td": STREAM | {"env_id": "series.csv"},
     "bc": OFFLINE | {"dropout": 0.3},
     "td3_bc": OFFLINE,
     "iql": OFFLINE | {"dropout": 0.3},
@@ -165,12 +165,14 @@ def state_of(agent: Any) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in agent.state_dict().items()}
 
 
-def differing(a: dict[str, Tensor], b: dict[str, Tensor], rows: Any = slice(None), others: Any = None) -> list[str]:
-    """The names of the tensors that are not the same, bit for bit, in these runs; `others` are those of b."""
+def differing(a: dict[str, Tensor], b: dict[str, Tensor], rows: Any = slice(None)) -> list[str]:
+    """The names of the tensors that are not the same, bit for bit, in all runs or in those of `rows`.
+
+    A number that all runs share counts unless `rows` is one run.
+    """
     assert a.keys() == b.keys()
-    others = rows if others is None else others
-    with_runs = {name: (x[rows], b[name][others]) if x.dim() else (x, b[name]) for name, x in a.items()}
-    return [name for name, (x, y) in with_runs.items() if not same(x, y)]
+    pairs = {name: (x[rows], b[name][rows]) if x.dim() else (x, b[name]) for name, x in a.items()}
+    return [name for name, (x, y) in pairs.items() if not same(x, y) and (a[name].dim() or not isinstance(rows, int))]
 
 
 def same(x: Tensor, y: Tensor) -> bool:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from algos.nn import MLP, Orthogonal, initialise
-from algos.optim import Target
+from algos.nn import MLP, LayerNorm, Linear, Orthogonal, dropout_factors, initialise
 from algos.random import generators
 from envs.seeding import sub_seed
 
@@ -28,7 +27,7 @@ def test_every_run_is_the_single_run_network(members, norm):
     seeds = [5, 9, 2]
     lead = (3,) if members == 1 else (3, members)
     net = MLP(lead, 4, (8, 6), 2, layer_norm=1e-5 if norm else None)
-    initialise(net, 3, generators(seeds, "net"))
+    initialise(net, generators(seeds, "net"))
     x = torch.randn(3, 1, 7, 4)
     y = net(x[:, 0] if members == 1 else x).view(3, members, 7, 2)
     for run, seed in enumerate(seeds):
@@ -38,40 +37,40 @@ def test_every_run_is_the_single_run_network(members, norm):
 
 def test_a_run_is_initialised_from_its_own_seed_only():
     alone, together = MLP((1, 2), 4, (8,), 2), MLP((3, 2), 4, (8,), 2)
-    initialise(alone, 1, generators([9], "net"))
-    initialise(together, 3, generators([5, 9, 2], "net"))
+    initialise(alone, generators([9], "net"))
+    initialise(together, generators([5, 9, 2], "net"))
     for a, b in zip(alone.parameters(), together.parameters(), strict=True):
-        assert torch.equal(a, b[2:4])
+        assert torch.equal(a[0], b[1])
 
 
 def test_orthogonal_layers_are_orthogonal_times_the_root_of_2():
     """Wide, square, tall and with one output; without bias."""
     net = MLP((3, 2), 4, (8, 8), 1, linear=Orthogonal)
-    initialise(net, 3, generators([5, 9, 2], "net"))
+    initialise(net, generators([5, 9, 2], "net"))
     layers = [net.hidden[0][0], net.hidden[1][0], net.out]
     for layer, size in zip(layers, (4, 8, 1), strict=True):
-        weight = layer.weight.detach()
+        weight = layer.weight.detach().flatten(0, 1)
         product = weight @ weight.mT if layer is layers[0] else weight.mT @ weight
         torch.testing.assert_close(product, 2 * torch.eye(size).expand(6, size, size), atol=1e-5, rtol=0)
         assert not layer.bias.any()
         assert len({tuple(row.flatten().tolist()) for row in weight}) == 6  # members and runs differ
     alone = MLP((1, 2), 4, (8, 8), 1, linear=Orthogonal)
-    initialise(alone, 1, generators([9], "net"))
+    initialise(alone, generators([9], "net"))
     for a, b in zip(alone.parameters(), net.parameters(), strict=True):
-        assert torch.equal(a, b[2:4])
+        assert torch.equal(a[0], b[1])
 
 
 def test_orthogonal_layers_have_all_directions_and_signs():
     """With a negative diagonal of R as often as with a positive one: uniform over orthogonal matrices."""
     net = MLP((200,), 3, (3,), 1, linear=Orthogonal)
-    initialise(net, 200, generators(range(200), "net"))
+    initialise(net, generators(range(200), "net"))
     weight = net.hidden[0][0].weight.detach()
     assert weight.mean(0).abs().max() < 0.25 and 70 < (weight.det() > 0).sum() < 130
 
 
 def test_factors_multiply_the_activations_of_their_own_run_and_layer():
     net = MLP((2,), 4, (8, 6), 2)
-    initialise(net, 2, generators([0, 1], "net"))
+    initialise(net, generators([0, 1], "net"))
     x = torch.randn(2, 7, 4)
     factors = [torch.rand(2, 7, 8), torch.rand(2, 7, 8)]  # as wide as the widest layer
     y = net(x, factors)
@@ -86,22 +85,39 @@ def test_factors_multiply_the_activations_of_their_own_run_and_layer():
 
 def test_layer_normalisation_takes_its_epsilon():
     net = MLP((1,), 2, (3,), 1, layer_norm=0.5)
-    initialise(net, 1, generators([0], "net"))
+    initialise(net, generators([0], "net"))
     x = torch.randn(1, 5, 2)
     first = net.hidden[0][0]
     h = nn.functional.layer_norm(x @ first.weight + first.bias, (3,), eps=0.5)
     torch.testing.assert_close(net(x), torch.relu(h) @ net.out.weight + net.out.bias)
 
 
-def test_target_follows_by_polyak_averaging():
-    net = MLP((2,), 3, (4,), 1)
-    initialise(net, 2, generators([0, 1], "net"))
-    target = Target(net, 0.25)
-    before = [p.clone() for p in target.parameters()]
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(1.0)
-    target.update()
-    for old, new in zip(before, target.parameters(), strict=True):
-        torch.testing.assert_close(new, old + 0.25)
-    assert not any(p.requires_grad for p in target.parameters())
+def test_modules_of_other_members_and_runs_stand_side_by_side():
+    """Each layer knows its lead axes: a twin critic and a single actor in one module, in any order."""
+
+    def pair(runs):
+        return nn.ModuleDict({"actor": MLP((runs,), 4, (8,), 2), "critic": MLP((runs, 2), 4, (8,), 1)})
+
+    alone, together = pair(1), pair(3)
+    initialise(alone, generators([9], "net"))
+    initialise(together, generators([5, 9, 2], "net"))
+    for a, b in zip(alone.parameters(), together.parameters(), strict=True):
+        assert torch.equal(a[0], b[1])
+    critic = together["critic"].out.weight
+    assert not torch.equal(critic[0, 0], critic[0, 1])
+
+
+def test_parameters_have_the_run_axis_first_and_ensembles_their_members_next():
+    assert Linear((3,), 4, 5).weight.shape == (3, 4, 5) and Linear((3, 2), 4, 5).bias.shape == (3, 2, 1, 5)
+    assert LayerNorm((3, 2), 5).weight.shape == (3, 2, 1, 5)
+    assert MLP((3, 2), 4, (8,), 1)(torch.randn(3, 1, 7, 4)).shape == (3, 2, 7, 1)
+
+
+def test_dropout_leaves_units_out_with_its_rate_and_keeps_the_mean():
+    uniform = torch.rand(2, 3, 50, 40, generator=torch.Generator().manual_seed(0))
+    factors = dropout_factors(uniform, 0.25)
+    assert len(factors) == 3 and factors[0].shape == (2, 50, 40)
+    assert torch.stack(factors).unique().tolist() == pytest.approx([0, 4 / 3])
+    assert abs(torch.stack(factors).mean() - 1) < 0.02
+    assert ((uniform[:, 1] >= 0.25) == (factors[1] > 0)).all()
+    assert dropout_factors(None, 0.25) is None

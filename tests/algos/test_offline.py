@@ -1,8 +1,12 @@
 """From arguments to data made ready: rewards, actions and observations by method, and what is refused."""
 
 import importlib
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium as gym
 import h5py
@@ -13,14 +17,17 @@ import pytest
 import torch
 import tyro
 from offline_data import record, seen_data
+from scripts import EVALUATED, differing, short
 
-from algos.arguments import by_domain, for_domain
+from algos.arguments import by_domain, flag, for_domain
 from algos.cli import cli, with_settings
 from algos.data import load
 from algos.data.record import EDGE
 from algos.errors import UserError
 from algos.offline import OfflineArgs, offline_run
 from envs import d4rl
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors, and Gymnasium's, about v4
 
@@ -393,3 +400,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and words in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_killed_run_resumes_to_the_bitwise_same_end(train_short, tmp_path):
+    """With kill -9, and with evaluations."""
+    settings = EVALUATED | {"total_steps": 300, "checkpoint_every": 25, "eval_every": 75}
+    flags = {name: value for name, value in short("xql", **settings).items() if name != "hidden"}
+    flags |= {"out": "out", "device": "cpu"}
+    words = [f"{flag(name)}={value}" for name, value in flags.items()] + ["--quiet", "--hidden", "8", "6"]
+    process = subprocess.Popen([sys.executable, str(ROOT / "single_file" / "xql.py"), *words])
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "out").rglob("checkpoint/*.json"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    killed, whole = (train_short("xql", out=out, resume=True, **settings) for out in ("out", "whole"))
+    assert killed.config["step"] == 300 and not differing(killed.parameters, whole.parameters)
+    tables = [(result.folder / "eval.parquet").read_bytes() for result in (killed, whole)]
+    assert tables[0] == tables[1]
+    pd.testing.assert_frame_equal(killed.log, whole.log)

@@ -1,49 +1,138 @@
-"""Adam against torch's."""
+"""Adam against torch's, alone and with runs that differ; targets."""
 
 import math
 
 import pytest
 import torch
+from torch import nn
 
-from algos.optim import Adam
+from algos.nn import MLP, initialise
+from algos.optim import Adam, Target, cosine
+from algos.per_run import PerRun
+from algos.random import generators
+
+SHAPES = [(3, 4, 5), (3, 7)]
 
 
-@pytest.mark.parametrize("decay_steps", [0, 20])
-@pytest.mark.parametrize("way", ["step", "_formula"])
-def test_adam_equals_torchs(way, decay_steps, float64):
-    """With a rate that falls, the k-th of 30 steps, counted from 0, has 0.01 (1 + cos(pi k / 20)) / 2, then 0."""
+def parameters(generator, runs=3):
+    return [torch.randn(runs, *shape[1:], generator=generator, requires_grad=True) for shape in SHAPES]
+
+
+@pytest.fixture(params=["kernel", "formula"])
+def way(request, monkeypatch):
+    """How steps are made: by torch's fused kernel, or by the formula that a compiler traces."""
+    if request.param == "formula":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    return request.param
+
+
+def of_run(values, run):
+    return values[run] if isinstance(values, list) else values
+
+
+def check(lr=0.01, weight_decay=0.0, decoupled=False, max_norm=None, decay=0, active=lambda k, run: True, masked=False):
+    """30 steps against torch's optimiser of each run by itself, whose rate, decay and clipping are set by hand."""
     generator = torch.Generator().manual_seed(0)
-    ours = [
-        torch.randn(3, 4, generator=generator, requires_grad=True),
-        torch.randn(5, generator=generator, requires_grad=True),
-    ]
-    theirs = [p.detach().clone().requires_grad_() for p in ours]
-    adam, reference = Adam(ours, lr=0.01, decay_steps=decay_steps), torch.optim.Adam(theirs, lr=0.01)
+    ours = parameters(generator)
+
+    def wrap(x):
+        return PerRun(x) if isinstance(x, list) else x
+
+    adam = Adam(
+        ours, wrap(lr), weight_decay=wrap(weight_decay), decoupled=decoupled, max_norm=wrap(max_norm),
+        schedule=cosine(decay),
+    )  # fmt: skip
+    theirs, references = [], []
+    for run in range(3):
+        own = [p[run].detach().clone().requires_grad_() for p in ours]
+        kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+        theirs.append(own)
+        references.append(kind(own, lr=of_run(lr, run), weight_decay=of_run(weight_decay, run)))
+    steps = [0, 0, 0]
     for k in range(30):
-        if decay_steps:
-            reference.param_groups[0]["lr"] = 0.005 * (1 + math.cos(math.pi * min(k / decay_steps, 1)))
-        gradients = [torch.randn(p.shape, generator=generator) for p in ours]
-        for p, g in zip(theirs, gradients, strict=True):
-            p.grad = g.clone()
-        reference.step()
-        rate = adam.rate()
-        if way == "step":
-            adam.step(gradients)
-        else:
-            torch._foreach_add_(adam.steps, 1)
-            with torch.no_grad():
-                adam._formula(gradients, rate)
-    for a, b in zip(ours, theirs, strict=True):
-        tolerance = 1e-8 if decay_steps else 1e-12  # rates are float32
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=1e-12)
+        gradients = [(1 + k % 3) * torch.randn(p.shape, generator=generator) for p in ours]
+        for run, (own, reference) in enumerate(zip(theirs, references, strict=True)):
+            if not active(k, run):
+                continue
+            for p, g in zip(own, gradients, strict=True):
+                p.grad = g[run].clone()
+            if max_norm is not None:
+                nn.utils.clip_grad_norm_(own, of_run(max_norm, run))
+            if decay:
+                share = min(steps[run] / decay, 1)
+                reference.param_groups[0]["lr"] = of_run(lr, run) * 0.5 * (1 + math.cos(math.pi * share))
+            reference.step()
+            steps[run] += 1
+        adam.step(gradients, torch.tensor([active(k, run) for run in range(3)]) if masked else None)
+    tolerance = 1e-8 if decay else 1e-12  # rates are float32
+    for i, p in enumerate(ours):
+        for run in range(3):
+            torch.testing.assert_close(p[run], theirs[run][i], atol=tolerance, rtol=1e-12)
+    assert adam.steps.expand(3).tolist() == steps
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decay", [0, 20])
+def test_it_equals_torchs(way, decay, decoupled, float64):
+    """With a rate that falls, the k-th of 30 steps, counted from 0, has 0.01 (1 + cos(pi k / 20)) / 2, then 0."""
+    check(decay=decay, decoupled=decoupled, weight_decay=0.1)
+    check(decay=decay, decoupled=decoupled)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("decay", [0, 20])
+def test_rates_and_decays_may_differ_between_runs(way, decay, decoupled, float64):
+    check(lr=[0.02, 0.01, 0.001], decay=decay, decoupled=decoupled)
+    check(weight_decay=[0.0, 0.1, 1.0], decay=decay, decoupled=decoupled)
+    check(lr=[0.02, 0.01, 0.001], weight_decay=[0.3, 0.1, 1.0], decay=decay, decoupled=decoupled)
+
+
+def test_gradients_are_clipped_by_the_norm_of_each_run(way, float64):
+    check(max_norm=1.0)
+    check(max_norm=[0.1, 5.0, 100.0])
+
+
+def test_runs_that_are_not_active_stand_still(way, float64):
+    """They keep their moments and number of steps too, so that their next step is as if they had waited."""
+
+    def active(k, run):
+        return run == 0 or k % (run + 1) == 0
+
+    check(active=active, masked=True)
+    check(active=active, masked=True, decay=20, lr=[0.02, 0.01, 0.001], weight_decay=0.1, decoupled=True)
+    check(masked=True)
+
+
+def test_a_run_that_is_clipped_does_not_touch_its_neighbours():
+    w = torch.zeros(2, 3, requires_grad=True)
+    adam = Adam([w], lr=0.1, max_norm=1.0)
+    adam.step([torch.tensor([[math.nan, 1.0, 1.0], [0.1, 0.1, 0.1]])])
+    assert w[0].isnan().all() and torch.allclose(w[1], torch.tensor(-0.1), atol=1e-4)
+
+
+def test_a_run_whose_state_is_put_back_does_not_touch_its_neighbours():
+    """So runs are frozen that have diverged: all of a run's state is put back after each step."""
+    ends = []
+    for frozen in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        ours = parameters(generator)
+        adam = Adam(ours, lr=0.1, schedule=cosine(40))
+        for _ in range(30):
+            before = [t.detach()[0].clone() for t in (*ours, *adam.buffers()) if t.dim()]
+            adam.step([torch.randn(p.shape, generator=generator) for p in ours])
+            if frozen:
+                for t, old in zip([t for t in (*ours, *adam.buffers()) if t.dim()], before, strict=True):
+                    t.detach()[0] = old
+        ends.append([p.detach()[1:].clone() for p in ours])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def test_a_rate_falls_along_a_cosine_to_0_and_stays_there():
-    adam = Adam([torch.ones(1, requires_grad=True)], lr=3e-4, decay_steps=1_000_000)
+    adam = Adam([torch.ones(1, 1, requires_grad=True)], lr=3e-4, schedule=cosine(1_000_000))
     for step, rate in ((0, 3e-4), (250_000, 2.5606602e-4), (500_000, 1.5e-4), (1_000_000, 0.0), (2_000_000, 0.0)):
-        adam.steps[0].fill_(step)
+        adam.steps.fill_(step)
         assert float(adam.rate()) == pytest.approx(rate, rel=1e-5, abs=1e-12)
-    assert Adam([torch.ones(1, requires_grad=True)], lr=3e-4).rate() == 3e-4
+    assert Adam([torch.ones(1, 1, requires_grad=True)], lr=3e-4, schedule=cosine(0)).rate() == 3e-4
 
 
 def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():
@@ -54,13 +143,41 @@ def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():
     assert w.grad is None and other.grad is None
 
 
-def test_a_restored_optimiser_goes_on_exactly():
-    w, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    first, second = (Adam([p], lr=0.1, decay_steps=4) for p in (w, v))
-    first.step([torch.tensor([1.0, -2.0, 3.0])])
+@pytest.mark.parametrize("lr", [0.1, PerRun([0.1, 0.2, 0.3])])
+@pytest.mark.parametrize("active", [None, torch.tensor([True, False, True])])
+def test_a_restored_optimiser_goes_on_exactly(lr, active):
+    w, v = torch.ones(3, 1, requires_grad=True), torch.ones(3, 1, requires_grad=True)
+    first, second = (Adam([p], lr=lr, schedule=cosine(4)) for p in (w, v))
+    first.step([torch.tensor([[1.0], [-2.0], [3.0]])], active)
     second.load_state_dict(first.state_dict())
     with torch.no_grad():
         v.copy_(w)
     for adam in (first, second):
-        adam.step([torch.tensor([0.5, 0.5, 0.5])])
-    assert torch.equal(w, v) and second.steps[0] == 2
+        adam.step([torch.full((3, 1), 0.5)])
+    assert torch.equal(w, v) and second.steps.expand(3)[0] == 2
+
+
+def network(runs=2):
+    net = MLP((runs,), 3, (4,), 1)
+    initialise(net, generators(range(runs), "net"))
+    return net
+
+
+@pytest.mark.parametrize("taus", [0.25, [0.25, 0.5]])
+def test_a_target_follows_by_polyak_averaging(taus):
+    net = network()
+    target = Target(net, PerRun(taus) if isinstance(taus, list) else taus)
+    before = [p.clone() for p in target.parameters()]
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(1.0)
+    target.update()
+    for old, new in zip(before, target.parameters(), strict=True):
+        for run in range(2):
+            torch.testing.assert_close(new[run], old[run] + of_run(taus, run))
+    assert not any(p.requires_grad for p in target.parameters())
+
+
+def test_a_target_saves_itself_and_not_the_network_that_it_follows():
+    target = Target(network(), 0.5)
+    assert all(name.startswith("net.") for name in target.state_dict())

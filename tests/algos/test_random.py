@@ -3,15 +3,19 @@
 import pytest
 import torch
 
-from algos.random import Stream
+from algos.random import Random, RandomSequence
 
-KINDS = ["normal", "uniform", "integer"]
+KINDS = ["normal", "uniform", "integers"]
+
+
+def sequence(seeds, name, shape, kind):
+    return RandomSequence(seeds, name, shape, kind)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (1000,)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_draws_the_same_whoever_its_neighbours_are(kind, shape):
-    together, alone = Stream([3, 7], "x", shape, kind), Stream([7], "x", shape, kind)
+    together, alone = sequence([3, 7], "x", shape, kind), sequence([7], "x", shape, kind)
     for _ in range(2 * together.block.shape[1] + 1):  # beyond one block
         a, b = together(), alone()
         assert torch.equal(a[1], b[0]) and not torch.equal(a[0], a[1])
@@ -19,24 +23,54 @@ def test_a_run_draws_the_same_whoever_its_neighbours_are(kind, shape):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("drawn", [0, 3, 1_024, 1_030])
-def test_a_restored_stream_goes_on_exactly(kind, drawn):
-    stream = Stream([3, 7], "x", (6,), kind)
+def test_a_restored_sequence_goes_on_exactly(kind, drawn):
+    draws = sequence([3, 7], "x", (6,), kind)
     for _ in range(drawn):
-        stream()
-    state = {name: t.clone() for name, t in stream.state_dict().items()}
-    expected = [stream().clone() for _ in range(1_100)]
-    other = Stream([3, 7], "x", (6,), kind)
+        draws()
+    state = {name: t.clone() for name, t in draws.state_dict().items()}
+    expected = [draws().clone() for _ in range(1_100)]
+    other = sequence([3, 7], "x", (6,), kind)
     other.load_state_dict(state)
     assert all(torch.equal(other(), e) for e in expected)
 
 
-def test_purposes_differ():
-    assert not torch.equal(Stream([3], "x", (6,), "normal")(), Stream([3], "y", (6,), "normal")())
+def test_names_make_other_numbers():
+    assert not torch.equal(sequence([3], "x", (6,), "normal")(), sequence([3], "y", (6,), "normal")())
+
+
+def test_runs_of_one_seed_see_the_same_numbers():
+    draws = Random([3, 7, 3]).normal("x", 4)
+    for _ in range(1_030):
+        x = draws()
+        assert torch.equal(x[0], x[2]) and not torch.equal(x[0], x[1])
+
+
+def test_a_name_is_refused_twice_whatever_the_kind():
+    random = Random([0])
+    random.normal("noise", 2)
+    random.normal("other noise", 2)
+    for kind in (random.normal, random.uniform, random.integers):
+        with pytest.raises(ValueError, match="named 'noise' already: choose another name"):
+            kind("noise", 3)
+
+
+def test_all_sequences_are_restored_together():
+    def made():
+        random = Random([3, 7])
+        return random, [random.normal("x", 2), random.uniform("y", 3), random.integers("z", 4)]
+
+    random, draws = made()
+    for k, draw in enumerate(draws):
+        for _ in range(k + 1):
+            draw()
+    other, again = made()
+    other.load_state_dict({name: t.clone() for name, t in random.state_dict().items()})
+    assert all(torch.equal(a(), b()) for a, b in zip(draws, again, strict=True))
 
 
 def test_draws_have_their_distribution():
-    normal = torch.stack([Stream([0], "n", (100_000,), "normal")() for _ in range(1)])
-    uniform = Stream([0], "u", (100_000,), "uniform")()
+    normal = Random([0]).normal("n", 100_000)()
+    uniform = Random([0]).uniform("u", 100_000)()
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
     assert uniform.min() >= 0 and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.01
-    assert Stream([0], "i", (1000,), "integer")().min() >= 0
+    assert Random([0]).integers("i", 1000)().min() >= 0

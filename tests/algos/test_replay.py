@@ -5,8 +5,13 @@ import pytest
 import torch
 
 from algos.errors import UserError
-from algos.replay import ReplayBuffer
-from envs import Transition
+from algos.replay import Batch, ReplayBuffer
+from envs import Task, Transition
+
+
+def task_of(obs_size: int = 3, act_size: int = 2, discrete: bool = False) -> Task:
+    low, high = ((), ()) if discrete else ((-1.0,) * act_size, (1.0,) * act_size)
+    return Task("Made-v0", (obs_size,), act_size, discrete, low, high, 0)
 
 
 def step(k: int, runs: int = 2, envs: int = 1, valid=None) -> Transition:
@@ -25,7 +30,7 @@ def everything(buffer: ReplayBuffer, filled: int):
 
 @pytest.mark.parametrize("envs", [1, 3])
 def test_keeps_the_last_transitions_of_each_run(envs):
-    buffer = ReplayBuffer(2, 7, 3, 2)
+    buffer = ReplayBuffer(2, 7, task_of())
     for k in range(10):
         buffer.add(step(k, envs=envs))
     batch, count = everything(buffer, 7), 10 * envs
@@ -38,14 +43,14 @@ def test_keeps_the_last_transitions_of_each_run(envs):
 
 
 def test_truncation_is_not_termination():
-    buffer = ReplayBuffer(2, 4, 3, 2)
+    buffer = ReplayBuffer(2, 4, task_of())
     buffer.add(step(0))  # truncated, not terminated
     buffer.add(step(1))  # both
     assert everything(buffer, 2).terminated.tolist() == [[0, 1], [0, 1]]
 
 
 def test_transitions_that_only_reset_are_left_out():
-    buffer = ReplayBuffer(2, 5, 3, 2)
+    buffer = ReplayBuffer(2, 5, task_of())
     for k in range(9):
         valid = None if k % 2 else np.array([[True, True], [False, k == 4]])
         buffer.add(step(k, envs=2, valid=valid))
@@ -55,17 +60,60 @@ def test_transitions_that_only_reset_are_left_out():
 
 
 def test_indices_cover_the_filled_part_of_each_run_uniformly():
-    buffer = ReplayBuffer(2, 50, 3, 2)
+    buffer = ReplayBuffer(2, 50, task_of())
     buffer.added[:] = [10, 200]
     draws = torch.randint(2**62, (2, 40_000), generator=torch.Generator().manual_seed(0))
-    indices = buffer.indices(draws)
+    indices = buffer.choose(draws)
     for run, size in ((0, 10), (1, 50)):
         counts = torch.bincount(indices[run], minlength=size)
         assert len(counts) == size and (counts - 40_000 / size).abs().max() < 5 * (40_000 / size) ** 0.5
 
 
+@pytest.mark.parametrize("extra", [0, 1])
+def test_discrete_actions_come_back_as_integers(extra):
+    """They may be sent as [R, N] or as [R, N, 1]."""
+    buffer = ReplayBuffer(2, 5, task_of(act_size=7, discrete=True))
+    action = torch.tensor([[6, 0], [3, 5]])
+    flat = step(0, envs=2)
+    buffer.add(flat._replace(action=action[..., None] if extra else action))
+    batch = everything(buffer, 2)
+    assert batch.action.dtype == torch.int64 and torch.equal(batch.action, action)
+    assert torch.equal(batch.reward, flat.reward) and buffer.rows.shape[-1] == 3 + 1 + 1 + 3 + 1
+
+
+def test_takes_any_batch_such_as_the_steps_of_a_model():
+    """Of more than one step, and with some that are not to be kept."""
+    buffer = ReplayBuffer(2, 20, task_of())
+    made = step(0, envs=6)
+    batch = Batch(made.obs, made.action, made.reward, made.next_obs, made.terminated)
+    buffer.add(batch)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(everything(buffer, 6), batch, strict=True))
+    valid = np.array([[True, False] * 3, [False] * 6])
+    buffer.add(batch, valid)
+    assert buffer.added.tolist() == [9, 6]
+    assert torch.equal(buffer.rows[0, 6:9, 0], batch.obs[0, ::2, 0])
+
+
+def test_what_is_valid_may_be_said_over_what_a_step_says():
+    buffer = ReplayBuffer(2, 20, task_of())
+    buffer.add(step(0, envs=2, valid=np.zeros((2, 2), bool)), np.ones((2, 2), bool))
+    assert buffer.added.tolist() == [2, 2]
+
+
+def test_a_step_of_more_environments_than_it_holds_is_refused():
+    with pytest.raises(UserError, match=r"--buffer-size must hold one step of 6 environments, got 5"):
+        ReplayBuffer(2, 5, task_of()).add(step(0, envs=6))
+
+
+def test_a_batch_that_wraps_around_keeps_its_rows_in_order():
+    buffer = ReplayBuffer(2, 5, task_of())
+    buffer.add(step(0, envs=3))
+    buffer.add(step(1, envs=3))  # 3, 4, 5, of which the last takes the place of 0
+    assert buffer.rows[0, :, 0].tolist() == [5, 1, 2, 3, 4]
+
+
 def test_saves_and_restores():
-    buffer, other = ReplayBuffer(2, 7, 3, 2), ReplayBuffer(2, 7, 3, 2)
+    buffer, other = ReplayBuffer(2, 7, task_of()), ReplayBuffer(2, 7, task_of())
     for k in range(9):
         buffer.add(step(k))
     other.load_state_dict({name: t.clone() for name, t in buffer.state_dict().items()})
@@ -75,10 +123,10 @@ def test_saves_and_restores():
 
 
 def test_halfcheetah_takes_at_most_180_bytes_a_transition():
-    buffer = ReplayBuffer(3, 1_000, 17, 6)
+    buffer = ReplayBuffer(3, 1_000, task_of(17, 6))
     assert buffer.rows.nbytes / 3_000 <= 180
 
 
 def test_refuses_what_does_not_fit():
     with pytest.raises(UserError, match=r"--buffer-size 10000000000 needs .* GiB"):
-        ReplayBuffer(4, 10_000_000_000, 17, 6)
+        ReplayBuffer(4, 10_000_000_000, task_of(17, 6))

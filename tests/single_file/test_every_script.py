@@ -1,0 +1,483 @@
+"""What every script must keep: agents stand alone, runs and settings are independent, a kill costs nothing.
+
+A new script joins by one line in the table of scripts.py.
+"""
+
+import copy
+import functools
+import math
+import shutil
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from scripts import (
+    EVALUATED,
+    SCRIPTS,
+    Feed,
+    agent_of,
+    differing,
+    hyperparameters,
+    is_offline,
+    is_stream,
+    learn,
+    module_of,
+    same,
+    short,
+    state_of,
+)
+from torch import Tensor, nn
+
+from algos.agent import Agent
+from algos.data import Dataset
+from algos.nn import MLP
+from algos.optim import Adam
+from algos.run import Run
+from envs import SeededEnvs
+from envs.series import SeriesEnvs
+
+scripts = pytest.mark.parametrize("script", SCRIPTS)
+
+
+# -- an agent stands alone ---------------------------------------------------------------------------------------------
+
+
+def assert_stands_alone(agent: Any, fresh: Any, feed: Any, updates: int = 20) -> None:
+    """An agent that takes up the state of another goes on exactly like it."""
+    for arguments, _ in zip(feed, range(updates), strict=False):
+        agent.update(*arguments)
+    for tensor in fresh.state_dict().values():
+        tensor.copy_(torch.rand(tensor.shape) + 1)  # which the state must replace
+    fresh.load_state_dict(state_of(agent))
+    for arguments, _ in zip(feed, range(6), strict=False):
+        metrics, again = agent.update(*arguments), fresh.update(*arguments)
+        assert all(same(metric, again[name]) for name, metric in metrics.items())
+    assert not differing(state_of(agent), state_of(fresh))
+
+
+def unsaved(agent: nn.Module) -> dict[str, Any]:
+    """Every tensor, number and text that can be reached from an agent and is not in its `state_dict`, by its path."""
+    saved = {id(tensor) for tensor in agent.state_dict(keep_vars=True).values()}
+    values: dict[str, Any] = {}
+    seen: set[int] = set()
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            if id(value) not in saved:
+                values[path] = value.detach().clone()
+        elif value is None or isinstance(value, int | float | str):
+            values[path] = value
+        elif id(value) not in seen and not isinstance(value, type):
+            seen.add(id(value))
+            parts = enumerate(value) if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).items()
+            for name, part in list(value.items() if isinstance(value, dict) else parts):
+                walk(f"{path}.{name}", part)
+
+    walk("agent", agent)
+    return values
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The paths of what is new or changed."""
+
+    def equal(a: Any, b: Any) -> bool:
+        return same(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and a == b
+
+    return [path for path, value in after.items() if path not in before or not equal(before[path], value)]
+
+
+@scripts
+def test_an_agent_stands_alone(script):
+    """It needs no run, and a fresh one that loads its state goes on bitwise the same."""
+    agent, fresh = agent_of(script), agent_of(script)
+    feed = Feed(agent)
+    feed.restart()
+    assert_stands_alone(agent, fresh, feed)
+
+
+@scripts
+def test_nothing_changes_that_is_not_saved(script):
+    agent = agent_of(script)
+    before = unsaved(agent)
+    learn(agent)
+    assert not changes(before, unsaved(agent))
+
+
+@scripts
+def test_the_run_axis_comes_first_in_all_that_is_saved(script):
+    agent = agent_of(script, seeds=(1, 2, 3, 4, 5))
+    learn(agent, 3)
+    assert {tensor.shape[0] for tensor in agent.state_dict().values() if tensor.dim()} == {5}
+
+
+class Small(Agent):
+    """One layer for each run, which learns to answer 0; the forms below it forget to register something."""
+
+    def __init__(self):
+        super().__init__(None, None, [0, 1])
+        self.net = self.initialise("net", MLP((2,), 3, (4,), 1))
+        self.adam = Adam(self.net.parameters(), lr=0.1)
+
+    def loss(self, x: Tensor) -> Tensor:
+        return self.net(x).square().mean((1, 2))
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        loss = self.loss(x)
+        self.adam.minimise(loss)
+        return {"loss": loss.detach()}
+
+
+class WithList(Small):
+    def __init__(self):
+        super().__init__()
+        self.nets = [self.initialise("other", MLP((2,), 3, (4,), 1))]
+        self.other_adam = Adam(self.nets[0].parameters(), lr=0.1)
+
+    def loss(self, x: Tensor) -> Tensor:
+        return (self.net(x) - self.nets[0](x)).square().mean((1, 2))
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        self.other_adam.minimise(self.loss(x))
+        return super().update(x)
+
+
+class WithCounter(Small):
+    number = 0
+
+    def loss(self, x: Tensor) -> Tensor:
+        self.number += 1
+        return super().loss(x) * self.number
+
+
+class WithTorchOptimiser(Small):
+    def __init__(self):
+        super().__init__()
+        self.torch_adam = torch.optim.Adam(self.net.parameters(), lr=0.1)
+
+    def update(self, x: Tensor) -> dict[str, Tensor]:
+        loss = self.loss(x)
+        self.torch_adam.zero_grad()
+        loss.sum().backward()
+        self.torch_adam.step()
+        return {"loss": loss.detach()}
+
+
+@pytest.mark.parametrize("kind", [Small, WithList, WithCounter, WithTorchOptimiser])
+def test_an_agent_that_forgets_to_register_something_is_caught(kind):
+    generator = torch.Generator().manual_seed(0)
+    feed = ([torch.randn(2, 5, 3, generator=generator)] for _ in range(1_000))
+    agent, fresh = kind(), kind()
+    before = unsaved(agent)
+    if kind is Small:
+        assert_stands_alone(agent, fresh, feed)
+    else:
+        with pytest.raises(AssertionError):
+            assert_stands_alone(agent, fresh, feed)
+    assert bool(changes(before, unsaved(agent))) == (kind is not Small)
+
+
+# -- runs and settings are independent ---------------------------------------------------------------------------------
+
+
+def assert_close(state: dict[str, Tensor], runs: slice, alone: dict[str, Tensor]) -> None:
+    for name, tensor in state.items():
+        ours = tensor[runs] if tensor.dim() else tensor
+        torch.testing.assert_close(ours, alone[name], atol=1e-9, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@scripts
+def test_runs_together_equal_runs_alone(script, float64):
+    together = agent_of(script, seeds=(3, 7, 11))
+    metrics = learn(together)
+    for run, seed in enumerate((3, 7, 11)):
+        alone = agent_of(script, seeds=(seed,))
+        own = learn(alone)
+        assert_close(state_of(together), slice(run, run + 1), state_of(alone))
+        for ours, theirs in zip(metrics, own, strict=True):
+            assert_close(ours, slice(run, run + 1), theirs)
+
+
+# Where values near the default change nothing in 20 updates, because they bound what stays far within the bound.
+VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6)}
+# Only the paper's objective has this weight.
+UNUSED = {("recoil", "beta")}
+GRIDS = [(script, name) for script in SCRIPTS for name in hyperparameters(script)]
+
+
+@pytest.mark.parametrize(("script", "name"), GRIDS)
+def test_a_setting_of_a_grid_equals_that_setting_alone(script, name, float64):
+    """A grid of two values with two seeds, against plain numbers."""
+    default = getattr(module_of(script).Args(**short(script)), name)
+    key = "lr of streams" if is_stream(script) and name == "lr" else name
+    values = VALUES.get(key, (0.9 * default, 0.8 * default))
+    grid = agent_of(script, seeds=(3, 7), vary=(f"{name}={values[0]!r},{values[1]!r}",))
+    metrics, states = learn(grid), []
+    for number, value in enumerate(values):
+        alone = agent_of(script, seeds=(3, 7), **{name: value})
+        own, runs = learn(alone), slice(2 * number, 2 * number + 2)
+        states.append(state_of(alone))
+        assert_close(state_of(grid), runs, states[-1])
+        assert_close(metrics[-1], runs, own[-1])
+    assert bool(differing(*states)) == ((script, name) not in UNUSED)
+
+
+def test_settings_of_one_seed_begin_alike_and_see_the_same_numbers():
+    agent = agent_of("sac", seeds=(3, 7), vary=("critic_lr=1e-3,1e-4", "tau=0.1,0.2"))
+    assert agent.seeds == [3, 7] * 4
+    state = state_of(agent)
+    assert all(torch.equal(t[:2], t[2 * k : 2 * k + 2]) for t in state.values() for k in range(4))
+    batch, draws, _ = next(Feed(agent))
+    assert all(torch.equal(x[:2], x[6:]) and not torch.equal(x[0], x[1]) for x in (*batch, *draws))
+
+
+# -- a broken run ------------------------------------------------------------------------------------------------------
+
+
+def poison(arguments: list[Any], run: int, value: float, observations: bool) -> None:
+    """Puts a value in one run's rewards, or in its observations."""
+    for part in arguments:
+        if hasattr(part, "reward"):
+            (part.next_obs if observations else part.reward)[run] = value
+            if observations and hasattr(part, "action"):
+                part.obs[run] = value
+
+
+def without_rewards(script: str) -> bool:
+    return script.split()[0] in ("bc", "recoil")
+
+
+def broken(script: str, value: float | None, run: int = 0) -> dict[str, Tensor]:
+    """The state after 20 updates, the 10th to the 14th with that value in a run's data."""
+    agent = agent_of(script, seeds=(0, 1, 2))
+    feed = Feed(agent)
+    feed.restart()
+    for number, arguments in zip(range(20), feed, strict=False):
+        if value is not None and 10 <= number < 15:
+            poison(arguments, run, value, without_rewards(script))
+        agent.update(*arguments)
+    return state_of(agent)
+
+
+@functools.cache
+def clean(script: str) -> dict[str, Tensor]:
+    return broken(script, None)
+
+
+@scripts
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, value):
+    for run in (0, 1):
+        state, others = broken(script, value, run), [r for r in (0, 1, 2) if r != run]
+        assert not differing(clean(script), state, others)
+        assert differing(clean(script), state, run)
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Puts NaN in the data of some runs from now on: in rewards or cumulants, and in a dataset's observations."""
+    receive, gather, receive_sample = SeededEnvs.receive, Dataset.gather, SeriesEnvs.receive
+
+    def of(*runs: int) -> None:
+        def transition(envs):
+            step = receive(envs)
+            step.reward[list(runs)] = math.nan
+            return step
+
+        def sample(envs):
+            step = receive_sample(envs)
+            cumulant = step.cumulant.clone()
+            cumulant[list(runs)] = math.nan
+            return step._replace(cumulant=cumulant)
+
+        def batch(data, indices):
+            rows = gather(data, indices)
+            for tensor in (rows.obs, rows.reward):
+                tensor[list(runs)] = math.nan
+            return rows
+
+        monkeypatch.setattr(SeededEnvs, "receive", transition)
+        monkeypatch.setattr(SeriesEnvs, "receive", sample)
+        monkeypatch.setattr(Dataset, "gather", batch)
+
+    return of
+
+
+def evaluated(script: str) -> dict[str, Any]:
+    return EVALUATED if is_offline(script) else {}
+
+
+@scripts
+def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_short, poisoned, monkeypatch, capsys):
+    """From the log at which it is found, nothing of it moves; its neighbour goes on as if nothing had happened."""
+    report, states = Run._report_progress, {}
+
+    def noted(run):
+        report(run)
+        states[run.step] = state_of(run.agent)
+
+    overrides = {"seeds": ("4", "5"), "eval_every": 10, **evaluated(script)}
+    whole = train_short(script, out="whole", **overrides)
+    poisoned(0)
+    monkeypatch.setattr(Run, "_report_progress", noted)
+    result = train_short(script, **overrides)
+    last, log = result.config["step"], short(script).get("learning_starts", 0) + 5
+    assert result.code == 0 and result.config["status"] == "diverged"
+    assert result.config["diverged"] == [{"seed": 4, "step": log}]
+    assert "seed 4 diverged" in capsys.readouterr().err
+
+    table = result.eval
+    assert set(table[table["step"] > log]["seed"]) == {5}
+    assert set(result.log[result.log["step"] > log]["seed"]) == {5}
+    assert {step for step in states if step >= log} == set(range(log, last + 1))
+    for step in range(log, last):
+        assert not differing(states[log], states[step + 1], 0)
+    assert differing(states[log], states[last], 1)
+    assert not differing(result.agent, whole.agent, 1)
+
+
+@scripts
+def test_when_all_runs_diverge_the_exit_code_is_3(script, train_short, poisoned):
+    poisoned(0, 1)
+    result = train_short(script, seeds=("4", "5"))
+    assert result.code == 3 and result.config["status"] == "diverged"
+    assert result.config["step"] < short(script)["total_steps"]
+    assert [row["seed"] for row in result.config["diverged"]] == [4, 5]
+    assert train_short(script, seeds=("4", "5"), resume=True).code == 3
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved_envs(monkeypatch):
+    """Makes the state of Gymnasium's own environments a part of the checkpoints, by copies within this process."""
+    copies: list[Any] = []
+
+    def state_dict(envs):
+        copies.append(copy.deepcopy({name: vars(envs)[name] for name in ("venv", "totals", "lengths", "done", "obs")}))
+        return {"number": torch.tensor(len(copies) - 1)}
+
+    def load_state_dict(envs, state):
+        vars(envs).update(copy.deepcopy(copies[int(state["number"])]), restarted=False, _ended=[])
+
+    monkeypatch.setattr(SeededEnvs, "resumable", True)
+    monkeypatch.setattr(SeededEnvs, "state_dict", state_dict)
+    monkeypatch.setattr(SeededEnvs, "load_state_dict", load_state_dict)
+
+
+def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides):
+    """A run that breaks off after these steps, each time without a word, and goes on from its last checkpoint."""
+    report = Run._report_progress
+    for last in at:
+
+        def broken(run, last=last):
+            report(run)
+            if run.step == last:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_report_progress", broken)
+            with pytest.raises(KeyboardInterrupt):
+                train(script, out="broken", resume=True, **overrides)
+    return train(script, out="broken", resume=True, **overrides)
+
+
+def assert_same_end(one, other) -> None:
+    assert not differing(one.parameters, other.parameters)
+    for table in ("eval", "log"):
+        ours, theirs = getattr(one, table), getattr(other, table)
+        order = [name for name in ours.columns if name not in ("value", "return", "length")]
+        ours, theirs = (frame.sort_values(order, ignore_index=True) for frame in (ours, theirs))
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert len(one.log)
+
+
+@scripts
+def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
+    if short(script).get("env_id") == "CartPole-v1":
+        request.getfixturevalue("saved_envs")
+    overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3}
+    at = (7, 14) if is_offline(script) else (23, 34)
+    whole = train_short(script, out="whole", **overrides)
+    assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
+
+
+@pytest.mark.parametrize("script", ["sac", "stream_ac", "iql"])
+def test_a_run_with_a_diverged_neighbour_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, poisoned):
+    """Run 0 is frozen; its optimiser's number of steps is no longer that of the others."""
+    poisoned(0)
+    overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "log_every": 3}
+    at = (7, 14) if is_offline(script) else (27, 34)
+    whole = train_short(script, out="whole", **overrides)
+    assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
+
+
+GRID = {
+    "sac": ("critic_lr=1e-3,1e-4", "tau=0.005,0.5"),
+    "stream_td": ("kappa=2,3",),
+    "iql": ("expectile=0.7,0.9", "lr=1e-3,1e-4"),
+}
+
+
+@pytest.mark.parametrize("script", GRID)
+def test_a_grid_leaves_tables_with_a_column_for_each_hyperparameter_and_resumes(script, train_short, monkeypatch):
+    names = [word.partition("=")[0] for word in GRID[script]]
+    overrides = {"seeds": ("0", "1"), "vary": GRID[script], "checkpoint_every": 4, "eval_every": 20}
+    at = (7,) if is_offline(script) else (27,)
+    overrides |= evaluated(script)
+    whole = train_short(script, out="whole", **overrides)
+    result = break_off(monkeypatch, train_short, script, at, **overrides)
+    assert_same_end(whole, result)
+
+    runs = 2 ** len(names) * 2
+    assert result.config["varied"] == names and result.config["diverged"] == []
+    assert len(result.config["settings"]) == runs / 2
+    last = {name: float(word.split(",")[-1]) for name, word in zip(names, GRID[script], strict=True)}
+    assert result.config["settings"][-1] == last
+    assert list(result.eval.columns) == ["seed", *names, "step", "episode", "return", "length"]
+    assert list(result.log.columns) == ["seed", *names, "step", "metric", "value"]
+    for frame in (result.eval, result.log):
+        assert len(frame[["seed", *names]].drop_duplicates()) == runs
+    assert all(tensor.shape[0] == runs for tensor in result.agent.values() if tensor.dim())
+    key = "critic.out.weight" if "critic.out.weight" in result.agent else "critic.net.out.weight"
+    trained = result.agent[key]
+    assert all(not torch.equal(trained[0], other) for other in trained[1:])
+
+
+def test_a_setting_in_a_grid_is_that_setting_alone_through_whole_runs(train_short, float64):
+    for script, word in (("iql", "temperature=1.0,3.0"), ("sac", "discount=0.9,0.99")):
+        name, _, values = word.partition("=")
+        grid = train_short(script, out="grid", seeds=("3", "7"), vary=(word,))
+        for number, value in enumerate(values.split(",")):
+            alone = train_short(script, out=f"alone{number}", seeds=("7",), **{name: float(value)})
+            assert_close(grid.agent, slice(2 * number + 1, 2 * number + 2), alone.agent)
+
+
+@pytest.mark.parametrize("script", ["sac", "iql"])
+def test_a_run_without_a_grid_leaves_the_columns_of_the_contract(script, train_short):
+    result = train_short(script, seeds=("0", "1"), **evaluated(script))
+    assert list(result.eval.columns) == ["seed", "step", "episode", "return", "length"]
+    assert list(result.log.columns) == ["seed", "step", "metric", "value"]
+    assert (result.config["varied"], result.config["settings"], result.config["diverged"]) == ([], [{}], [])
+    assert result.config["identity"]["vary"] == [] and result.config["status"] == "finished"
+
+
+def test_a_setting_that_diverges_is_named(train_short, poisoned, capsys):
+    poisoned(3)
+    result = train_short("iql", seeds=("4", "5"), vary=("expectile=0.7,0.9",))
+    assert result.config["diverged"] == [{"seed": 5, "expectile": 0.9, "step": 5}]
+    assert "seed 5 with expectile=0.9 diverged before step 5" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("script", ["sac", "iql"])
+def test_a_compiled_grid_equals_an_eager_one(script, train_short):
+    """To the rounding of float32."""
+    overrides = {"seeds": ("0", "1"), "vary": GRID[script]}
+    eager = train_short(script, out="eager", **overrides).agent
+    compiled = train_short(script, out="compiled", compile=True, **overrides).agent
+    for name, tensor in eager.items():
+        if "adam" not in name:
+            torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
