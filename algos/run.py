@@ -87,7 +87,7 @@ class Run(Generic[Args]):
         self.settings, chosen = settings(args), parse_seeds(args.seeds)
         self.args, self.seeds = with_settings(args, chosen, self.device)
         self.runs = len(self.seeds)
-        self.keys = [{"seed": seed, **setting} for setting in self.settings for seed in chosen]  # of each run
+        self.keys = [{"seed": seed, **setting} for setting in self.settings for seed in chosen]  # by run
         self.random = Random(self.seeds, self.device)
 
         self.step = 0  # steps that each run has done
