@@ -17,12 +17,13 @@ r"""Stable-Baselines3's SAC and TD3 as peers: trained and evaluated under this p
 One process trains the seeds one after the other, as the library does.
 
 Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
-three parts, one update per step) but for the random start, that of `single_file/sac.py`. The runs of that script take
-the same; what is left is the form: CleanRL's squashed log standard deviation and the temperature's own draw there, a
-clamp and the actor's draw here.
+three parts, one update per step) except for the random start, which is that of `single_file/sac.py`. The runs of
+`single_file/sac.py` take the same values, and two differences remain: sac.py squashes the log standard deviation, as
+CleanRL does, and draws an action for the temperature; Stable-Baselines3 clamps it and uses the action that was drawn for
+the actor.
 
 Those of TD3 are the defaults of `single_file/td3.py`. Of the library's own, these are not used: learning rate 1e-3,
-networks 400 and 300, no exploration noise. What is left is the form: the library also adds the exploration noise to the
+networks 400 and 300, no exploration noise. Two differences remain: the library also adds the exploration noise to the
 actions of the random start, and its critics see actions scaled to [-1, 1].
 """
 
@@ -50,7 +51,7 @@ class Args:
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """one training run each"""
+    """seeds, each of which is a training run"""
     total_steps: int = 50_000
     """environment steps of each seed"""
     eval_every: int = 5_000
