@@ -1,4 +1,4 @@
-# make demo   the smoke suite: DSAC-T and SAC, and a report of them        make test   the tests
+# make demo   the smoke suite: DSAC-T and SAC, and a report of them        make test   the tests, without the slow ones: make test-slow
 # make lint   style, format and types                                    make clean  remove the virtual environment
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,13 +9,16 @@ JOBS   ?= 2
 # one (by an index or a folder of wheels in its configuration, or by PIP_EXTRA_INDEX_URL).
 TORCH   = $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-slow lint clean
 demo: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sweep smoke --out runs/demo
 	$(BIN)/python -m benchmarks.report runs/demo --out runs/demo/report
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -n $(JOBS) -m slow
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -1,1 +1,1 @@
-"""What the algorithms share: layers with a run axis, randomness per run, replay, the run itself. Knows no algorithm."""
+"""The parts that the algorithms share: layers with a run axis, random numbers per run, replay, data, the run itself."""

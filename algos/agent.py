@@ -1,4 +1,4 @@
-"""What every algorithm's agent is: a module that needs nothing but arguments, a task, seeds and a device."""
+"""The base of every agent: a module that needs nothing but arguments, a task, seeds and a device."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ Module = TypeVar("Module", bound=nn.Module)
 class Agent(nn.Module):
     """R agents of one algorithm, one for each seed, which learn side by side and independently of each other.
 
-    It needs no run, no folder and no environment. All of its state is what it registers: parameters, buffers, target
-    networks, optimisers, counters; `state_dict` and `load_state_dict` make it go on exactly. Every tensor of the state
+    It needs no run, no folder and no environment. It registers all of its state (parameters, buffers, target networks,
+    optimisers, counters), so that `state_dict` and `load_state_dict` make it go on exactly. Every tensor of the state
     that has axes has the run axis first, [R, ...].
 
     `args` are the script's arguments, in which hyperparameters may be a `PerRun`; `task` has sizes and bounds.

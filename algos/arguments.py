@@ -69,10 +69,10 @@ def check(args: Any) -> None:
     """Raises UserError for the first field of a dataclass that is out of the range in its type."""
     for name, hint in get_type_hints(type(args), include_extras=True).items():
         value = getattr(args, name)
-        if isinstance(value, PerRun):  # whose numbers were checked one by one
+        if isinstance(value, PerRun):  # its numbers were checked one by one
             continue
         for bounds in ranges(hint):
-            if value == () != getattr(type(args), name):  # a default () means something
+            if value == () != getattr(type(args), name):  # an empty tuple may be the default, and then has a meaning
                 raise UserError(f"{flag(name)} takes at least one number")
             for number in value if isinstance(value, tuple) else [value]:
                 check_number(name, number, bounds)
@@ -93,10 +93,10 @@ def check_number(name: str, number: float, bounds: Range) -> None:
 
 
 def by_domain(default: T, **domains: T) -> T:
-    """A default that is another one where the task's name, one of its words or its domain is a key of `domains`.
+    """A default with another value where the task's name, one of its words or its domain is a key of `domains`.
 
-    It is a number or a text like any other, namely `default`, shows all of its values in `--help`, and becomes the
-    task's own value by `for_domain`.
+    It behaves like the plain number or text `default`, and `--help` shows all of its values. `for_domain` replaces it
+    by the value for the task.
     """
     kind = type(default)
 
@@ -108,7 +108,7 @@ def by_domain(default: T, **domains: T) -> T:
 
 
 def for_domain(args: Any, words: Iterable[str]) -> None:
-    """Puts in a dataclass, for each default by domain that it holds, the value for the first word that it knows."""
+    """Replaces each default by domain in a dataclass by its value for the first of the words that it knows."""
     words = list(words)
     for field in fields(args):
         value = getattr(args, field.name)

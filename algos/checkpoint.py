@@ -41,8 +41,8 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def save(self, step: int, parts: dict[str, Stateful], facts: dict[str, Any], keep: int = 2) -> None:
-        """Writes the state of all parts and some facts (JSON); removes checkpoints but the newest `keep`."""
+    def save(self, step: int, parts: dict[str, Stateful], values: dict[str, Any], keep: int = 2) -> None:
+        """Writes the state of all parts, and `values` as JSON; removes all checkpoints but the newest `keep`."""
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"{step:012d}.safetensors"
         part = path.with_name(path.name + ".part")
@@ -52,24 +52,24 @@ class Checkpoints:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
         os.replace(part, path)
-        write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **facts}).encode())
+        write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **values}).encode())
         kept = {name for path in self._newest_first()[:keep] for name in (path.name, path.stem + ".safetensors")}
-        for other in self.folder.iterdir():  # older checkpoints, and what a kill left behind
+        for other in self.folder.iterdir():  # older checkpoints, and files that a kill left behind
             if other.name not in kept:
                 other.unlink()
 
     def load(self, parts: dict[str, Stateful]) -> tuple[dict[str, Any] | None, list[str]]:
-        """Restores the newest sound checkpoint: its facts, and a sentence for each damaged one, which is removed.
+        """Restores the newest sound checkpoint; gives its values, and a sentence for each damaged one that it removes.
 
-        The facts are None if there is no checkpoint at all; raises UserError if there are only damaged ones.
+        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones.
         """
         complaints = []
         for path in self._newest_first():
             file = path.with_suffix(".safetensors")
             try:
-                facts = json.loads(path.read_text())
+                values = json.loads(path.read_text())
                 with open(file, "rb") as data:
-                    if hashlib.file_digest(data, "sha256").hexdigest() != facts["sha256"]:
+                    if hashlib.file_digest(data, "sha256").hexdigest() != values["sha256"]:
                         raise ValueError("its digest does not match")
                 state = load_file(file)
             except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -77,12 +77,12 @@ class Checkpoints:
                 continue
             for name, part in parts.items():
                 tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
-                if tensors or not facts["final"]:
+                if tensors or not values["final"]:
                     part.load_state_dict(tensors)
             for damaged in self._newest_first():
                 if damaged > path:
                     damaged.unlink()
-            return facts, complaints
+            return values, complaints
         if complaints:
             raise UserError(f"all checkpoints in {self.folder} are damaged: remove the run's folder and start again")
         return None, []

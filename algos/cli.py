@@ -1,16 +1,18 @@
 """Command lines: the arguments that every script has, seeds, settings of a grid, and errors in one sentence."""
 
+import contextlib
 import difflib
 import inspect
 import itertools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
+import gymnasium as gym
 import torch
 import tyro
 
@@ -33,7 +35,7 @@ class RunArgs:
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous actions; `module:Name-v0` imports a module first"""
     seeds: tuple[str, ...] = ("0",)
-    """one training run each, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
+    """seeds, each of which is a training run, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
     vary: tuple[str, ...] = ()
     """hyperparameters that take several values, `critic_lr=1e-4,3e-4 tau=0.005,0.01`: every combination of values is
     trained with every seed, all at once"""
@@ -42,7 +44,7 @@ class RunArgs:
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
     compile: bool = False
-    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     threads: Natural = 0
@@ -50,7 +52,7 @@ class RunArgs:
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10
-    """deterministic episodes of each run at an evaluation; 0: the score is of the training episodes since the last"""
+    """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
@@ -81,7 +83,7 @@ Args = TypeVar("Args", bound=RunArgs)
 
 
 def parse_seeds(words: tuple[str, ...]) -> list[int]:
-    """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for words that are no seeds, for negative and repeated ones."""
+    """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for other words, and for negative or repeated seeds."""
     seeds: list[int] = []
     for word in words:
         try:
@@ -135,7 +137,7 @@ def settings(args: RunArgs) -> list[Setting]:
 
 
 def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cpu") -> tuple[Args, list[int]]:
-    """The arguments as agents take them, and the seed of each run: settings vary slowest, R = settings · seeds.
+    """The arguments as agents take them, and the seed of each of the R = settings · seeds runs; settings vary slowest.
 
     A hyperparameter that varies becomes a `PerRun` with the value of each run.
     """
@@ -152,6 +154,18 @@ def check_env_id(env_id: str) -> None:
         find_spec(env_id)
     except (ModuleNotFoundError, ValueError) as error:
         raise UserError(f"--env-id: {error}") from None
+
+
+@contextlib.contextmanager
+def env_errors(env_id: str) -> Iterator[None]:
+    """Turns errors in making environments into a UserError."""
+    check_env_id(env_id)
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"--env-id: {error}") from None
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None
 
 
 def cli(main: Callable[[Any], None]) -> None:
@@ -177,7 +191,7 @@ def check_all(args: RunArgs) -> None:
 
 
 def report_errors(command: Callable[[], None]) -> None:
-    """Runs a command; an error that is the user's to mend becomes one sentence and exit code 2."""
+    """Runs a command, and turns a UserError into one printed sentence and exit code 2."""
     try:
         command()
         sys.stdout.flush()

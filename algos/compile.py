@@ -20,9 +20,9 @@ class Captured:
     """A function of tensors, replayed as a CUDA graph: one launch for everything in it, optimiser steps included.
 
     Arguments may be tensors, tuples, NamedTuples, lists and dictionaries of them, and plain values. Tensors are copied
-    into fixed places; plain values select the variant, each captured by itself. The first calls of a variant run
-    eagerly, on the capture stream, and count as calls like any other. The next call overwrites the result of a call:
-    read it, or add it up, before. The function must not touch the host.
+    into fixed places; plain values select a variant, and each variant is captured by itself. The first calls of a
+    variant run eagerly, on the capture stream, and count as calls like any other. Each call overwrites the result of
+    the one before, so read that, or add it up, first. The function must not touch the host.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -84,7 +84,7 @@ class Variant:
 
 
 def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
-    """The function compiled and captured on CUDA, and compiled on a CPU if that is asked for; itself if `eager`.
+    """A function compiled and captured on CUDA, or compiled on a CPU if `compile_on_cpu`; unchanged if `eager`.
 
     Raises UserError where a compiler is needed and missing.
     """
@@ -92,26 +92,26 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
         return function
     if device.type == "cpu" and not any(shutil.which(c) for c in (os.environ.get("CXX", ""), "g++", "clang++") if c):
         raise UserError("--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one")
-    import torch._dynamo.config as dynamo  # here, because it takes a second
+    import torch._dynamo.config as dynamo  # not at the top, because it takes a second
 
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
         dynamo.trace_autograd_ops = True
     if device.type == "cpu":
         return torch.compile(function, dynamic=False, options=CPU_OPTIONS)
-    return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # captured here
+    return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # see Captured
 
 
 def without_threads(guards: Sequence[Any]) -> list[bool]:
-    """Drops the condition that a compiled function is compiled again where the number of threads has changed.
+    """Drops the condition by which a function is compiled again when the number of threads changes.
 
-    That condition also holds torch's global settings, which a run does not change.
+    That condition also covers torch's global settings, which a run does not change.
     """
     return [guard.guard_type != "GLOBAL_STATE" for guard in guards]
 
 
-# The kernels that the compiler writes run on one thread, so that their rounding does not depend on the number of
-# threads, which `algos.threads` changes while a run goes on. Products, where the time goes, use all of them.
-CPU_OPTIONS: dict[str, Any] = {"guard_filter_fn": without_threads}
+# Two threads share a loop of 16,384 elements or more. Below that, a barrier costs more than it gains, and a short sum is
+# the same with any number of threads, which `algos.threads` changes while a run goes on.
+CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192, "guard_filter_fn": without_threads}
 
 
 def tune_cpu() -> None:
@@ -123,7 +123,7 @@ def tune_cpu() -> None:
 def keep_memory() -> None:
     """Lets glibc keep freed memory instead of giving it back to the system, and asking for it again, at every step."""
     trim_threshold, mmap_threshold = -1, -3  # names of mallopt's parameters
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError):  # the C library is another one
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(mmap_threshold, 1 << 30)
         libc.mallopt(trim_threshold, (1 << 31) - 1)

@@ -8,7 +8,7 @@ from algos.errors import UserError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one. Raises UserError if it is none or is not there."""
+    """The device of that name; `auto` is CUDA where there is one. Raises UserError if there is no such device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

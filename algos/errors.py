@@ -1,5 +1,5 @@
-"""The one kind of error that is the user's to mend: said in a sentence, without a traceback."""
+"""The kind of error that users can mend: it is printed as one sentence, without a traceback."""
 
 
 class UserError(Exception):
-    """Bad input or a bad place: the message names the argument, what it got and what would do. Exit code 2."""
+    """Bad input or an unusable folder: the message names the argument, its value and valid values. Exit code 2."""

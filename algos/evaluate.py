@@ -14,7 +14,7 @@ from envs.make import is_batched
 from envs.seeding import sub_seed
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
-TAIL = 0.05  # greatest weight of the unseen rest of a return that counts as observed
+TAIL = 0.05  # a return counts as observed if its unseen rest has at most this weight
 Maker = Callable[[int], VectorEnv]  # makes that many environments of one task
 # obs [R, episodes, O], and where there are goals, goal [R, episodes, G] -> action [R, episodes, A]
 Policy = Callable[..., Tensor]
@@ -32,7 +32,7 @@ class Score(NamedTuple):
 
 
 def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
-    """Makes environments of that id; finished MuJoCo episodes cost nothing more, as they are not reset."""
+    """The maker of environments of an id. Finished MuJoCo episodes are not reset, and cost nothing more."""
     mode = AutoresetMode.DISABLED if is_batched(env_id) else AutoresetMode.SAME_STEP
     return lambda count: make_vec(env_id, count, autoreset_mode=mode, threads=threads, **options)
 
@@ -40,8 +40,8 @@ def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
 class Evaluator:
     """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
 
-    `make` makes the environments, or for each of several tasks, by name, its own. If resets tell a `goal`, policies get
-    it as their second argument; if steps tell `success`, that of an episode's last step is kept.
+    `make` makes the environments; for several tasks, it holds a maker for the name of each. If resets tell a `goal`,
+    policies get it as their second argument; if steps tell `success`, that of an episode's last step is kept.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class Evaluator:
                 lengths += moment.running
                 if moment.success is not None:
                     success = np.where(moment.running, moment.success, False if success is None else success)
-            for run, own in enumerate(scores):
+            for run, episodes in enumerate(scores):
                 for e in range(self.episodes):
                     succeeded = None if success is None else bool(success[run, e])
-                    own.append(Score(task, float(totals[run, e]), int(lengths[run, e]), succeeded))
+                    episodes.append(Score(task, float(totals[run, e]), int(lengths[run, e]), succeeded))
         return scores
 
     @torch.no_grad()
     def values(self, predict: PredictValues, discount: NDArray, step: int) -> tuple[NDArray, NDArray]:
-        """Predicted action values against the discounted returns that followed: means over visited states, each [R].
+        """Predicted action values, and the discounted returns that followed: means over visited states, each [R].
 
         `predict` maps obs [R, episodes, O] and standard normal noise [R, episodes, A] to an action, the value predicted
-        for it, and what the value counts at this state besides the reward (an entropy bonus, or zeros); `discount` is
+        for it, and the bonus that the value counts at this state beside the reward (entropy, or zeros); `discount` is
         [R]. The return is r_t + discount (bonus_t+1 + r_t+1 + discount (bonus_t+2 + ...)). A state whose return is cut
         by the time limit counts only where the unseen rest weighs at most 5%; a run without such a state gets NaN.
         """
@@ -104,7 +104,7 @@ class Evaluator:
             counts[t] &= tail <= TAIL
             goes_on = running[t]
         means = np.full((2, len(self.seeds)), np.nan)
-        for run in range(len(self.seeds)):  # one by one: a sum over all would round by the number of runs
+        for run in range(len(self.seeds)):  # one by one: the rounding of a sum over all depends on their number
             if (visited := counts[:, run]).any():
                 means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
@@ -145,7 +145,7 @@ class Moment(NamedTuple):
 
 
 def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None:
-    """Whether each environment [R, episodes] tells success; that of an ended episode stands beside its last step."""
+    """Whether each environment [R, episodes] tells success; for an ended episode, its last step tells."""
     last = infos.get("final_info", {})
     if "success" not in infos and "success" not in last:
         return None

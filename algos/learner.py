@@ -1,4 +1,4 @@
-"""A streaming learner that needs no task: it goes on learning in any loop, such as a robot's."""
+"""A streaming learner that needs no environment: it goes on learning in any loop, such as a robot's."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from envs.seeding import sub_seed
 
 
 class Learner:
-    """One streaming learner by itself, for a loop of your own, a robot's: NumPy in, NumPy out, no task.
+    """One streaming learner by itself, for a loop of your own, such as a robot's; it takes and gives NumPy arrays.
 
         learner = Learner.load("runs/Hopper-v5/stream_ac/default/learner.safetensors", StreamAC, seed=3)
         action = learner.start(first_obs)
@@ -34,7 +34,7 @@ class Learner:
                 action = learner.start(robot.reset())
         learner.save("robot.safetensors")
 
-    It goes on learning with its normalisers where the run left off. `agent` is that of one run.
+    It goes on learning, with its normalisers, where the run left off. `agent` has one run.
     """
 
     def __init__(self, agent: Any):
@@ -52,23 +52,23 @@ class Learner:
         """
         try:
             with safe_open(path, "pt") as file:
-                facts = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                content = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
-            if facts["algorithm"] != kind.__name__:
-                raise UserError(f"{path} holds a learner of {facts['algorithm']}, not of {kind.__name__}")
-            run = chosen(path, facts["runs"], ({} if seed is None else {"seed": seed}) | setting)
-            key = facts["runs"][run]
-            args = get_type_hints(kind.__init__)["args"](**tuples(facts["args"]))  # type: ignore[misc]
+            if content["algorithm"] != kind.__name__:
+                raise UserError(f"{path} holds a learner of {content['algorithm']}, not of {kind.__name__}")
+            run = chosen(path, content["runs"], ({} if seed is None else {"seed": seed}) | setting)
+            key = content["runs"][run]
+            args = get_type_hints(kind.__init__)["args"](**tuples(content["args"]))  # type: ignore[misc]
             args = replace(args, **{name: value for name, value in key.items() if name != "seed"})
-            learner = Learner(kind(args, Task(**tuples(facts["task"])), [key["seed"]]))
+            learner = Learner(kind(args, Task(**tuples(content["task"])), [key["seed"]]))
             drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
-            own = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
-            learner.agent.load_state_dict(own)
+            chosen_state = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
+            learner.agent.load_state_dict(chosen_state)
             if drawn:
                 learner.random.load_state_dict({name.removeprefix("random/"): t for name, t in drawn.items()})
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise UserError(f"{path} is no streaming learner's file ({error})") from None
-        if not all(tensor.isfinite().all() for tensor in own.values()):
+        if not all(tensor.isfinite().all() for tensor in chosen_state.values()):
             raise UserError(f"seed {key['seed']} in {path} has diverged")
         return learner
 
@@ -100,7 +100,7 @@ class Learner:
 
 
 def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
-    """The number of the one run that has the wanted seed and hyperparameters; raises UserError if it is not one."""
+    """The number of the run with the wanted seed and hyperparameters; raises UserError unless exactly one run fits."""
     fitting = [number for number, key in enumerate(runs) if wanted.items() <= key.items()]
     if len(fitting) == 1:
         return fitting[0]
@@ -108,21 +108,21 @@ def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any])
     raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
 
 
-def tuples(facts: dict[str, Any]) -> dict[str, Any]:
-    """JSON's lists as the tuples that they were."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+def tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Turns the lists that JSON made of tuples into tuples again."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def learner_file(agent: Any, random: dict[str, Tensor] | None = None) -> bytes:
-    """A streaming agent as the content of a file from which `Learner.load` makes the learner of each run again."""
+    """The bytes of a file with a streaming agent, from which `Learner.load` makes the learner of each run."""
     args = {name: getattr(agent.args, name) for name in vars(agent.args)}
     varied = {name: value.tolist() for name, value in args.items() if isinstance(value, PerRun)}
     values = [dict(zip(varied, row, strict=True)) for row in zip(*varied.values(), strict=True)] or [{}] * agent.runs
-    facts = {
+    content = {
         "algorithm": type(agent).__name__,
         "runs": [{"seed": seed, **setting} for seed, setting in zip(agent.seeds, values, strict=True)],
         "task": asdict(agent.task),
         "args": {n: v for n, v in args.items() if not isinstance(v, Path | PerRun) and n not in ("vary", "seeds")},
     }
     tensors = {name: tensor.contiguous() for name, tensor in (agent.state_dict() | (random or {})).items()}
-    return save(tensors, {name: json.dumps(fact) for name, fact in facts.items()})
+    return save(tensors, {name: json.dumps(value) for name, value in content.items()})

@@ -52,7 +52,7 @@ class Linear(nn.Module):
 
 
 class Orthogonal(Linear):
-    """Affine maps that begin as orthogonal matrices times sqrt(2), without bias, as in JAX implementations of IQL."""
+    """Affine maps that begin as orthogonal matrices times sqrt(2), with biases of 0, as in IQL's JAX code."""
 
     def reset(self, network: Lead, generator: torch.Generator) -> None:
         weight = torch.empty(self.weight.shape[-2:])
@@ -81,8 +81,8 @@ class MLP(nn.Module):
     """Multilayer perceptrons with lead axes `(R,)` or `(R, E)`: x [*lead, B, in] -> [*lead, B, out].
 
     The lead axes of `x` may be 1 where the networks share their input (x [R, 1, B, in] feeds all E members).
-    With `layer_norm`, each hidden layer is normalised before its activation, with that epsilon. `linear` is the kind of
-    layers, which differ in how they begin.
+    With `layer_norm`, which is the epsilon, each hidden layer is normalised before its activation. `linear` is the kind
+    of layer, which decides how weights begin.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MLP(nn.Module):
         self.out = linear(lead, sizes[-1], out_features)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
-        """`factors` [R·E, B, width or more], one tensor for each hidden layer, multiply its activations: dropout."""
+        """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         for i, layer in enumerate(self.hidden):
             x = self.activation(layer(x))
@@ -116,7 +116,7 @@ class MLP(nn.Module):
 
 
 def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
-    """The factors of dropout for an `MLP`, from uniform numbers [R, layers, B, width]; None gives none.
+    """The factors of dropout for an `MLP`, from uniform numbers [R, layers, B, width]; None for None.
 
     A unit is left out with probability `rate`, and the others are divided by 1 - rate.
     """

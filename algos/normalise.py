@@ -23,7 +23,7 @@ class Statistics(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, where: Tensor | None = None) -> None:
-        """Takes a sample, or only the runs' where `where` [R] is 1."""
+        """Takes a sample of each run, or only of the runs where `where` [R] is 1."""
         count = self.count + 1
         mean = self.mean + (x - self.mean) / count
         squares = self.squares + (x - self.mean) * (x - mean)
@@ -31,11 +31,11 @@ class Statistics(nn.Module):
             buffer.copy_(value if where is None else torch.where(where[:, None] > 0, value, buffer))
 
     def variance(self) -> Tensor:
-        """Unbiased [R, n]; 1 before the second sample."""
+        """The unbiased variance [R, n]; 1 before the second sample."""
         return torch.where(self.count > 1, self.squares / (self.count - 1).clamp(min=1), 1.0)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """x [R, n] with the statistics of this moment, in the precision of networks."""
+        """x [R, n], normalised by the present statistics, in the precision of networks."""
         return ((x - self.mean) / (self.variance() + EPS).sqrt()).to(torch.get_default_dtype())
 
 

@@ -1,7 +1,7 @@
 """ObGD, overshooting-bounded gradient descent with eligibility traces, for R runs at once.
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), algorithm 3, as
-the official code of 2024 computes it. Traces, step sizes and second moments are those of each run by itself.
+the official code of 2024 computes it. Each run has its own traces, step sizes and second moments.
 """
 
 import math
@@ -19,8 +19,8 @@ class ObGD(nn.Module):
     """Gradient steps with eligibility traces, bounded so that they do not overshoot (the paper's algorithm 3).
 
     Per run, for one network: z <- discount lambda z + g; M = lr kappa max(|delta|, 1) |z|_1 over all of its parameters;
-    w <- w + lr / max(M, 1) delta z. With M > 1 the step is min(|delta|, 1) / kappa long in the 1-norm, however large
-    the network is.
+    w <- w + lr / max(M, 1) delta z. If M > 1, the step has the length min(|delta|, 1) / kappa in the 1-norm, however
+    large the network is.
 
     With `adaptive` z is divided by the root of the running second moment of delta z, as in Adam (beta 0.999).
     """
@@ -56,7 +56,7 @@ class ObGD(nn.Module):
             trace.zero_()
 
     def gradients(self, output: Tensor) -> list[Tensor]:
-        """Gradients of outputs [R]: their sum gives each run the gradient of its own."""
+        """Gradients of outputs [R] for the weights of each run, which are those of their sum."""
         return list(torch.autograd.grad(output.sum(), self.weights))
 
     @torch.no_grad()

@@ -45,9 +45,9 @@ class OfflineArgs(RunArgs):
     env_id: str = ""
     """Gymnasium id of the environment to evaluate in; by default the dataset's own"""
     exact_d4rl: bool = False
-    """rows as D4RL's qlearning_dataset has them: none of a timeout, and the next row's observation as the next one"""
+    """take rows as D4RL's qlearning_dataset does: without timeouts, the next observation being the next row's"""
     standardise: bool = False
-    """observations less their mean, by their standard deviation"""
+    """subtract the mean from observations and divide them by their standard deviation"""
     total_steps: Count = 1_000_000
     """gradient updates of each run"""
     eval_every: Count = by_domain(5_000, antmaze=100_000)
@@ -78,7 +78,7 @@ class OfflineArgs(RunArgs):
 
     @property
     def known_as(self) -> str:
-        """The dataset's id in D4RL; if it is none of these, its name, or a file's with the environment's id."""
+        """The dataset's id in D4RL if it has one; otherwise its name, or a file's name and the environment's id."""
         if not is_file(self.dataset):
             return self.dataset.removeprefix("d4rl/")
         task = d4rl.of_file(self.dataset)
@@ -91,12 +91,12 @@ class OfflineArgs(RunArgs):
 
     @property
     def keys(self) -> list[str]:
-        """The names by which defaults may depend on the dataset: its own, the words in it, and its domain."""
+        """The keys of defaults that depend on the dataset: its name, the words in its name, and its domain."""
         return [self.known_as, *self.words, self.domain]
 
     @property
     def domain(self) -> str:
-        """The family of tasks that the dataset's name tells: locomotion, antmaze, kitchen, adroit, maze2d or other."""
+        """The family of tasks, by the dataset's name: locomotion, antmaze, kitchen, adroit, maze2d or other."""
         families = {
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
             "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
@@ -140,7 +140,7 @@ def offline_run(
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
     Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those in the data.
-    `reward` says how rewards are changed (see `Dataset.scale_rewards`), None that the method uses none. The transitions
+    `reward` says how rewards are changed (see `Dataset.scale_rewards`); it is None if the method uses none. Transitions
     of `expert`, from --expert-dataset, follow the dataset's. `facts` are stored with the results. Raises UserError for
     data that cannot be trained on, and prints warnings about what looks wrong.
     """
@@ -155,7 +155,7 @@ def offline_run(
     if expert is not None:
         with as_flag("--expert-dataset"):
             warnings += [f"{expert.name}: {warning}" for warning in validate(expert, obs_space, act_space)]
-        facts |= {"dataset_digest": data.digest}  # the digest below is of both
+        facts |= {"dataset_digest": data.digest}  # the digest below is that of both together
         data = data.joined(expert)
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
@@ -172,7 +172,7 @@ def offline_run(
     facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
     low, high = data.low, data.high
 
-    def show(returns: Any) -> Any:  # data.score would keep the data that is not on the device
+    def show(returns: Any) -> Any:  # `data.score` would keep the host's copy of the data
         return normalised(returns, low, high)
 
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
@@ -185,7 +185,7 @@ def offline_run(
 
 
 def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
-    """The spaces of the environment to evaluate in; without one, None and the bounds that the data tells.
+    """The spaces of the environment to evaluate in; without one, None and the bounds of the data's actions.
 
     Raises UserError if an environment is needed and there is none, or if it cannot be made.
     """

@@ -24,14 +24,14 @@ def per_run(x: Tensor, like: Tensor) -> Tensor:
 
 
 class Adam(nn.Module):
-    """`torch.optim.Adam` for parameters [R, ...], with the state of each run apart.
+    """`torch.optim.Adam` for parameters [R, ...], with a state for each run.
 
     Learning rate `lr` and `weight_decay` are numbers or differ between runs (PerRun); weight decay is added to the
     gradients, or with `decoupled` to the steps, as in AdamW. The rate is multiplied by a `schedule` of the run's number
     of steps. With `max_norm`, the gradients of a run are scaled down to at most that norm over all parameters.
 
-    It calls torch's fused kernel directly, which costs a quarter of the original's Python for each step, or once for
-    each run where runs differ; a compiler traces the formula instead.
+    It calls torch's fused kernel directly, which takes a quarter of the time that `torch.optim.Adam` spends in Python.
+    Where runs differ, it calls the kernel once for each run. A compiler traces the formula instead.
     """
 
     steps: Tensor
@@ -80,11 +80,11 @@ class Adam(nn.Module):
         The losses are summed, so every run gets exactly the gradient that it would have alone.
         """
         gradients = torch.autograd.grad(loss.sum(), self.variables)
-        return [g.contiguous() for g in gradients]  # the kernel takes no other
+        return [g.contiguous() for g in gradients]  # the kernel takes only contiguous ones
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], active: Tensor | None = None) -> None:
-        """Moves the parameters against `gradients`, one for each; runs where `active` [R] is False stand still."""
+        """Moves the parameters against their `gradients`; runs where `active` [R] is False stand still."""
         if self.max_norm is not None:
             gradients = self._clipped(gradients)
         if active is not None:
@@ -123,7 +123,7 @@ class Adam(nn.Module):
     def _formula(
         self, gradients: list[Tensor], means: list[Tensor], squares: list[Tensor], active: Tensor | None
     ) -> None:
-        """The same in single operations, for a compiler to fuse; it cannot trace the fused kernel."""
+        """The same step in single operations, which a compiler can fuse; it cannot trace the fused kernel."""
         beta1, beta2 = self.betas
         rate = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))

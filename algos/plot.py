@@ -23,9 +23,9 @@ def carry_forward(frame: pd.DataFrame, diverged: Iterable[int]) -> pd.DataFrame:
     """Gives diverged seeds the rows of their last evaluation at all later steps: they count with the score they had."""
     frames = [frame]
     for seed in diverged:
-        own = frame[frame["seed"] == seed]
-        last = own[own["step"] == own["step"].max()]
-        frames += [last.assign(step=step) for step in frame["step"].unique() if step > own["step"].max()]
+        rows = frame[frame["seed"] == seed]
+        last = rows[rows["step"] == rows["step"].max()]
+        frames += [last.assign(step=step) for step in frame["step"].unique() if step > rows["step"].max()]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -35,7 +35,7 @@ def thousands(number: float, _: object = None) -> str:
 
 
 def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
-    """Writes a PNG with one curve a name; each frame is an eval table (seed, step, episode, return, …)."""
+    """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …)."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -73,10 +73,10 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, 
 
 
 def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) -> bytes:
-    """A PNG of predicted against true returns, side by side over stretches of a stream.
+    """A PNG of predicted against true returns, side by side over stretches of a series.
 
-    Each panel is the number of its first step, the true returns [n], NaN where they are not known, and predictions
-    [seeds, n]. A panel leaves out the seeds that have predictions in it that are not finite.
+    Each panel has the number of its first step, the true returns [n], NaN where they are not known, and predictions
+    [seeds, n]. It leaves out the seeds with a prediction that is not finite.
     """
     import matplotlib
 

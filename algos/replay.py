@@ -38,7 +38,7 @@ class Transitions(Protocol):
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions of each run, one row a transition: [R, capacity, O + A + 1 + O + 1].
+    """The last `capacity` transitions of each run, one row for each transition: [R, capacity, O + A + 1 + O + 1].
 
     A row is one piece of memory, so a minibatch is one gather. Sampling is uniform with replacement, per run.
     Raises UserError if the device has not enough free memory for all of it.
@@ -63,25 +63,25 @@ class ReplayBuffer:
     def add(self, batch: Transitions, valid: NDArray[np.bool_] | None = None) -> None:
         """Adds transitions [R, N, ...], without those that are not `valid` [R, N].
 
-        A step of environments says itself which of its transitions are valid.
+        Without `valid`, all count, or those that the batch itself marks, as a step of environments does.
         """
         valid = getattr(batch, "valid", None) if valid is None else valid
         action = batch.action.reshape(*batch.reward.shape, -1)
         rows = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]
-        packed = torch.cat([part.to(self.rows.dtype) for part in rows], -1)
-        count = packed.shape[1]
+        new_rows = torch.cat([part.to(self.rows.dtype) for part in rows], -1)
+        count = new_rows.shape[1]
         if count > self.capacity:
             raise UserError(f"--buffer-size must hold one step of {count} environments, got {self.capacity}")
         start = int(self.added[0]) % self.capacity
         if valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
-            self.rows[:, start : start + count] = packed
+            self.rows[:, start : start + count] = new_rows
             self.added += count
             return
         valid = np.ones((self.runs, count), bool) if valid is None else valid
         run, place = np.nonzero(valid)
         slot = (self.added[run] + (np.cumsum(valid, 1) - 1)[run, place]) % self.capacity
         r, p, s = (torch.from_numpy(i).to(self.rows.device) for i in (run, place, slot))
-        self.rows[r, s] = packed[r, p]
+        self.rows[r, s] = new_rows[r, p]
         self.added += valid.sum(1)
 
     def choose(self, integers: Tensor) -> Tensor:

@@ -2,32 +2,29 @@
 
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-import gymnasium as gym
 import numpy as np
-import pandas as pd
 from torch import Tensor
 from tqdm import tqdm
 
 from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, check_env_id, parse_seeds, settings, with_settings
+from algos.cli import RunArgs, env_errors, parse_seeds, settings, with_settings
 from algos.compile import compiled, tune_cpu
 from algos.device import choose_device, device_name
-from algos.errors import UserError
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
 from algos.optim import numbers
 from algos.per_run import PerRun
 from algos.random import Random
-from algos.run_folder import RunFolder, git_commit, identity, versions, write_progress
+from algos.run_folder import RunFolder, identity, write_progress
+from algos.signals import Signals
+from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, setting_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
@@ -36,7 +33,7 @@ Args = TypeVar("Args", bound=RunArgs)
 
 
 class Source(Protocol):
-    """What a run asks of the environments or the series that it learns from."""
+    """The part of environments, or of a series, that a run calls."""
 
     @property
     def resumable(self) -> bool:
@@ -45,8 +42,8 @@ class Source(Protocol):
     def take_ended(self) -> list[Episode]:
         """The episodes that ended since this was last called."""
 
-    def reset(self, purpose: str = ..., *more: int) -> None:
-        """Starts new episodes, whose seeds depend on the run's seed, `purpose` and the further integers only."""
+    def reset(self, purpose: str = ..., *numbers: int) -> None:
+        """Starts new episodes, whose seeds depend on the run's seed, `purpose` and `numbers` only."""
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
@@ -58,14 +55,14 @@ class Source(Protocol):
 class Run(Generic[Args]):
     """R runs of one algorithm, trained together: every setting of the grid in `--vary` with every seed.
 
-    Checks every argument before anything is done, and raises UserError for what is wrong. Offers `seeds` (one for each
-    run, R), `args` (in which hyperparameters that vary are a PerRun), `device`, `random` and the folder, and drives the
-    loop: see `steps`.
+    It checks every argument before anything is done, and raises UserError for a wrong one. It offers `seeds` (one for
+    each run, R), `args` (in which hyperparameters that vary are a PerRun), `device`, `random` and the folder, and
+    drives the loop: see `steps`.
 
-    `facts` (JSON) determine the results besides the arguments, such as the digest of data: a run does not go on where
-    they differ. With 0 evaluation episodes the score is that of the training episodes that ended since the last
-    evaluation; a run in which none did keeps the score it had. For the terminal and the curve, `score` names the score
-    where it is no return, and `show` computes it from returns.
+    `facts` (JSON) determine the results besides the arguments, such as the digest of data: a run with other facts is
+    not resumed. With 0 evaluation episodes, the score is that of the training episodes that ended since the last
+    evaluation; a run in which none ended keeps the score it had. For the terminal and the curve, `score` names a score
+    that is not the return, and `show` computes it from returns.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         self.algorithm, self.given, self.facts = algorithm, args, facts or {}
-        self.score_name, self.show, self.digits = score, show, 3 if score == "R²" else 1
+        self.score_name, self.show = score, show
         self.device = choose_device(args.device)
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
@@ -87,23 +84,23 @@ class Run(Generic[Args]):
         self.settings, chosen = settings(args), parse_seeds(args.seeds)
         self.args, self.seeds = with_settings(args, chosen, self.device)
         self.runs = len(self.seeds)
-        self.keys = [{"seed": seed, **setting} for setting in self.settings for seed in chosen]  # names each run
+        self.keys = [{"seed": seed, **setting} for setting in self.settings for seed in chosen]  # by run
         self.random = Random(self.seeds, self.device)
 
-        self.step = 0  # steps done, of each run
-        self.phases: dict[str, int] = {}  # iterations done of each phase
+        self.step = 0  # steps that each run has done
+        self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
-        self.ending = False  # whether the phase in hand was told to end
+        self.ending = False  # whether the present phase was told to end
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
-        self.frozen: list[tuple[Tensor, Tensor]] = []  # the state of diverged runs, in place, and as it was then
-        self.seconds = 0.0  # spent in training, evaluation not counted
+        self.frozen: list[tuple[Tensor, Tensor]] = []  # tensors of diverged runs, and their values when frozen
+        self.seconds = 0.0  # spent in training, without evaluation
         self.evaluation_seconds = 0.0
-        self.peak_bytes = 0  # of the folder, when a checkpoint was written
+        self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
-        self.signal = 0
+        self.signals = Signals()
         self.mean_score: float | None = None  # mean return over runs at the last evaluation
-        self.episodes: list[Episode] = []  # that ended since the last log
-        self.scored: list[Episode] = []  # that ended since the last evaluation, where they are the score
+        self.episodes: list[Episode] = []  # those that ended since the last log
+        self.scored: list[Episode] = []  # those since the last evaluation, if they are the score
 
         self.source: Source | None = None
         self.evaluator: Evaluator | None = None
@@ -143,7 +140,7 @@ class Run(Generic[Args]):
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
         """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
 
-        They are of one episode of each run with the exploring policy; their difference is the critic's bias.
+        They come from one episode of each run with the exploring policy; their difference is the critic's bias.
         """
         self.predict, self.discount = predict, np.array(numbers(discount, self.runs))
         make = maker(self.given.env_id, self.given.threads or None)
@@ -158,24 +155,24 @@ class Run(Generic[Args]):
         self.metrics.add(metrics)
 
     def export(self, name: str, content: Callable[[], bytes]) -> None:
-        """With every checkpoint, also writes this file of the run's folder."""
+        """Writes a file in the run's folder with every checkpoint."""
         self.exports[name] = content
 
     def learn(self, agent: Agent, *, keep: tuple[str, ...] = (), **memory: Stateful) -> None:
-        """Says what the loop trains: `agent` is learned, and `memory` is all else that has to go on after a kill.
+        """Tells the loop to train `agent`, and to keep `memory`, which is all else that has to go on after a kill.
 
-        The final checkpoint holds the agent, and of the memory the parts that are named in `keep`. Raises UserError if
-        the disk lacks room for checkpoints.
+        The final checkpoint holds the agent and those parts of the memory that `keep` names. Raises UserError if the
+        disk lacks room for checkpoints.
         """
         self.agent, self.memory, self.kept = agent, memory, keep
         self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
 
     def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
-        """Yields the number of steps done by each run after the iteration that it begins, `stride` steps later.
+        """Begins each iteration by yielding the number of steps that each run will have done after it, `stride` more.
 
-        Around the iterations: evaluation of `policy` (obs [R, B, O] -> action [R, B, A]), logging, checkpoints,
-        resuming, a clean end on SIGINT and SIGTERM (exit code 130), and an end with exit code 3 when all runs have
-        diverged.
+        Around the iterations, it evaluates `policy` (obs [R, B, O] -> action [R, B, A]), logs, writes checkpoints,
+        resumes, and ends the run: after the last step, on SIGINT and SIGTERM (exit code 130), and when all runs have
+        diverged (exit code 3).
         """
         earlier = self.folder.earlier or {}
         if earlier.get("status") in ("finished", "diverged"):
@@ -205,7 +202,7 @@ class Run(Generic[Args]):
             self._finish()
 
     def phase(self, name: str, total: int, log_every: int = 1, checkpoint_every: int = 10) -> Iterator[int]:
-        """Yields the number of iterations done, like `steps`, for a part of the training before or after them.
+        """Works like `steps`, but counts iterations, for a part of the training before or after the steps.
 
         It has a clock, a progress bar and metrics of its own (`name/metric` in train.parquet, where steps are these
         iterations), and no evaluation. It ends after `total` iterations, or by `end_phase`; a run that is resumed goes
@@ -231,7 +228,7 @@ class Run(Generic[Args]):
                 self._pause(name in self.over or done % checkpoint_every == 0)
 
     def end_phase(self) -> None:
-        """Ends the phase in hand after this iteration."""
+        """Ends the present phase after this iteration."""
         self.ending = True
 
     def say(self, line: str) -> None:
@@ -243,12 +240,12 @@ class Run(Generic[Args]):
 
     @contextlib.contextmanager
     def _working(self, total: int, done: int, unit: str = "steps") -> Iterator[tqdm]:
-        """The folder is claimed, signals are taken, and the last checkpoint is loaded."""
+        """Claims the folder, takes signals, and loads the last checkpoint."""
         hidden = self.given.quiet or not sys.stderr.isatty()
         style: dict[str, Any] = {"disable": hidden, "smoothing": 0.05, "mininterval": 0.5}
         with (
             self.folder.claimed(),
-            self._signals(),
+            self.signals,
             tqdm(total=total, initial=done, unit=f" {unit}", **style) as self.progress,
         ):
             if not self.restored:
@@ -269,7 +266,7 @@ class Run(Generic[Args]):
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
-        if self.signal:
+        if self.signals.came:
             self._save("interrupted")
             self.say(f"interrupted at step {self.step:,}; continue with --resume")
             raise SystemExit(130)
@@ -299,7 +296,7 @@ class Run(Generic[Args]):
                 print(f"warning: {self._name(run)} diverged before step {self.step:,}", file=sys.stderr)
 
     def _freeze(self, run: int) -> None:
-        """Keeps a run's part of all that is learned as it is now; the run axis comes first in each such tensor."""
+        """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
         assert self.agent
         for tensor in self.agent.state_dict().values():
             if tensor.dim():
@@ -340,58 +337,33 @@ class Run(Generic[Args]):
     def _say_score(self, means: list[float]) -> None:
         """Prints the mean score over runs, and the range."""
         self.mean_score = float(np.mean(means))
-        mean, low, high = (f"{self.show(v):.{self.digits}f}" for v in (self.mean_score, min(means), max(means)))
+        digits = DIGITS.get(self.score_name, 1)
+        mean, low, high = (f"{self.show(v):.{digits}f}" for v in (self.mean_score, min(means), max(means)))
         self.progress.set_postfix_str(f"{self.score_name} {mean}")
         runs = "seeds" if len(self.settings) == 1 else "runs"
         spread = f" ({low} to {high} over {len(means)} {runs})" if len(means) > 1 else ""
         self.say(f"{self.algorithm:<7} step {self.step:>9,}  {self.score_name} {mean:>9}{spread}")
 
     def _finish(self) -> None:
-        """Final checkpoint, curve, and one line for each run."""
+        """Writes the final checkpoint and the curve, and prints one line for each run."""
         self._save("diverged" if self.diverged else "finished", final=True)
         (self.folder.path / "progress.json").unlink(missing_ok=True)
         for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
             if part:
                 part.close()
+        summary = Summary(self.algorithm, self.given.task, self.given.STEPS, self.score_name, self.show)
         frame = self.tables.eval_frame()
+        label = "the deterministic policy" if self.evaluator else "training episodes"
         if len(frame):
-            self._draw_curve(frame)
-        heading, digits = f"final {self.score_name}", self.digits
-        self.say(f"\n{self.algorithm}\n{'seed':>6}  {heading:>12}  {'std':>8}  {'steps':>10}")
-        for run, key in enumerate(self.keys):
-            rows = frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
-            if rows.empty:
-                continue
-            rows = rows[rows["step"] == rows["step"].max()]
-            scores = self.show(rows["return"])
-            note = f"  diverged before step {self.diverged[run]:,}" if run in self.diverged else ""
-            setting = f"  {setting_name(key)}" if len(key) > 1 else ""
-            self.say(
-                f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  "
-                f"{rows['step'].iloc[0]:>10,}{setting}{note}"
-            )
+            summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", self.folder.path / "curve.png")
+        for line in summary.lines(frame, self.tables.keys, self.diverged):
+            self.say(line)
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
-        self.say(
-            f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {self.folder.path}"
-        )
+        place = self.folder.path
+        self.say(f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {place}")
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
-
-    def _draw_curve(self, frame: pd.DataFrame) -> None:
-        from algos.plot import carry_forward, curves
-
-        label = "return of the deterministic policy" if self.evaluator else "return of training episodes"
-        label = label if self.score_name == "return" else self.score_name
-        label = "normalised score" if self.score_name == "score" else label
-        frame = frame.assign(**{"return": self.show(frame["return"])})
-        scores = {}
-        for setting in self.settings:
-            own = frame[(frame[list(setting)] == pd.Series(setting, dtype=float)).all(axis=1)] if setting else frame
-            lost = [key for run, key in enumerate(self.keys) if key | setting == key and run in self.diverged]
-            if len(own):
-                scores[setting_name(setting) or self.algorithm] = carry_forward(own, [int(key["seed"]) for key in lost])
-        curves(scores, self.folder.path / "curve.png", self.given.task, label, self.given.STEPS)
 
     def _name(self, run: int) -> str:
         """A run in words: `seed 3`, or `seed 3 with tau=0.01`."""
@@ -407,35 +379,35 @@ class Run(Generic[Args]):
         return {"agent": self.agent, **self.memory, "random": self.random, "metrics": self.metrics, **source}
 
     def _save(self, status: str, final: bool = False) -> None:
-        """Writes tables, checkpoint and configuration; a final checkpoint holds what was learned and what is kept."""
+        """Writes tables, checkpoint and configuration; a final checkpoint has only the agent and the parts to keep."""
         parts = self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored", "phases", "over")
-        facts = {name: getattr(self, name) for name in names} | {"final": final, "steps": self.step}
+        values = {name: getattr(self, name) for name in names} | {"final": final, "steps": self.step}
         with self.folder.writing():
             self.tables.write()
-            self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, facts, 1 if final else 2)
+            self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             for name, content in self.exports.items():
                 write_atomically(self.folder.path / name, content())
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
 
     def _restore(self) -> None:
-        """Goes on from the last checkpoint, if there is one and that is asked for."""
-        facts, complaints = self.folder.checkpoints.load(self._parts()) if self.given.resume else (None, [])
+        """Goes on from the last checkpoint, if there is one and --resume asks for it."""
+        values, complaints = self.folder.checkpoints.load(self._parts()) if self.given.resume else (None, [])
         for complaint in complaints:
             print(f"warning: {complaint}", file=sys.stderr)
-        if facts:
+        if values:
             for name in ("seconds", "evaluation_seconds", "peak_bytes", "phases", "over"):
-                setattr(self, name, facts[name])
-            self.step = facts["steps"]
-            self.diverged = {int(run): step for run, step in facts["diverged"].items()}
+                setattr(self, name, values[name])
+            self.step = values["steps"]
+            self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
                 self._freeze(run)
-            self.episodes, self.scored = ([Episode(*e) for e in facts[name]] for name in ("episodes", "scored"))
+            self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self.tables.read(self.step, self.phases)
-            if self.source and not self.source.resumable and not facts["final"]:
+            if self.source and not self.source.resumable and not values["final"]:
                 self.source.reset("resume", self.step)
                 self.say(f"the state of {self.given.env_id} cannot be saved: its episodes start anew")
             self.say(f"resumed at step {self.step:,}")
@@ -445,7 +417,6 @@ class Run(Generic[Args]):
     def _write_config(self, status: str) -> None:
         args = self.given
         config = {
-            "algorithm": self.algorithm,
             "task": args.task,
             "env_id": args.env_id,
             "variant": args.variant,
@@ -458,51 +429,19 @@ class Run(Generic[Args]):
             "varied": list(self.settings[0]),
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
-            "identity": self.folder.identity,
-            "facts": self.facts,
             "args": json.loads(json.dumps(asdict(args), default=str)),
-            "versions": versions(),
-            "commit": git_commit(),
-            "date": time.strftime("%Y-%m-%d"),
             "device": device_name(self.device),
         }
-        write_atomically(self.folder.path / "config.json", json.dumps(config, indent=2).encode())
+        self.folder.write_config(config)
 
     def _report_progress(self) -> None:
-        """Writes down, every other second, how far the run is, for the process that started it."""
+        """Writes every two seconds how far the run is, for the process that started it."""
         if (now := time.monotonic()) - self.reported > 2:
             self.reported = now
             progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score}
             write_progress(self.folder.path, progress)
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step in hand; a second SIGINT ends it at once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.signal = number
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
 
 def due(every: int, before: int, now: int) -> bool:
-    """Whether a multiple of `every` lies behind `before` and not behind `now`."""
+    """Whether there is a multiple of `every` above `before` and up to `now`."""
     return now // every > before // every
-
-
-@contextlib.contextmanager
-def env_errors(env_id: str) -> Iterator[None]:
-    """Turns errors in making environments into a UserError."""
-    check_env_id(env_id)
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(f"--env-id: {error}") from None
-    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None

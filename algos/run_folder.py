@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +21,7 @@ from algos.checkpoint import Checkpoints, write_atomically
 from algos.cli import RunArgs
 from algos.errors import UserError
 
-# Arguments that change nothing in the results but rounding: a run may be resumed with other values of these.
+# A run may be resumed with other values of these arguments, which change its results by rounding at most.
 FREE = ("out", "resume", "quiet", "checkpoint_every", "threads", "keep_replay")
 FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
@@ -37,7 +38,7 @@ class RunFolder:
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
         with self.claimed():
-            self.earlier = self.configuration()  # that an earlier process left
+            self.earlier = self.configuration()  # left by an earlier process
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -59,7 +60,7 @@ class RunFolder:
             lock.release()
 
     def configuration(self) -> dict[str, Any] | None:
-        """The configuration in the folder, if there is one; raises UserError if it is not this run's to go on with."""
+        """The configuration in the folder, if there is one; raises UserError if this run cannot go on with it."""
         path = self.path / "config.json"
         try:
             config = json.loads(path.read_text())
@@ -108,6 +109,18 @@ class RunFolder:
         """A table, if it is there."""
         return read_table(self.path / name) if (self.path / name).exists() else None
 
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Writes config.json: the given entries, and everything that tells where the results come from."""
+        origin = {
+            "algorithm": self.algorithm,
+            "identity": self.identity,
+            "facts": self.facts,
+            "versions": versions(),
+            "commit": git_commit(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        write_atomically(self.path / "config.json", json.dumps(origin | config, indent=2).encode())
+
     def size(self) -> int:
         """Bytes of all files."""
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
@@ -129,19 +142,19 @@ def folder_of(args: RunArgs, algorithm: str) -> Path:
 
 
 def folder_name(task: str) -> str:
-    """A task as a part of a path; one that is a file goes by the file's name."""
+    """A task's name as a part of a path; for a file, it is the name of the file."""
     return Path(task).stem if Path(task).suffix in FILES else task.replace("/", "-").replace(":", "-")
 
 
 def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:
-    """The arguments and other choices that determine the results of a run, as JSON has them."""
+    """The arguments and other choices that determine the results of a run, in the types of JSON."""
     chosen = {name: value for name, value in asdict(args).items() if name not in FREE}
     chosen |= {"seeds": seeds, "device": device, "algorithm": algorithm}
     return json.loads(json.dumps(chosen, default=str))
 
 
 def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """The first thing in which two identities differ, in words; nothing if they are the same."""
+    """The first thing in which two identities differ, in words; empty if they are the same."""
     for name in sorted(set(ours) | set(theirs)):
         if ours.get(name) != theirs.get(name):
             return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"
@@ -171,6 +184,6 @@ def git_commit() -> str | None:
 def write_progress(folder: Path, progress: dict[str, Any]) -> None:
     """Writes down how far a run is, for the process that started it."""
     part = folder / "progress.json.part"
-    with contextlib.suppress(OSError):  # a full disk is the checkpoint's to report
+    with contextlib.suppress(OSError):  # the next checkpoint reports a full disk
         part.write_text(json.dumps(progress))
         os.replace(part, folder / "progress.json")

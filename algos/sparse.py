@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from algos.nn import Lead
 
-# By the size of images, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
+# For each image size, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
 Convolutions = tuple[tuple[int, int, int], ...]
 IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
     (10, 10): (((16, 3, 1),), (128,), 1),
@@ -24,8 +24,8 @@ IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
 class SparseLinear(nn.Module):
     """Affine maps of R networks: x [R, in] -> [R, out], or x [R, B, in] -> [R, B, out].
 
-    At the start each output unit has all but a tenth of its weights 0, the others uniform in ±1/sqrt(in), and no bias
-    (SparseInit). The zeros are learned like any other weight. With fewer than ten inputs there are only zeros.
+    At the start, nine tenths of each output unit's weights are 0, the others are uniform in ±1/sqrt(in), and biases are
+    0 (SparseInit). The zeros are learned like any other weight. With fewer than ten inputs, all weights are 0.
     """
 
     def __init__(self, runs: int, in_features: int, out_features: int):

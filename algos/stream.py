@@ -1,7 +1,7 @@
 """Arguments and features of the streaming algorithms.
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
-as its official code computes it. Nothing is kept of a transition but the traces, statistics and clocks of each run.
+as its official code computes it. Each run keeps traces, statistics and a clock, but no transition.
 """
 
 import math
@@ -30,7 +30,7 @@ class StreamArgs(RunArgs):
     """Arguments of every streaming script, with the values that the paper has for all tasks."""
 
     compile: bool = True
-    """compile the update on a CPU too: half a minute at the start, and a C++ compiler; on CUDA it always is"""
+    """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
     eval_episodes: Annotated[int, Range(0, 0, why=OWN_SCORE)] = 0
     """always 0: the score is the return of the training episodes"""
     log_every: Count = 10_000
@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Clock(nn.Module):
-    """Time in an episode as a feature: -0.5 at its reset and its first step, then 1/limit more at each step."""
+    """Time in an episode as a feature: -0.5 at the reset and at the first step, then 1/limit more at each step."""
 
     time: Tensor
 
@@ -79,9 +79,9 @@ class Clock(nn.Module):
 
 
 class Features(nn.Module):
-    """Turns raw observations [R, O] into the features of networks: normalised by running statistics, then the time.
+    """Turns raw observations [R, O] into the features of networks: normalised by running statistics, with the time.
 
-    Vectors become [R, O + 1].
+    Vectors become [R, O + 1], the time being the last number.
 
     Images [C, H, W] have no time; where IMAGES says so, the last frames are stacked, each as it was normalised when it
     came, and the first one of an episode fills the stack. Without a time limit there is no time either.
@@ -137,6 +137,6 @@ class Features(nn.Module):
 
 
 def time_limit(env_id: str, wanted: int) -> dict[str, Any]:
-    """The option of the environments that sets their time limit, where it is not the task's own."""
+    """The option for environments with a time limit other than the task's own; empty if they keep that."""
     limit = wanted or (10_000 if env_id in CLASSIC else 0)
     return {"max_episode_steps": limit} if limit else {}

@@ -37,10 +37,10 @@ class Metrics:
         return list(dict.fromkeys(run for runs in bad for run in runs))
 
     def take(self) -> dict[str, np.ndarray]:
-        """The mean [R] of each metric, on the host; from now on, sums start anew."""
+        """The mean [R] of each metric, on the host; the sums start anew."""
         means = {name: (s / self.counts[name]).double().cpu().numpy() for name, s in self.sums.items()}
         self.sums.clear()
-        return dict(sorted(means.items()))  # their order is lost in a checkpoint
+        return dict(sorted(means.items()))  # a checkpoint does not keep their order
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f"{name}.{self.counts[name]}": value for name, value in self.sums.items()}
@@ -54,8 +54,8 @@ class Metrics:
 class Tables:
     """eval.parquet, train.parquet and TensorBoard of R runs.
 
-    `keys` name each run by its seed and its setting, and are the first columns of both tables. The columns `task` and
-    `success` are there where the environment has several tasks and tells success.
+    `keys` name each run by its seed and its setting, and are the first columns of both tables. There is a
+    column `task` if the environment has several tasks, and `success` if it tells success.
     """
 
     def __init__(self, folder: RunFolder, keys: list[dict[str, Any]]):

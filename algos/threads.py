@@ -10,7 +10,7 @@ import psutil
 import torch
 
 INTERVAL = 1.0  # seconds between two measurements of the load
-MEMORY = 3  # measurements of which the heaviest counts
+MEMORY = 3  # number of measurements, of which the heaviest counts
 NOISE = 0.25  # cores that others may use without taking a thread from the run
 
 
@@ -20,9 +20,10 @@ class Threads:
     The threads of an operation wait for each other at its end, and they wait by spinning. One thread that shares its
     core with another process holds up the whole run: on two cores beside one busy process, two threads are three times
     slower than one. So the run gives up a thread within a second after a process starts to use a core, and takes it
-    back three seconds after that ends. No result depends on it: the arithmetic is the same with any number of threads.
+    back three seconds after that process ends. No result depends on it: the arithmetic is the same with any number of
+    threads.
 
-    `fixed` is a number of threads to keep to; 0 follows the load, with at most as many threads as torch has now.
+    `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now.
     `measure` gives CPU seconds used so far by all processes on our cores, and by this one.
     """
 
@@ -41,13 +42,13 @@ class Threads:
         self.time, self.before = clock(), self.measure()
 
     def poll(self) -> None:
-        """Call this at every step; it costs nothing but once a second, when it measures the load."""
+        """Call this at every step; it measures the load once a second, and otherwise costs nothing."""
         if self.fixed or self.most == 1 or (now := self.clock()) - self.time < INTERVAL:
             return
-        total, own = self.measure()
-        others = (total - self.before[0]) - (own - self.before[1])
+        total, ours = self.measure()
+        others = (total - self.before[0]) - (ours - self.before[1])
         self.loads.append(others / (now - self.time))
-        self.time, self.before = now, (total, own)
+        self.time, self.before = now, (total, ours)
         threads = self.cores - math.ceil(max(self.loads) - NOISE)
         threads = max(1, min(threads, self.most))
         if threads != torch.get_num_threads():

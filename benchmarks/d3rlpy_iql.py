@@ -2,18 +2,18 @@ r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same envi
 
     python -m benchmarks.d3rlpy_iql --seeds 0:3
     python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 20000 \
-      --eval-every 5000 --decay-steps 0 --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
+      --eval-every 5000 --decay none --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
     python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
 
-results/iql_medium_expert is the same of local/halfcheetah-medium-expert-v0, with --eval-every 10000: two seeds of
-60,000 updates here, three of 100,000 there, reported with --mix, as far as both go.
+results/iql_medium_expert is the same comparison on local/halfcheetah-medium-expert-v0, with --eval-every 10000. It has
+two seeds of d3rlpy with 60,000 updates and three of iql.py with 100,000; --mix reports them as far as both go.
 
 One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
 locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
-3e-4, batches of 256, rewards scaled to a range of returns of 1,000. What differs there: the actor's learning rate is
-constant (`--decay-steps 0` here), weights begin uniform and not orthogonal, the policy's standard deviation begins at
-0.22 and not at 1, critics and value take one step together, so that the critics' target has the value before it, and
-the last transition of a truncated episode is left out.
+3e-4, batches of 256, rewards scaled to a range of returns of 1,000. d3rlpy differs in five ways: the actor's learning
+rate is constant (as `--decay none` makes it in iql.py), weights begin uniform and not orthogonal, the policy's standard
+deviation begins at 0.22 and not at 1, critics and value take one step together, so that the critics' target has the
+value from before this step, and the last transition of a truncated episode is left out.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Args:
     dataset: str = "local/halfcheetah-medium-replay-v0"
     """a dataset of locomotion"""
     seeds: tuple[str, ...] = ("0:3",)
-    """numbers and ranges, one training run each"""
+    """seeds, each of which is a training run: numbers and ranges"""
     total_steps: Count = 20_000
     """gradient updates of each seed"""
     eval_every: Count = 5_000
@@ -58,7 +58,7 @@ class Args:
     """results go to OUT/<dataset>/d3rlpy_iql/default/"""
 
 
-def begin(data: Dataset, seed: int) -> tuple[Any, Any]:
+def learner_and_buffer(data: Dataset, seed: int) -> tuple[Any, Any]:
     """The library's learner, and the data in its form."""
     try:
         import d3rlpy
@@ -89,7 +89,7 @@ def main(args: Args) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed in seeds:
-        learner, buffer = begin(data, seed)
+        learner, buffer = learner_and_buffer(data, seed)
         evaluator = Evaluator(data.env_id, [seed], args.eval_episodes, torch.device("cpu"), **data.env_options)
 
         def policy(obs: Tensor, learner: Any = learner) -> Tensor:

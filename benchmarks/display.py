@@ -1,4 +1,4 @@
-"""What a sweep shows: the plan with its estimates, and the progress of the jobs."""
+"""The output of a sweep: the plan with its estimates, and the progress of the jobs."""
 
 import json
 import sys

@@ -24,7 +24,7 @@ from benchmarks.recipes.locomotion import POLICIES, TASKS
 from benchmarks.suite import ROOT, as_words, load_args
 from envs import make_vec
 
-# arguments of a run that are not repeated in the policy's command: they do not change the policy, or it has its own
+# arguments of a run that the policy's command does not repeat: they do not change the policy, or it sets them itself
 NOT_REPEATED = (
     "total_steps", "out", "variant", "resume", "quiet", "checkpoint_every", "eval_every", "eval_episodes", "log_every",
     "keep_replay",

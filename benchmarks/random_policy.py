@@ -1,10 +1,10 @@
-"""Reference scores for normalisation: the uniformly random policy, which is measured, has 0; a published score has 1.
+"""Measures the return of the uniformly random policy, which scores 0 beside a published return that scores 1.
 
     python -m benchmarks.random_policy --out benchmarks/references/random_sac.csv
     python -m benchmarks.random_policy --experts --out benchmarks/references/recipes.csv
 
 The random policy plays the v5 form of every task in a table of published scores. With `--experts`, the returns of this
-project's own experts have 1, whose policies the recipes of datasets use.
+project's own expert policies score 1 instead; the recipes of datasets use these policies.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ from envs.seeding import sub_seed
 @dataclass
 class Args:
     published: Path = HERE / "published" / "sac_1m.csv"
-    """table of published scores, which are to have 1"""
+    """table of published returns, which score 1"""
     experts: bool = False
-    """give 1 to the returns of the expert policies in benchmarks/recipes/policies instead; --published is not read"""
+    """let the returns of the expert policies in benchmarks/recipes/policies score 1; --published is not read"""
     episodes: int = 100
     """number of episodes that the random policy plays"""
     out: Path | None = None

@@ -80,7 +80,7 @@ class Chosen:
     """References, headline score and published tables of a report."""
 
     references: pd.DataFrame | None
-    name: str  # of the references, or raw
+    name: str  # the references, or raw
     score: Score
     published: list[Path]
     tables: list[Path]  # files of references and published scores

@@ -1,4 +1,4 @@
-"""Measures the speed of environments and scripts, and compares it with other libraries in the same run, alternating.
+"""Measures the speed of environments and scripts, and compares it with other libraries, in turns.
 
     python -m benchmarks.throughput          scripts: sac.py against SAC of Stable-Baselines3 and SBX; dsac_t.py
     python -m benchmarks.throughput envs     batched MuJoCo against gymnasium.make_vec(..., "sync")
@@ -8,15 +8,15 @@
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
 update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round. If a peer
-is not installed, a line says so and it is left out. `seconds to step …` shows what compilation costs at the start. On a
+is not installed, it is left out and a line says so. `seconds to step …` shows what compilation costs at the start. On a
 CPU, scripts are measured for one seed and for four, and offline scripts for one and for five; on CUDA both are measured
 for one and for sixteen.
 
 With `--beside N`, each figure is measured a second time while N other processes compute without a pause. `kept` is that
 figure divided by the one without them.
 
-In the table of streams, `cost` is the time of a run-step divided by the shortest of all with 8 or more seeds, and
-`late / early` is the rate in the last third of the steps divided by the rate in the first.
+In the table of streaming learners, `cost` is the time of a run-step divided by the shortest of those with 8 or more
+seeds, and `late / early` is the rate in the last third of the steps divided by the rate in the first.
 
 In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes. `ratio
 to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
@@ -107,7 +107,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def thread_variables(args: Args) -> dict[str, str]:
-    """Environment variables of a process that is measured: none where it chooses its threads itself."""
+    """Environment variables of a measured process; none if it chooses its number of threads itself."""
     return {"OMP_NUM_THREADS": str(args.threads)} if args.threads else {}
 
 
@@ -146,7 +146,7 @@ def physics_share(env: gym.vector.VectorEnv) -> float:
 
 
 def measure_envs(args: Args) -> list[dict[str, Any]]:
-    """Ratios, and their ceiling: all cores compute physics all the time, and nothing else takes any time."""
+    """Ratios, and their ceiling, which is reached if all cores compute physics and nothing else takes any time."""
     rows = []
     for env_id in args.env_ids:
         with quiet_mujoco():
@@ -180,7 +180,7 @@ def script_log(script: str, args: Args, seeds: int, *flags: str, warm_up: int = 
 
 
 def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
-    """Steps per second of each seed, and seconds until the clock starts: 1,000 steps without and 1,000 with updates."""
+    """Steps per second of each seed, and the seconds before: 1,000 steps without updates and 1,000 with them."""
     seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
     return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
 
@@ -228,8 +228,8 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
         random_data(file)
         data = ("--dataset", str(file), "--eval-episodes", "0", "--batch-size", "256")
 
-        def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *more: str) -> None:
-            seconds = script_log(script, args, seeds, *data, *flags, *more, warm_up=LOG)
+        def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *extra: str) -> None:
+            seconds = script_log(script, args, seeds, *data, *flags, *extra, warm_up=LOG)
             rate = args.steps / (seconds[LOG + args.steps] - seconds[LOG])
             name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
             rates.setdefault(name, []).append(rate)

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-# the vector, from an observation, between the palm and the thing that it is to take: door handle, hammer, ball
+# the vector, from an observation, between the palm and the thing that it should take: door handle, hammer, ball
 REACH: dict[str, Callable[[NDArray], NDArray]] = {
     "AdroitHandDoor-v1": lambda obs: obs[-4:-1],
     "AdroitHandHammer-v1": lambda obs: obs[-13:-10] - obs[-10:-7],

@@ -18,13 +18,13 @@ SERVER = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 # how the environment of a dataset differs from the closest one of today, by the task's family
 NOTES = {
     "halfcheetah": "the data is of Gym's v2 task with MuJoCo 2; nothing but the engine's version differs",
-    "hopper": "the data is of Gym's v2 task with MuJoCo 2; v5 would also withhold the reward of 1 of a fall's step",
+    "hopper": "the data is of Gym's v2 task with MuJoCo 2; v5 would also withhold the reward of 1 where it falls",
     "walker2d": "the data is of Gym's v2 task with MuJoCo 2; v5 would also change the friction of one foot",
     "ant": "the data is of Gym's v2 task with MuJoCo 2, which is said to have left all contact forces at 0",
     "antmaze": "not equivalent: torques, time step, goal radius, starts and goals differ from those of the data",
     "maze2d": "not equivalent: the point's model, observations and the goal's radius differ from those of the data",
-    "kitchen": "not equivalent: 59 observations and goals apart, where the data has 60 in one, and sensor noise",
-    "pen": "no end where the pen falls, with which the data was made",
+    "kitchen": "not equivalent: it has 59 observations, goals apart and sensor noise; the data has 60 observations",
+    "pen": "an episode does not end where the pen falls, as it did when the data was made",
     "door": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
     "hammer": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
     "relocate": "the data is of MuJoCo 2; the palm's distance counts in the dense reward as it does in the data",
@@ -58,7 +58,7 @@ class D4RLTask(NamedTuple):
     name: str
     file: str | None  # below the server's folder
     env_id: str | None  # the closest environment of today
-    env_options: dict[str, Any]  # the arguments with which it is made
+    env_options: dict[str, Any]  # the arguments that make it
     low: float | None  # mean return of a random policy, which scores 0
     high: float | None  # mean return of an expert, which scores 100
     limit: int  # the greatest number of steps in an episode; 0 if it is not known
@@ -113,7 +113,7 @@ def find(name: str) -> D4RLTask:
 
 
 def of_file(path: str) -> D4RLTask | None:
-    """The task whose file is called like this one, in whatever folder; the shortest name where several are."""
+    """The task whose file has the same name as this one, in any folder; the shortest if several tasks have it."""
     matches = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
     return min(matches, key=lambda task: len(task.name), default=None)
 

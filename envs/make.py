@@ -41,9 +41,9 @@ def make_vec(
 
     `env_id` is Gymnasium's: in `module:Name-v0`, the module is imported first. The MuJoCo tasks are batched natively
     (`envs.mujoco`), unless a render mode is asked for; every other id becomes Gymnasium's own `SyncVectorEnv`, or the
-    task's own vector environment if it has nothing else. `threads` is the number of threads at the physics of batched
-    tasks, by default as many as pay. Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit)
-    works for every id, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
+    task's own vector environment if it has nothing else. `threads` is the number of threads that step the physics of
+    batched tasks, by default as many as help. Further arguments go to the task's constructor; `max_episode_steps` (-1:
+    no limit) works for every id, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
     the usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ValueError and
@@ -106,7 +106,7 @@ def channels_first(env: gym.Env) -> gym.Env:
 def find_spec(env_id: str) -> EnvSpec:
     """Gymnasium's specification of an id, after `register`.
 
-    Raises ValueError, in one sentence with the closest ids, if there is no such id, and what `register` raises.
+    Raises ValueError, in one sentence with the closest ids, if there is no such id, and the errors of `register`.
     """
     plain = register(env_id)
     with contextlib.suppress(gym.error.Error):
@@ -132,12 +132,12 @@ def ids_of(module: str) -> tuple[str, ...]:
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{module!r} is not the name of a module: write package.module:Name-v0")
     if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())  # as python -m does
+        sys.path.insert(0, os.getcwd())  # `python -m` does the same
     importlib.invalidate_caches()
     before = set(gym.registry)
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # the user's code may raise anything
         reason = (str(error).strip().splitlines() or [""])[0]
         if not isinstance(error, ModuleNotFoundError):
             raise ValueError(f"importing the module {module!r} failed: {type(error).__name__}: {reason}") from error

@@ -120,9 +120,9 @@ class SeededEnvs:
         self._ended: list[Episode] = []
         self.reset()
 
-    def reset(self, purpose: str = "train", *more: int) -> None:
+    def reset(self, purpose: str = "train", *numbers: int) -> None:
         """Starts new episodes, with seeds that depend only on the run's seed, the environment and the arguments."""
-        seeds = [sub_seed(s, purpose, n, *more) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
+        seeds = [sub_seed(s, purpose, n, *numbers) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
         obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         if not np.isfinite(obs).all():
             raise ValueError(

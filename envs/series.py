@@ -2,7 +2,7 @@
 
 The task is the electricity task of the streaming paper. The observation is a row of all columns as they are. Row i
 comes with the cumulant, which is the target column of row i + 1, scaled to [0, 1] by the extremes of the whole series
-(which takes knowledge of the future, as the official code does). So the prediction in row i is of a discounted sum that
+(which uses knowledge of the future, as the official code does). So the prediction in row i is of a discounted sum that
 begins with row i + 2: cumulant(i + 1) + discount cumulant(i + 2) + …, where cumulant(i) is the scaled target of row
 i + 1.
 """
@@ -107,8 +107,8 @@ def seasons() -> Series:
     The seventh column is the target, the temperature of the oil in degrees Celsius. It follows, with a lag of 12 hours,
     the surroundings plus 0.4 for each MW of all loads, and is measured with an error of 0.2. The surroundings have 15
     degrees, a yearly cycle of 8, a daily one of 4, and weather of 1.5, correlated over 30 days. Noise is Gaussian, from
-    first-order autoregressions of a generator with a fixed seed. Its slow part can be predicted from averages over
-    days, such as stream TD has, by the phases of the cycles.
+    first-order autoregressions of a generator with a fixed seed. The slow part of the target can be predicted from the
+    phases of the cycles, which averages over days, such as those of stream TD, show.
     """
     random = np.random.RandomState(2016)  # its sequence is the same in all releases of NumPy
     hours = np.arange(SEASONS_ROWS) * SEASONS_HOURS
@@ -162,8 +162,8 @@ def load_series(name: str, target: str = "") -> Series:
     `target` is by default the last column that has numbers. Columns are left out if less than half of their cells are
     numbers, such as dates, or if they have no name, such as the row numbers that pandas writes. In the other columns,
     every cell must be a finite number within ±1e150: if one is not, this raises ValueError, in a sentence with file,
-    row (the first one below the header is 1) and column. It does so, too, for a file, a header or a target that does
-    not fit.
+    row (the first one below the header is 1) and column. It raises ValueError, too, for a file, a header or a target
+    that it cannot use.
     """
     if name in MADE:
         series = MADE[name]()
@@ -190,10 +190,10 @@ def load_series(name: str, target: str = "") -> Series:
     if len(bad):
         row, column = bad[0]
         cell = frame[kept[column]].iloc[row]
-        what = "is empty or NA" if pd.isna(cell) else f"is no finite number within ±{LARGEST:g}: {cell}"
+        fault = "is empty or NA" if pd.isna(cell) else f"is no finite number within ±{LARGEST:g}: {cell}"
         others = f" ({len(bad) - 1:,} more)" if len(bad) > 1 else ""
         raise ValueError(
-            f"{name}, row {row + 1:,}, column {kept[column]} {what}; fill or remove such cells first{others}"
+            f"{name}, row {row + 1:,}, column {kept[column]} {fault}; fill or remove such cells first{others}"
         )
     return Series(name, tuple(kept), rows, checked_target(name, target or kept[-1], tuple(kept), rows), left_out)
 
@@ -309,7 +309,7 @@ class SeriesEnvs:
         table = torch.as_tensor(array, dtype=torch.float64).to(self.device)
         return table[:, None].expand(len(table), self.runs, *table.shape[1:])
 
-    def reset(self, purpose: str = "train", *more: int) -> None:
+    def reset(self, purpose: str = "train", *numbers: int) -> None:
         """Goes back to the first row, whatever the purpose."""
         self.position, self.restarted = 0, True
         self.obs = self.tables[0][0]

@@ -1,9 +1,9 @@
 """BC: behaviour cloning, many seeds at once; with `--top-fraction 0.1` the baseline called 10%BC.
 
-The actor of iql.py maximises the likelihood of the data's actions: it is what the implicit methods are with a
-temperature of 0. `--top-fraction` keeps the trajectories of highest return only, whole, until they make up that share
-of all transitions. CORL's BC differs: a deterministic actor, squared errors, standardised observations
-(--standardise), a constant learning rate (--decay none).
+The actor of iql.py maximises the likelihood of the data's actions, as the actors of the implicit methods do with a
+temperature of 0. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they
+make up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
+observations are standardised (--standardise), and its learning rate is constant (--decay none).
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
@@ -35,7 +35,7 @@ from envs import Task
 @dataclass
 class Args(MixedArgs):
     top_fraction: PositiveFraction = 1.0
-    """share of transitions that is kept, those of the trajectories with the highest returns"""
+    """share of all transitions that is kept: those of the trajectories with the highest returns"""
     batch_size: Count = 256
     """transitions per update and run"""
     lr: Tunable[Positive] = 3e-4
@@ -45,7 +45,7 @@ class Args(MixedArgs):
     hidden: Widths = (256, 256)
     """widths of hidden layers"""
     decay: Decay = "cosine"
-    """whether the learning rate falls to 0 along a cosine over all updates, or does not fall"""
+    """cosine: the learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
 
 class Draws(NamedTuple):

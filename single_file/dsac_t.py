@@ -10,13 +10,12 @@ Where paper and code differ, the code is followed: the gradient scale omega is t
 2025, which came after the paper. The log temperature starts at 1, the warm-up acts with the initial policy, the target
 action comes from a target policy, and actor, temperature and targets move at every second update.
 
-`--env-steps-per-update 20` is the paper's protocol (1.5M updates are 30M environment steps), as so many environments of
-each seed stepped once between two updates. The default here is 1, as other off-policy methods are compared: one update
-per environment step.
+`--env-steps-per-update 20` is the paper's protocol, in which 1.5M updates take 30M environment steps. The default is 1,
+because other off-policy methods are compared with one update per environment step.
 
-Two things are ours: an update never sees the transitions that are being made while it runs, so that a GPU learns while
-the CPU steps the environments; and with more than one environment step per update, these are single steps of as many
-environments, not consecutive steps of one.
+Two things are ours. An update never sees the transitions that are being made while it runs, so that a GPU learns while
+the CPU steps the environments. The environment steps of one update are single steps of several environments, where the
+authors' code takes consecutive steps of one.
 
     python single_file/dsac_t.py --env-id Hopper-v5 --seeds 0:10
 
@@ -54,7 +53,7 @@ class Args(RunArgs):
     learning_starts: Count = 10_000
     """steps with the initial policy before learning"""
     env_steps_per_update: Count = 1
-    """environment steps per update, as environments of each seed (paper: 20)"""
+    """environment steps per update, each in another environment of the same seed (paper: 20)"""
     discount: Tunable[Fraction] = 0.99
     """gamma (the authors' later script for Hopper: 0.999)"""
     tau: Tunable[PositiveFraction] = 0.005
@@ -66,9 +65,9 @@ class Args(RunArgs):
     temperature_lr: Tunable[Positive] = 3e-4
     """learning rate of the log temperature"""
     actor_delay: Count = 2
-    """number of updates after which actor, temperature and targets move"""
+    """actor, temperature and targets move once in this many updates"""
     loss: Literal["paper", "huber"] = "paper"
-    """critic loss: the one of the published results, or the repository's since July 2025"""
+    """critic loss: that of the published results, or that of the authors' repository since July 2025"""
     hidden: Widths = (256, 256, 256)
     """widths of the hidden layers of actor and critics"""
 
@@ -124,15 +123,15 @@ class Critic(nn.Module):
 
 
 def paper_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Tensor, running_std: Tensor) -> Tensor:
-    """The critics' loss [R, 2] of the paper (eqs. 12, 18-20, 23, 26-27); only its gradient has a meaning.
+    """The critics' loss [R, 2] of the paper. Its gradient is what counts; its value has no meaning.
 
-    mean, std: [R, 2, B]; targets: [R, 1, B]; running_std: [R, 2, 1]. The 0.1 are the code's eps, three times.
+    mean, std: [R, 2, B]; targets: [R, 1, B]; running_std: [R, 2, 1]. The three numbers 0.1 are the code's epsilons.
     """
     q, sigma = mean.detach(), std.detach()
-    clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)
-    mean_gradient = (mean_target - q) / (sigma.square() + 0.1)
-    std_gradient = ((clipped - q).square() - sigma.square()) / (sigma.pow(3) + 0.1)
-    scale = running_std.square() + 0.1
+    clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)  # eq. 23: the width of the clip
+    mean_gradient = (mean_target - q) / (sigma.square() + 0.1)  # eqs. 18-20: the mean of the target, not a sample
+    std_gradient = ((clipped - q).square() - sigma.square()) / (sigma.pow(3) + 0.1)  # eq. 12, second term
+    scale = running_std.square() + 0.1  # eqs. 26-27, where the paper has the running mean of sigma squared
     return -(scale * (mean_gradient * mean + std_gradient * std)).mean(-1)
 
 
@@ -240,7 +239,7 @@ class DSACT(Agent):
         return lambda: Draws(*normal().unbind(1), returns=returns())
 
     def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
-        """One update, in which all gradients are taken at the parameters from before it; gives metrics [R].
+        """One update, whose gradients are all taken with the parameters from before it; gives metrics [R].
 
         Where the actor is due, temperature and targets move too.
         """

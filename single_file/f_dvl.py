@@ -1,18 +1,19 @@
 """f-DVL: dual value learning with chi-square or total variation, many seeds at once.
 
 Sikchi et al., "Dual RL: Unification and New Methods for Reinforcement and Imitation Learning" (arXiv 2302.08560), as
-its official code computes it: implicit Q-learning (iql.py) whose value loss is lambda f*(d) - (1 - lambda) d of d = Q -
-V, with f* the positive part of a conjugate: max(d + d^2 / 4, 0) for chi-square, max(d, 0) for total variation. The
+its official code computes it: implicit Q-learning (iql.py) whose value loss is lambda f*(d) - (1 - lambda) d, where d
+is Q - V and f* the positive part of a conjugate: max(d + d^2 / 4, 0) for chi-square, max(d, 0) for total variation. The
 former is a surrogate of the true conjugate, which is -1 below d = -2: where V is more than 4 above Q, it pulls V down
 ever harder, so that this loss depends on the scale of rewards. With reverse KL the method is XQL (xql.py).
 
 It differs from IQL in three more things: V has layer normalisation, critics learn by a Huber loss (delta 20; its half
 replaces IQL's 1), and a batch has 1,024 transitions. The official options for noisy and random actions, off by default,
-are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the
-term that holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates
-with batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is worst for both divergences and 0.7 worse
-than 0.8 and 0.9 for total variation; between 0.8 and 0.9 it leaves the choice open, for chi-square from 0.7 on. Values
-still grew then, the faster the higher lambda was, so that it may favour what learns fast over what ends best.
+are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the term that
+holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates with
+batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is the worst for both divergences, and for total
+variation 0.7 is worse than 0.8 and 0.9. The sweep does not decide between 0.8 and 0.9, nor, for chi-square, between 0.7
+and these. Values were still growing at its end, and faster with a higher lambda, so the sweep may favour the lambda
+that learns fastest over the one that ends best.
 
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --f tv --optimism 0.7 --variant tv
@@ -49,13 +50,13 @@ from algos.random import Random
 from algos.replay import Batch
 from envs import Task
 
-Weight = Annotated[float, Range(0.5, 1, above=True)]  # total variation has no minimum below 0.5 and above 1
+Weight = Annotated[float, Range(0.5, 1, above=True)]  # the loss of total variation has no minimum below 0.5 or above 1
 
 
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
-    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
+    """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
     batch_size: Count = 1024
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
@@ -67,7 +68,7 @@ class Args(OfflineArgs):
     f: Literal["chi2", "tv"] = "chi2"
     """the divergence: chi-square, or total variation"""
     optimism: Tunable[Weight] = 0.8
-    """lambda of the paper: the higher, the closer V comes to the greatest Q; useful from 0.6 to below 1"""
+    """lambda of the paper: the higher it is, the closer V comes to the greatest Q; useful from 0.6 to below 1"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
     """inverse temperature of the actor's weights"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
@@ -75,7 +76,7 @@ class Args(OfflineArgs):
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
     decay: Decay = by_domain("cosine", antmaze="none")
-    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+    """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
 
 class Draws(NamedTuple):
@@ -145,12 +146,12 @@ class FDVL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """lambda max(d + d^2 / 4, 0) - (1 - lambda) d of d = Q - V; for total variation, with max(d, 0)."""
+        """lambda f*(d) - (1 - lambda) d, elementwise: d = Q - V, f*(d) = max(d + d^2 / 4, 0), or max(d, 0) for tv."""
         conjugate = advantage + advantage.square() / 4 if self.args.f == "chi2" else advantage
         return self.args.optimism * conjugate.relu() - (1 - self.args.optimism) * advantage
 
     def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
-        """-exp(temperature (Q - V)) log pi(a|s), the weight at most 100: losses [R]."""
+        """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
         return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
 

@@ -2,14 +2,15 @@
 
 Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning" (arXiv 2110.06169), as its
 official code computes it: a state value V follows an upper expectile of target critics, the twin critics follow r +
-discount V, and the actor imitates the data's actions, weighted by exp(temperature (Q - V)), at most 100. An update goes
-V, actor (with the new V and the target critics before they move), critics, target critics.
+discount V, and the actor imitates the data's actions, weighted by exp(temperature (Q - V)), at most 100. An update
+moves V, then the actor (by the new V and the old target critics), then the critics, then the target critics.
 
-Faithful are: rewards scaled to a range of returns of 1,000 (locomotion) or less 1 (antmaze), raw observations, no layer
-normalisation, orthogonal initial weights times sqrt(2) everywhere, a learned standard deviation that does not depend on
-the state, a mean squashed by tanh while samples are not, a learning rate of the actor that falls along a cosine, and
-the score of the last actor. Expectile, temperature and dropout depend on the domain as the paper's do. CORL's figures
-come from other settings: --standardise and, mostly, --reward none.
+The details are those of the code: rewards are scaled to a range of returns of 1,000 (locomotion) or reduced by 1
+(antmaze), observations are raw, no layer is normalised, initial weights are orthogonal times sqrt(2) everywhere, the
+policy's standard deviation is learned and does not depend on the state, its mean is squashed by tanh while samples are
+not, the actor's learning rate falls along a cosine, and the last actor is scored. Expectile, temperature and dropout
+depend on the domain, as in the paper. CORL's figures come from other hyperparameters: --standardise and, mostly,
+--reward none.
 
     python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
@@ -38,7 +39,7 @@ from envs import Task
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
-    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
+    """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
     batch_size: Count = 256
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
@@ -56,7 +57,7 @@ class Args(OfflineArgs):
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
     decay: Decay = "cosine"
-    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+    """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
 
 class Draws(NamedTuple):
@@ -126,12 +127,12 @@ class IQL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """|expectile - 1(d < 0)| d^2 of d = Q - V, elementwise."""
+        """|expectile - 1(d < 0)| d^2 with d = Q - V, elementwise."""
         expectile = self.args.expectile
         return torch.where(advantage > 0, expectile, 1 - expectile) * advantage.square()
 
     def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
-        """-exp(temperature (Q - V)) log pi(a|s), the weight at most 100: losses [R]."""
+        """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
         return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
 

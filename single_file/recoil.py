@@ -1,19 +1,19 @@
 """ReCOIL: imitation from a few expert transitions and any other data, without rewards, many seeds at once.
 
 Sikchi et al., "Dual RL: Unification and New Methods for Reinforcement and Imitation Learning" (arXiv 2302.08560), as
-its official code computes it, which differs from the paper: the labelled expert's actions have the value 200, all
-others follow -2 + 0.99 V(s'), -200 for good where an episode terminates; V is the Gumbel regression of XQL (xql.py)
-under the mixed data, the actor imitates the mixed data weighted by exp(temperature (Q - V)), at most 100. The paper's
-mixture weight beta has no counterpart there.
+its official code computes it, which differs from the paper. In the code, the labelled expert's actions have the value
+200, and all others follow -2 + 0.99 V(s'), where V(s') is -200 after a termination. V learns from the mixed data by the
+Gumbel regression of XQL (xql.py), and the actor imitates the mixed data, weighted by exp(temperature (Q - V)), at most
+100. The paper's mixture weight beta has no counterpart there.
 
-`--objective paper` is the paper's chi-square objective for Q: beta (E_S,pi Q - E_E Q) + E_mix (discount V(s') - Q)^2 /
-4, S being the mixed data and mix beta expert + (1 - beta) S, with V(s') = 0 after a termination, and the same V and
-actor. It is the paper's as others quote it, not the authors' code, and its published settings are not known.
+`--objective paper` takes the paper's chi-square objective for Q, with the same V and actor: beta (E_S,pi Q - E_E Q) +
+E_mix (discount V(s') - Q)^2 / 4. E is the expert's data, S the mixed data, and mix is beta E + (1 - beta) S; V(s') is 0
+after a termination. This is the objective as others quote it; its published hyperparameters are not known.
 
-The mixed data is --dataset and, hidden in it, the first --expert-trajectories of --expert-dataset; the labelled expert
-is the first --expert-transitions of it, so it is part of the mixed data, unless none are hidden. As in the official
-code, trajectories are counted by terminations and by the task's greatest number of steps, and the transition at which
-the count is reached is left out; if there are fewer, none are hidden.
+The mixed data is --dataset with the first --expert-trajectories of --expert-dataset hidden in it. The labelled data is
+the first --expert-transitions of --expert-dataset, so it is part of the mixed data too, unless none is hidden. As in
+the official code, a trajectory ends at a termination or after the task's greatest number of steps, the last transition
+of the last trajectory is left out, and if there are fewer trajectories, none is hidden.
 
     python single_file/recoil.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0 --seeds 0:10
 
@@ -40,7 +40,7 @@ from algos.random import Random
 from algos.replay import Batch
 from envs import Task
 
-EXPERT, STEP, END = 200.0, -2.0, -200.0  # values of the expert and of termination, and the reward of every other step
+EXPERT, STEP, END = 200.0, -2.0, -200.0  # the expert's value, the reward of other steps, a termination's value
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Args(MixedArgs):
     expert_transitions: Count = by_domain(1000, pen=100, adroit=200, kitchen=183)
     """number of transitions that are labelled as the expert's"""
     objective: Literal["code", "paper"] = "code"
-    """objective of the critics: as the official code has it, or as the paper states it"""
+    """objective of the critics: that of the official code, or that of the paper"""
     beta: Tunable[Fraction] = 0.5
     """weight of the expert in the paper's mixture; the code has none"""
     batch_size: Count = 1024
-    """transitions of the mixed data per update and run, and as many of the expert"""
+    """transitions per update and run from the mixed data, and as many from the expert's"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005
@@ -64,7 +64,7 @@ class Args(MixedArgs):
     lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
     scale: Tunable[Positive] = 1.0
-    """beta of the Gumbel distribution; to be raised (2.5, 5, 10, 20) until Q no longer diverges"""
+    """beta of the Gumbel distribution; raise it (2.5, 5, 10, 20) until Q no longer diverges"""
     clip: Tunable[Positive] = 7.0
     """greatest (Q - V) / scale that V learns from"""
     temperature: Tunable[Positive] = by_domain(3.0, kitchen=0.5)
@@ -76,7 +76,7 @@ class Args(MixedArgs):
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
     decay: Decay = "cosine"
-    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+    """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
 
 class Draws(NamedTuple):
@@ -152,9 +152,9 @@ class ReCOIL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """exp(z - M) - z exp(-M) - exp(-M) of the first half of z = (Q - V) / scale, at most `clip`: losses [R].
+        """exp(z - M) - z exp(-M) - exp(-M) on the mixed data, with z = (Q - V) / scale, at most `clip`: losses [R].
 
-        d = Q - V [R, 2 B] of the mixed data, then the expert's; M = max z of both, at least -1.
+        advantage: Q - V [R, 2 B], first the mixed data's, then the expert's; M is the greatest z of both, at least -1.
         """
         z = (advantage / self.args.scale).clamp(max=self.args.clip)
         highest = z.detach().amax(-1, keepdim=True).clamp(min=-1)
@@ -162,14 +162,15 @@ class ReCOIL(Agent):
         return ((z - highest).exp() - (z + 1) * (-highest).exp()).mean(-1)
 
     def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
-        """-exp(temperature (Q - V)) log pi(a|s), the weight at most 100: losses [R]."""
+        """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
         return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
 
     def critic_loss(self, q: Tensor, next_value: Tensor, terminated: Tensor) -> Tensor:
-        """Half mean squared errors of q [R, 2, 2 B], of the mixed data, then the expert's, summed over the twins: [R].
+        """Half the mean squared errors, summed over the twins: losses [R].
 
-        The expert's follow 200, those of the mixed data -2 + discount V(s'), or -200 where an episode terminated.
+        q [R, 2, 2 B] has first the mixed data's values, whose target is -2 + discount V(s') with V(s') = -200 after a
+        termination, and then the expert's, whose target is 200.
         """
         of_mixed, of_expert = q.chunk(2, -1)
         target = STEP + self.args.discount * torch.where(terminated > 0, END, next_value)
@@ -179,8 +180,8 @@ class ReCOIL(Agent):
     def paper_loss(self, q: Tensor, next_value: Tensor, q_of_policy: Tensor) -> Tensor:
         """beta (E_S,pi Q - E_E Q) + E_mix (discount V(s') - Q)^2 / 4, summed over the twins: losses [R].
 
-        q [R, 2, 2 B] and V(s') [R, 2 B], 0 after a termination, of the mixed data, then the expert's; Q of the policy's
-        actions [R, 2, B].
+        q [R, 2, 2 B] and next_value [R, 2 B], which is V(s') or 0 after a termination, have first the mixed data's
+        numbers, then the expert's; q_of_policy [R, 2, B] has the values of the policy's actions on the mixed data.
         """
         beta = self.args.beta
         residual = (self.args.discount * next_value[:, None] - q).square() / 4

@@ -1,7 +1,7 @@
 """SAC: soft actor-critic, many seeds at once.
 
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905), in the form of CleanRL's
-`sac_continuous_action.py`, which differs from the paper: critic and temperature learn at 1e-3 (paper 3e-4), actor and
+`sac_continuous_action.py`, which differs from the paper: critics and temperature learn at 1e-3 (paper 3e-4), actor and
 temperature take two steps at every second update, each with a fresh action (paper: one step at every update; that is
 `--actor-delay 1`), the log standard deviation is squashed to [-5, 2] (others clamp it to [-20, 2]), and the first 5,000
 actions are uniformly random.
@@ -54,7 +54,7 @@ class Args(RunArgs):
     temperature_lr: Tunable[Positive] = 1e-3
     """learning rate of the log temperature"""
     actor_delay: Count = 2
-    """number of updates after which actor and temperature learn, and number of steps that they make then"""
+    """actor and temperature learn once in this many updates, and then take this many steps"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 

@@ -1,19 +1,19 @@
 """Stream AC(lambda): an actor-critic that learns from each transition once and forgets it, many seeds at once.
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
-in the form of its official code, whose hyperparameters are the same for all tasks: one gradient step a transition by
+in the form of its official code, whose hyperparameters are the same for all tasks: one gradient step per transition by
 ObGD with eligibility traces, sparse initialisation, layer normalisation, and running statistics of observations and
 rewards. With continuous actions the policy is a Gaussian whose samples are clipped to the task's bounds; with discrete
-ones a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
+ones it is a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
 episode is a feature where the task has a limit and no images. As in the official scripts, CartPole, MountainCar and
-Acrobot run up to 10,000 steps: returns there do not compare with those under the usual limits. Unlike there, statistics
-are float64 on all tasks, and the time limit of an Atari game ends it like any other.
+Acrobot run up to 10,000 steps: returns there do not compare with those under the usual limits. Two things differ from
+those scripts: statistics are float64 on all tasks, and a time limit of an Atari game ends it like any other limit.
 
     python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/stream_ac/<variant>/. The score is the return of the training episodes, as in the paper: in
-eval.parquet, those that ended since the last multiple of --eval-every. With `Learner.load`, the learner.safetensors of
-a run goes on learning anywhere, without the task.
+Results lie in runs/<env>/stream_ac/<variant>/. The score is the return of the training episodes, as in the paper;
+eval.parquet has them at the next multiple of --eval-every. `Learner.load` reads the learner.safetensors of a run into a
+learner that goes on learning anywhere, without the task.
 """
 
 import math
@@ -43,13 +43,13 @@ class Args(StreamArgs):
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions"""
     total_steps: Count = 2_000_000
-    """environment steps of each run; officially 2M with continuous actions, else 500k, with images 10M"""
+    """environment steps of each run; official: 2M with continuous actions, 500k with discrete ones, 10M with images"""
     eval_every: Count = 50_000
     """environment steps over which the returns of training episodes make one score"""
     kappa_critic: Tunable[Positive] = 2.0
-    """kappa of ObGD, the bound of the critic's steps"""
+    """kappa of ObGD, which bounds the critic's steps"""
     kappa_actor: Tunable[Positive] = 3.0
-    """kappa of ObGD, the bound of the actor's steps"""
+    """kappa of ObGD, which bounds the actor's steps"""
     entropy: Tunable[Fraction] = 0.01
     """tau, the weight of the policy's entropy"""
     hidden: Hidden = ()
@@ -59,9 +59,9 @@ class Args(StreamArgs):
 
 
 class StreamAC(Agent):
-    """Actor and critic of R runs, with all that a streaming learner remembers of its stream."""
+    """Actor and critic of R runs, with all that a streaming learner remembers of the past."""
 
-    state: Tensor  # [R, features], on which the action was drawn
+    state: Tensor  # [R, features], from which the action was drawn
     action: Tensor
     output: Tensor
 
@@ -91,7 +91,7 @@ class StreamAC(Agent):
         return mean, F.softplus(raw)
 
     def log_prob_and_entropy(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the actor's outputs [R, 2A] or [R, A], summed over action dimensions: [R], [R]."""
+        """The action's log-density [R] and the policy's entropy [R], from outputs [R, 2 A], or [R, A] if discrete."""
         if self.task.discrete:
             log_p = out.log_softmax(-1)
             return log_p.gather(1, action[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
@@ -101,7 +101,7 @@ class StreamAC(Agent):
 
     @torch.no_grad()
     def act(self, noise: Tensor) -> Tensor:
-        """Draws the next action, [R, A] or [R], by noise [R, A]: normal, or uniform if actions are discrete."""
+        """Draws the next action, [R, A] or [R], from noise [R, A]: normal, or uniform if actions are discrete."""
         out = self.actor(self.state)
         if self.task.discrete:
             action = (out - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
@@ -120,7 +120,7 @@ class StreamAC(Agent):
         self.state.copy_(torch.where(per_run(where, first) > 0, first, self.state))
 
     def learn(self, reward: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
-        """One step from the state and action in hand: losses are never formed, only gradients of outputs and delta."""
+        """Learns from the outcome of the current action, by delta and the gradients of outputs, without losses."""
         reward = self.reward_scaler(reward, done)
         next_state, done = self.features(next_obs), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)
@@ -129,7 +129,7 @@ class StreamAC(Agent):
         with torch.no_grad():
             next_value = self.critic(next_state).squeeze(-1)
             delta = reward + self.args.discount * (1 - done) * next_value - value
-        # ObGD multiplies by delta: with its sign, the entropy of this step always grows
+        # ObGD multiplies by delta; with delta's sign here, every step increases the entropy
         objective = log_prob + self.args.entropy * delta.sign() * entropy
 
         actor_bound = self.actor_obgd.step(delta, self.actor_obgd.gradients(objective), done)

@@ -3,20 +3,21 @@
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
 in the form of its official code: ObGD with eligibility traces, sparse initialisation, layer normalisation, running
 statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. Q(lambda) clears its traces
-after the update by an exploratory action that is not the greedy one. A time limit ends an episode like any other end,
-without bootstrapping; in return, the time in the episode is a feature where a task has a limit and no images. As in
-the official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
+after the update by an action that was not the greedy one. A time limit ends an episode like any other end, without
+bootstrapping; in return, the time in the episode is a feature where a task has a limit and no images. As in the
+official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
 under the usual limits.
 
-What differs: the official SARSA begins an episode with the action that it drew at the last observation of the episode
-before, here that action is drawn anew; its MinAtar script ends exploration after 50,000 steps whatever is asked for;
-statistics are float64 on all tasks; the time limit of an Atari game ends it like any other.
+Four things differ from the official scripts. The official SARSA begins an episode with the action that it drew at the
+last observation of the episode before; here that action is drawn anew. The official MinAtar script ends exploration
+after 50,000 steps, whatever it is asked for. Here, statistics are float64 on all tasks, and a time limit of an Atari
+game ends it like any other limit.
 
     python single_file/stream_q.py --env-id MinAtar/Breakout-v1 --seeds 0:5 --total-steps 5000000 --exploration 0.2
     python single_file/stream_q.py --env-id CartPole-v1 --target sarsa --variant sarsa
 
-Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the training episodes, as in
-the paper: in eval.parquet, those that ended since the last multiple of --eval-every.
+Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the training episodes, as in the paper;
+eval.parquet has them at the next multiple of --eval-every.
 """
 
 from collections.abc import Sequence
@@ -49,15 +50,15 @@ class Args(StreamArgs):
     eval_every: Count = 25_000
     """environment steps over which the returns of training episodes make one score"""
     target: Literal["q", "sarsa"] = "q"
-    """the value of the next state: of its greedy action (Q), or of the action that will be taken (SARSA)"""
+    """value of the next state: that of its greedy action (q), or that of the action that will be taken (sarsa)"""
     kappa: Tunable[Positive] = 2.0
-    """kappa of ObGD, the bound of the steps"""
+    """kappa of ObGD, which bounds the steps"""
     epsilon_start: Tunable[Fraction] = 1.0
     """probability of a uniformly random action at the first step"""
     epsilon_end: Tunable[Fraction] = 0.01
-    """that probability from the end of exploration on"""
+    """the same probability from the end of exploration on"""
     exploration: Tunable[PositiveFraction] = 0.05
-    """share of all steps after which exploration has ended; the paper's for MinAtar is 0.2"""
+    """share of all steps after which exploration has ended; 0.2 in the paper's MinAtar"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
@@ -65,12 +66,12 @@ class Args(StreamArgs):
 
 
 class StreamQ(Agent):
-    """Action values of R runs, with all that a streaming learner remembers of its stream."""
+    """Action values of R runs, with all that a streaming learner remembers of the past."""
 
-    state: Tensor  # [R, features], on which the action was drawn
+    state: Tensor  # [R, features], from which the action was drawn
     output: Tensor  # [R], the action
     greedy: Tensor  # [R], whether the action is a greedy one
-    drawn: Tensor  # [R], number of actions
+    drawn: Tensor  # [R], number of actions drawn
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
@@ -93,7 +94,7 @@ class StreamQ(Agent):
 
     @torch.no_grad()
     def choose(self, state: Tensor, noise: Tensor, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-        """Epsilon-greedy actions [R] by uniform noise [R, 2], and whether they are greedy; counts those `where`."""
+        """Epsilon-greedy actions [R] from uniform noise [R, 2], and whether each is greedy; counts those `where`."""
         self.drawn.add_(where)
         best = self.critic(state).argmax(-1)
         random_action = (noise[:, 1] * self.task.act_size).long()
@@ -106,7 +107,7 @@ class StreamQ(Agent):
         self.greedy.copy_(greedy)
 
     def act(self, noise: Tensor, where: Tensor | float = 1.0) -> None:
-        """Draws the next action [R] by uniform noise [R, 2], counted where `where` is 1."""
+        """Draws the next action [R] from uniform noise [R, 2], and counts it where `where` [R] is 1."""
         self.take(*self.choose(self.state, noise, where))
 
     def start(self, obs: Tensor, where: Tensor) -> None:
@@ -117,7 +118,7 @@ class StreamQ(Agent):
     def learn(
         self, reward: Tensor, next_state: Tensor, done: Tensor, next_action: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """One step from the state and action in hand; the greedy next action, or `next_action` [R], is valued."""
+        """Learns from the outcome of the current action; the target values `next_action` [R], or the greedy one."""
         reward, done = self.reward_scaler(reward, done), done.to(next_state.dtype)
         value = self.critic(self.state).gather(1, self.output[:, None]).squeeze(1)
         with torch.no_grad():
@@ -125,7 +126,7 @@ class StreamQ(Agent):
             best = next_values.amax(-1)
             next_value = best if next_action is None else next_values.gather(1, next_action[:, None]).squeeze(1)
             delta = reward + self.args.discount * (1 - done) * next_value - value
-        # the traces of Q end with an exploratory action, after the update that it has a part in
+        # Q(lambda) clears its traces after the update by an exploratory action
         reset = torch.maximum(done, (~self.greedy).to(done.dtype)) if next_action is None else done
         bound = self.obgd.step(delta, self.obgd.gradients(value), reset)
         self.state.copy_(next_state)

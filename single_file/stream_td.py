@@ -1,25 +1,28 @@
-"""Stream TD(lambda): predicts discounted sums of a time series to come, from each row once, many seeds at once.
+"""Stream TD(lambda): predicts discounted sums of the coming values of a time series, many seeds at once.
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
 in the form of its official code on the electricity series ETTm2: observations are exponential traces of the rows
-(without the bias of their start), then normalised by running statistics; the cumulant, the series' target scaled to
-[0, 1] and one row ahead (see envs/series.py), is divided by the running standard deviation of its discounted sum; a
-sparse network with layer normalisation learns by ObGD with eligibility traces. The stream has no end and no time
-feature. All seeds see the same stream and differ by their initial weights alone.
+(without the bias of their start), then normalised by running statistics; the cumulant, which is the series' target in
+the next row, scaled to [0, 1] (see envs/series.py), is divided by the running standard deviation of its discounted sum;
+a sparse network with layer normalisation learns by ObGD with eligibility traces, from each row once. There are no
+episodes and no time feature. All seeds see the same rows and differ in their initial weights alone.
 
     python single_file/stream_td.py --seeds 0:10
     python single_file/stream_td.py --env-id ETTm2.csv --target-column OT --total-steps 68000 --seeds 0:10
 
 Results lie in runs/<series>/stream_td/<variant>/. The score, in eval.parquet's column `return`, is R squared over the
-last --eval-every steps: 1 - MSE / Var, where Var is that of the true returns within these steps, so 0 is as good as
-knowing their mean. A prediction is V(s') after the update, in units of the cumulant, V(s') sqrt(var_u + 1e-8). It is
-compared with the discounted sum of the cumulants that come *after* s'; the official plot draws it one step early, at
-the sum that still has the cumulant that came with s'. Sums go over the whole series, also beyond --total-steps; steps
-near its end, of whose sum rows after the end would be more than 5% (with a discount of 0.99 the last 299 steps), do
-not count. An interval of which less than half counts, or whose true returns are all the same, repeats the score before.
-prediction.png shows the first and the last 5,000 steps. With `Learner.load`, the learner.safetensors of a run goes on
-predicting and learning anywhere: `start` and `step` give predictions in place of actions, and rewards are cumulants,
-scaled as series.json says.
+last --eval-every steps: 1 - MSE / Var, where Var is the variance of the true returns in these steps, so that 0 is as
+good as knowing their mean. A prediction is V(s') sqrt(var_u + 1e-8) after the update, in units of the cumulant; var_u
+is the running variance of the discounted sum. It is compared with the discounted sum of the cumulants that come *after*
+s'; the official plot compares it with the sum one step earlier, which includes the cumulant that came with s'.
+
+Sums go over the whole series, also beyond --total-steps. A step near its end does not count if rows after the end would
+have more than 5% of the weight of its sum (with a discount of 0.99, this is so in the last 299 steps). An interval in
+which less than half of the steps count, or in which all true returns are the same, repeats the score before it.
+
+prediction.png shows the first and the last 5,000 steps. `Learner.load` reads the learner.safetensors of a run into a
+learner that goes on predicting and learning anywhere: its `start` and `step` give predictions in place of actions, and
+its rewards are cumulants, scaled as series.json says.
 """
 
 import json
@@ -47,7 +50,7 @@ from algos.stream import Features, Hidden, Step, StreamArgs
 from envs import Episode, Task
 from envs.series import Sample, Series, SeriesEnvs, load_series
 
-Memory = Annotated[float, Range(0, 0.99999)]  # of exponential averages and sums, below 1
+Memory = Annotated[float, Range(0, 0.99999)]  # decay of exponential averages and sums
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Args(StreamArgs):
     target_column: str = ""
     """name of the column to predict; by default the last one that has numbers"""
     total_steps: Natural = 0
-    """steps of each run; 0: as many as the series has, its rows less 2 (the official script makes 68,000)"""
+    """steps of each run; 0: all that the series has, which are its rows less 2 (the official script takes 68,000)"""
     eval_every: Count = 5_000
     """steps over which predictions make one score"""
     log_every: Count = 1_000
@@ -65,13 +68,13 @@ class Args(StreamArgs):
     checkpoint_every: Count = 20_000
     """steps between checkpoints; a kill loses no more than these"""
     discount: Memory = 0.99
-    """gamma, of the sum that is predicted"""
+    """gamma, the discount in the sum that is predicted"""
     trace: Tunable[Fraction] = 0.8
     """lambda: eligibility traces decay by discount times lambda"""
     observation_trace: Tunable[Memory] = 0.999
-    """beta of the exponential averages of rows that are the observations; 0: the rows themselves"""
+    """beta: observations are exponential averages of rows with this decay; 0: the rows themselves"""
     kappa: Tunable[Positive] = 2.0
-    """kappa of ObGD, the bound of the steps"""
+    """kappa of ObGD, which bounds the steps"""
     hidden: Hidden = (128, 128)
     """widths of hidden layers"""
 
@@ -103,9 +106,9 @@ class Trace(nn.Module):
 
 
 class StreamTD(Agent):
-    """Predictors of R runs, with all that a streaming learner remembers of its stream."""
+    """Predictors of R runs, with all that a streaming learner remembers of the past."""
 
-    state: Tensor  # [R, features], of the row in hand
+    state: Tensor  # [R, features], of the current row
     output: Tensor  # [R], the prediction
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
@@ -126,12 +129,12 @@ class StreamTD(Agent):
 
     @torch.no_grad()
     def start(self, obs: Tensor, where: Tensor) -> None:
-        """Begins a stream with obs [R, C] in the runs where `where` [R] is 1."""
+        """Begins a series with obs [R, C] in the runs where `where` [R] is 1."""
         self.trace.clear(where)
         self.state.copy_(self.features.start(self.trace(obs), where))
 
     def learn(self, cumulant: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
-        """One step from the state in hand to next_obs [R, C], with the cumulant [R] that came with it."""
+        """Learns from the step to next_obs [R, C], with the cumulant [R] that came with it."""
         reward = self.reward_scaler(cumulant, done)
         next_state, done = self.features(self.trace(next_obs)), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)
@@ -143,7 +146,7 @@ class StreamTD(Agent):
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
     def restart(self, obs: Tensor, noise: None = None) -> None:
-        """Begins a stream in all runs, with clear traces, and predicts: obs [R, C]."""
+        """Begins a series in all runs, with clear traces, and predicts: obs [R, C]."""
         self.obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
         self.predict()
@@ -160,7 +163,7 @@ class StreamTD(Agent):
 
 
 class Score(nn.Module):
-    """Squared errors of predictions [R] since the last score; predictions of the first and last steps, NaN before."""
+    """Squared errors [R] since the last score; predictions of the first and last steps, NaN until they are made."""
 
     WINDOW = 5_000  # steps at either end that are kept for the figure
     squares: Tensor
@@ -188,9 +191,9 @@ class Score(nn.Module):
             self.last[:, step - 1 - self.total_steps].copy_(prediction)
 
     def take(self, returns: np.ndarray, least: int) -> list[Episode]:
-        """R squared of each run over the steps since the last score, whose true returns [n] are those that count.
+        """R squared of each run over the steps since the last score that count; `returns` [n] are their true returns.
 
-        None if there are fewer than `least` or if they are all the same.
+        The list is empty if fewer than `least` steps count or if their returns are all the same.
         """
         squares = self.squares.tolist()
         self.squares.zero_()
@@ -200,7 +203,7 @@ class Score(nn.Module):
 
 
 def read(args: Args) -> Series:
-    """The series; raises UserError for what does not fit."""
+    """The series that the arguments name; raises UserError if there is none, or if it has too few steps."""
     try:
         series = load_series(args.env_id, args.target_column)
     except ValueError as error:
@@ -218,8 +221,8 @@ def main(args: Args) -> None:
     if series.left_out and not args.quiet:
         print(f"{series.name}: left out for want of numbers or a name: {', '.join(series.left_out)}")
     args = replace(args, total_steps=args.total_steps or series.steps)
-    facts = {"series_digest": series.digest(), "target_column": series.target}
-    run = Run(args, "stream_td", score="R²", facts=facts)
+    identity = {"series_digest": series.digest(), "target_column": series.target}
+    run = Run(args, "stream_td", score="R²", facts=identity)
     try:
         envs = SeriesEnvs(series, run.seeds, run.device, args.discount)
     except ValueError as error:
@@ -256,8 +259,8 @@ def main(args: Args) -> None:
         score.keep(step, agent.output)
         run.log({n: m for n, m in metrics.items() if n != "absolute_error" or step < envs.known})
         if step % args.eval_every == 0 or step == args.total_steps:
-            begin = (step - 1) // args.eval_every * args.eval_every + 1
-            truth = envs.returns[begin : min(step + 1, envs.known)]
+            first = (step - 1) // args.eval_every * args.eval_every + 1
+            truth = envs.returns[first : min(step + 1, envs.known)]
             envs.add_ended(score.take(truth, min(args.eval_every, args.total_steps, envs.known) // 2))
 
 

@@ -1,10 +1,10 @@
 """TD3+BC: TD3 with a behaviour cloning term, many seeds at once.
 
 Fujimoto and Gu, "A Minimalist Approach to Offline Reinforcement Learning" (arXiv 2106.06860), as its official code
-computes it: twin critics follow the smaller target value of the target actor's action with clipped noise; at every
-second update the actor maximises lambda Q1(s, pi(s)) - (pi(s) - a)^2, lambda = alpha / mean |Q1|, and all targets move.
-Observations are standardised with the dataset's statistics; rewards are as they are, but less 1 on antmaze (CORL's
-setting there).
+computes it: twin critics follow the smaller value that the target critics give to the target actor's action plus
+clipped noise; at every second update the actor maximises lambda Q1(s, pi(s)) - (pi(s) - a)^2, lambda = alpha / mean
+|Q1|, and all targets move. Observations are standardised with the dataset's statistics. Rewards are as they are, except
+that CORL subtracts 1 from those of antmaze, and so does this script.
 
     python single_file/td3_bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
@@ -31,9 +31,9 @@ from envs import Task
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", antmaze="minus_one")
-    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
+    """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
     standardise: bool = True
-    """observations less their mean, divided by their standard deviation"""
+    """subtract the mean from observations and divide them by their standard deviation"""
     batch_size: Count = 256
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
@@ -49,7 +49,7 @@ class Args(OfflineArgs):
     noise_clip: Tunable[Fraction] = 0.5
     """greatest magnitude of this noise"""
     actor_delay: Count = 2
-    """number of updates after which the actor learns once and the targets move"""
+    """the actor learns and the targets move once in this many updates"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 
@@ -107,10 +107,10 @@ class TD3BC(Agent):
 
     def actor_loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """-lambda mean Q1(s, pi(s)) + mean squared difference of pi(s) and a: losses [R]."""
-        own = self.actor(obs)
-        value = self.critic(obs, own)[:, 0]
+        policy_action = self.actor(obs)
+        value = self.critic(obs, policy_action)[:, 0]
         weight = self.args.alpha / value.detach().abs().mean(-1)
-        return -weight * value.mean(-1) + (own - action).square().mean((1, 2))
+        return -weight * value.mean(-1) + (policy_action - action).square().mean((1, 2))
 
     def draws(self, random: Random) -> RandomSequence:
         """The noise of updates, standard normal [R, B, A]."""

@@ -2,13 +2,15 @@
 
 Garg, Hejna, Geist and Ermon, "Extreme Q-Learning: MaxEnt RL without Entropy" (arXiv 2301.02328), as its official code
 computes it: implicit Q-learning (iql.py) whose value loss is a Gumbel regression, so that V becomes beta log E exp(Q /
-beta) under the data's actions. (Q - V) / beta is clipped from above, where it then has no gradient; the snippet in the
-paper clips both sides. The loss is divided by exp of the greatest of these numbers in the batch, at least exp(-1).
+beta) under the data's actions. (Q - V) / beta is clipped from above, and has no gradient where it is clipped; the
+snippet in the paper clips both sides. The loss is divided by exp(M), where M is the greatest of these numbers in the
+batch, at least -1.
 
 It differs from IQL in two more things: V has layer normalisation, and critics learn by a Huber loss (delta 20; its half
-replaces IQL's 1). Beta, clip, batch size and more are by default those of the official scripts for each D4RL dataset,
-else those of its domain; `--consistent` takes the latter always. The paper's scores are of the best evaluation, here it
-is the last. The official gradient penalty, which is off there and penalises one critic twice, is left out.
+replaces IQL's 1). By default, beta, clip, batch size and some others are those of the official scripts for each D4RL
+dataset, and those of its domain for other datasets; `--consistent` always takes those of the domain. The paper's scores
+are those of the best evaluation; here they are those of the last. The official gradient penalty, which is off there and
+penalises one critic twice, is left out.
 
     python single_file/xql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
@@ -44,7 +46,7 @@ from algos.random import Random
 from algos.replay import Batch
 from envs import Task
 
-# The official settings for each dataset, where they are not those of its domain.
+# The official hyperparameters of each dataset, where they are not those of its domain.
 DATASETS: dict[str, dict[str, Any]] = {
     "halfcheetah-medium-v2": {"beta": 1.0, "batch_size": 1024, "noise": 0.1},
     "hopper-medium-v2": {"beta": 5.0, "batch_size": 1024},
@@ -67,16 +69,16 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 
 
-def column(name: str) -> dict[str, Any]:
-    """The values of one argument for the datasets that have their own."""
+def by_dataset(name: str) -> dict[str, Any]:
+    """The values of one argument in `DATASETS`, by dataset."""
     return {dataset: row[name] for dataset, row in DATASETS.items() if name in row}
 
 
 @dataclass
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
-    """how rewards are changed: times 1,000 / range of returns, less 1, or not at all"""
-    batch_size: Count = by_domain(256, **column("batch_size"))
+    """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
+    batch_size: Count = by_domain(256, **by_dataset("batch_size"))
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
@@ -84,17 +86,17 @@ class Args(OfflineArgs):
     """step size of the target critics"""
     lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
-    beta: Tunable[Positive] = by_domain(2.0, antmaze=0.6, kitchen=5.0, **column("beta"))
-    """scale of the Gumbel distribution: the higher, the closer V is to the mean of Q"""
-    clip: Tunable[Positive] = by_domain(7.0, **column("clip"))
+    beta: Tunable[Positive] = by_domain(2.0, antmaze=0.6, kitchen=5.0, **by_dataset("beta"))
+    """scale of the Gumbel distribution: the higher it is, the closer V is to the mean of Q"""
+    clip: Tunable[Positive] = by_domain(7.0, **by_dataset("clip"))
     """greatest (Q - V) / beta that V learns from"""
     consistent: bool = False
-    """settings by the domain, not by the dataset"""
-    random_actions: Natural = by_domain(0, **column("random_actions"))
-    """number of uniformly random actions from which V learns besides each of the data's"""
-    noise: Fraction = by_domain(0.0, **column("noise"))
+    """take the hyperparameters of the domain, not those of the dataset"""
+    random_actions: Natural = by_domain(0, **by_dataset("random_actions"))
+    """number of uniformly random actions that V learns from, beside each action of the data"""
+    noise: Fraction = by_domain(0.0, **by_dataset("noise"))
     """standard deviation of noise, clipped at 0.5, on the actions that V learns from"""
-    value_updates: Count = by_domain(1, **column("value_updates"))
+    value_updates: Count = by_domain(1, **by_dataset("value_updates"))
     """steps of V per update, all on the same minibatch"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
     """inverse temperature of the actor's weights"""
@@ -103,7 +105,7 @@ class Args(OfflineArgs):
     hidden: Widths = (256, 256)
     """widths of the hidden layers of all networks"""
     decay: Decay = by_domain("cosine", antmaze="none")
-    """whether the actor's learning rate falls to 0 along a cosine over all updates, or does not fall"""
+    """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
     @property
     def keys(self) -> list[str]:
@@ -179,13 +181,13 @@ class XQL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """exp(z - M) - z exp(-M) - exp(-M) of z = (Q - V) / beta, at most `clip`; M = max z, at least -1: [R, n]."""
+        """exp(z - M) - z exp(-M) - exp(-M) with z = (Q - V) / beta, at most `clip`; M = max z, at least -1: [R, n]."""
         z = (advantage / self.args.beta).clamp(max=self.args.clip)
         highest = z.detach().amax(-1, keepdim=True).clamp(min=-1)
         return (z - highest).exp() - (z + 1) * (-highest).exp()
 
     def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
-        """-exp(temperature (Q - V)) log pi(a|s), the weight at most 100: losses [R]."""
+        """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
         return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
 
@@ -197,7 +199,7 @@ class XQL(Agent):
     def augmented(self, batch: Batch, q: Tensor, draws: Draws) -> Tensor:
         """The target values that V learns from: q [R, B] of the data's actions -> [R, 1 + random_actions, B].
 
-        The data's actions may have noise, and random actions may follow them.
+        Noise may be added to the data's actions, and the values of random actions may follow.
         """
         if draws.noise is not None:
             action = (batch.action + (self.args.noise * draws.noise).clamp(-0.5, 0.5)).clamp(-1, 1)

@@ -54,8 +54,8 @@ def train_short(train, tmp_path, monkeypatch):
     waves = {name: np.sin(np.arange(600) / period) for name, period in (("a", 9), ("b", 17), ("c", 50))}
     pd.DataFrame(waves).to_csv(tmp_path / "series.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("algos.run.versions", dict)  # these take longer than the updates
-    monkeypatch.setattr("algos.run.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run_folder.versions", dict)  # these take longer than the updates
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
     monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
     monkeypatch.setattr("stream_td.predictions", lambda *_: b"")
 

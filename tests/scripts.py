@@ -33,6 +33,7 @@ IMITATION = {"expert_dataset": "data.hdf5", "expert_trajectories": 2, "expert_tr
 # script -> arguments that make some 20 updates in which all of its parts work
 SCRIPTS: dict[str, dict[str, Any]] = {
     "sac": ONLINE,
+    "td3": ONLINE,
     "dsac_t": ONLINE,
     "dsac_t huber": ONLINE | {"loss": "huber"},
     "stream_ac": STREAM | {"env_id": "InvertedPendulum-v5"},

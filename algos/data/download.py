@@ -38,7 +38,7 @@ def download(url: str, path: Path, name: str) -> None:
 
 
 def _fetch(url: str, part: Path, name: str) -> None:
-    """Appends to a file what it lacks of a URL; raises OSError if not all of it arrives."""
+    """Appends to a file the bytes that it lacks of a URL; raises OSError if not all of them arrive."""
     from tqdm import tqdm
 
     have = part.stat().st_size if part.exists() else 0

@@ -136,7 +136,7 @@ def _add_true_successors(
     obs_size, act_size = builder.obs_size, builder.act_size
     ended = terminals if timeouts is None else terminals | timeouts
     following = arrays["next_observations"].pieces()
-    last, cut, breaks = np.empty((0, obs_size)), False, 0  # what the piece before ended with
+    last, cut, breaks = np.empty((0, obs_size)), False, 0  # `last` and `cut` come from the piece before
     for part, obs, action, reward in _pieces(arrays):
         after = next(following)
         before = np.concatenate([last if len(last) else obs[:1], after[:-1]])  # row i should follow before[i]
@@ -145,13 +145,13 @@ def _add_true_successors(
         if timeouts is not None:
             apart |= np.append(cut, timeouts[part])[:-1]
             cut = timeouts[part.stop - 1]
-        own = np.arange(len(obs)) + np.cumsum(apart)
+        places = np.arange(len(obs)) + np.cumsum(apart)
         rows = np.zeros((len(obs) + int(apart.sum()), obs_size + act_size + 2), np.float32)
         with np.errstate(over="ignore"):  # see `Builder.add`
-            rows[own, :obs_size], rows[own[apart] - 1, :obs_size] = obs, before[apart]
-            rows[own, obs_size:-2], rows[own, -2], rows[own, -1] = action, reward, terminals[part]
+            rows[places, :obs_size], rows[places[apart] - 1, :obs_size] = obs, before[apart]
+            rows[places, obs_size:-2], rows[places, -2], rows[places, -1] = action, reward, terminals[part]
         begins = np.zeros(len(rows), bool)
-        begins[own] = True
+        begins[places] = True
         builder.add(rows[:, :obs_size], rows[:, obs_size:-2], rows[:, -2], rows[:, -1], begins)
         last = after[-1:]
     builder.add(last, np.empty((0, act_size)), 0, 0)  # the next observation of the last row

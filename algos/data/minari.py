@@ -65,7 +65,7 @@ def load_minari(name: str) -> Dataset:
 
 
 def recipe_of(description: Any) -> dict[str, Any]:
-    """What a recipe wrote into a dataset's description; an empty dict if another program wrote it."""
+    """The values that a recipe wrote into a dataset's description; an empty dict if another program wrote it."""
     with contextlib.suppress(TypeError, ValueError):
         if isinstance(recipe := json.loads(description), dict):
             return recipe

@@ -47,7 +47,7 @@ class Dataset:
     obs_size: int
     act_size: int
     env_id: str | None = None  # the environment to evaluate in; None if there is none
-    env_options: dict[str, Any] = field(default_factory=dict)  # the arguments with which it is made
+    env_options: dict[str, Any] = field(default_factory=dict)  # the arguments that make it
     note: str = ""  # how that environment differs from the one in which the data was collected
     low: float | None = None  # the return that scores 0
     high: float | None = None  # the return that scores 100
@@ -55,11 +55,11 @@ class Dataset:
     bounds: tuple[NDArray, NDArray] | None = None  # the least and the greatest action [A], if the format has them
     rewarded: bool = True  # whether there are rewards
     breaks: int = 0  # transitions that the following one does not continue, though no end is marked
-    fault: str = ""  # what is known to be wrong with the file
-    recipe: dict[str, Any] = field(default_factory=dict)  # what a recipe stored with the data that it made
+    fault: str = ""  # a known fault of the file
+    recipe: dict[str, Any] = field(default_factory=dict)  # the values that a recipe stored with its data
     source: str = ""  # where the data comes from: a URL, a file or a command
     digest: str = ""  # SHA-256 of rows and index
-    # what observations [O] and actions [A] were reduced by, and what they were divided by then; None if unchanged
+    # the numbers subtracted from observations [O] and actions [A], and those they were then divided by; None: unchanged
     obs_scaling: tuple[Tensor, Tensor] | None = None
     action_scaling: tuple[Tensor, Tensor] | None = None
 
@@ -191,7 +191,7 @@ class Dataset:
         return replace(part, rows=self.rows[: int(part.index[-1]) + 2 if transitions else 0])
 
     def best(self, fraction: float) -> "Dataset":
-        """The trajectories with the highest returns, whole: as few as have this fraction of all transitions."""
+        """The fewest whole trajectories with the highest returns that have this fraction of all transitions."""
         bounds = self.trajectories()
         order = np.argsort(-self.returns(), kind="stable")
         covered = np.cumsum((bounds[:, 1] - bounds[:, 0])[order])

@@ -14,7 +14,7 @@ def kept_rows(
     """The rows that D4RL's `qlearning_dataset` keeps as transitions.
 
     It leaves out the last row and, unless `terminate_on_end`, the rows of timeouts. If timeouts were not recorded, it
-    counts steps up to `limit` instead; its count is one too high after a terminal, which only `exact` repeats here.
+    counts steps up to `limit` instead; its count is one too high after a terminal, a fault that only `exact` repeats.
     """
     count = len(terminals) - 1
     if timeouts is not None:

@@ -37,12 +37,13 @@ class MujocoVectorEnv(VectorEnv):
     """A `gymnasium.vector.VectorEnv` of one of `TASKS`.
 
     It takes the options of the task's class in Gymnasium (`ctrl_cost_weight`, `reset_noise_scale`, `xml_file`, …) and
-    `max_episode_steps` (-1: no limit). It refuses to render, which Gymnasium's own environments do well.
+    `max_episode_steps` (-1: no limit). It refuses to render; Gymnasium's own environments do that well.
 
     All three autoreset modes behave as in `gymnasium.vector.SyncVectorEnv`, with one exception: with DISABLED, a
     finished environment may be stepped with the others; it then stays as it is, with reward 0, until it is reset.
 
-    `threads` is the number of threads at physics, the machine's cores by default, and at most one for two environments.
+    `threads` is the number of threads that step the physics: by default one for each core, at most one for every two
+    environments.
     Raises ValueError for a task that is not in `TASKS`, for fewer than one environment, and for an option that the task
     does not have.
     """

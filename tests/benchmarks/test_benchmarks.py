@@ -52,7 +52,7 @@ def test_sampling_is_measured():
     assert throughput.sampling_rate(args, count=1_000) > 100
 
 
-@pytest.mark.parametrize("module", ["pendulum_check", "throughput", "peer_speed", "sb3_sac"])
+@pytest.mark.parametrize("module", ["pendulum_check", "throughput", "peer_speed", "sb3"])
 def test_every_command_explains_itself(module):
     done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", "--help"], capture_output=True, text=True)
     assert done.returncode == 0 and "usage" in done.stdout

@@ -1,17 +1,30 @@
-r"""Stable-Baselines3's SAC as a peer: trained and evaluated under this project's protocol, stored in its tables.
+r"""Stable-Baselines3's SAC and TD3 as peers: trained and evaluated under this project's protocol, stored in its tables.
 
     for task in HalfCheetah-v5 Hopper-v5; do
-      python -m benchmarks.sb3_sac --env-id $task
+      python -m benchmarks.sb3 sac --env-id $task
       python single_file/sac.py --env-id $task --seeds 0:3 --total-steps 50000 --critic-lr 3e-4 --temperature-lr 3e-4 \
         --actor-delay 1 --eval-every 5000 --threads 1 --variant sb3_settings --out runs/proof
     done
     python -m benchmarks.report runs/peers runs/proof --references d4rl --out results/sac_vs_sb3
 
-One process trains the seeds one after the other, as the library does. Hyperparameters are the library's defaults
-(networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all three parts, one update per step) but for the
-random start, 5,000 steps as in `single_file/sac.py`. The runs of `single_file/sac.py` take the same; what is left is
-the form: CleanRL's squashed log standard deviation and the temperature's own draw there, a clamp and the actor's draw
-here.
+    for task in HalfCheetah-v5 Hopper-v5; do
+      python -m benchmarks.sb3 td3 --env-id $task --learning-starts 5000 --out runs/td3_vs_sb3
+      python single_file/td3.py --env-id $task --seeds 0:3 --total-steps 50000 --learning-starts 5000 \
+        --eval-every 5000 --threads 1 --out runs/td3_vs_sb3
+    done
+    python -m benchmarks.report runs/td3_vs_sb3 --references d4rl --out results/td3_vs_sb3
+
+One process trains the seeds one after the other, as the library does.
+
+Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
+three parts, one update per step) except for the random start, which is that of `single_file/sac.py`. The runs of
+`single_file/sac.py` take the same values, and two differences remain: sac.py squashes the log standard deviation, as
+CleanRL does, and draws an action for the temperature; Stable-Baselines3 clamps it and uses the action that was drawn for
+the actor.
+
+Those of TD3 are the defaults of `single_file/td3.py`. Of the library's own, these are not used: learning rate 1e-3,
+networks 400 and 300, no exploration noise. Two differences remain: the library also adds the exploration noise to the
+actions of the random start, and its critics see actions scaled to [-1, 1].
 """
 
 import json
@@ -20,6 +33,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -27,25 +41,29 @@ import pandas as pd
 import torch
 import tyro
 
+RANDOM_START = {"sac": 5_000, "td3": 25_000}  # of the scripts in single_file/
+
 
 @dataclass
 class Args:
+    algorithm: Annotated[Literal["sac", "td3"], tyro.conf.Positional]
+    """which of the library's"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """one training run each"""
+    """seeds, each of which is a training run"""
     total_steps: int = 50_000
     """environment steps of each seed"""
     eval_every: int = 5_000
     """environment steps between evaluations"""
     eval_episodes: int = 10
     """deterministic episodes per evaluation"""
-    learning_starts: int = 5_000
-    """uniformly random steps before learning"""
+    learning_starts: int | None = None
+    """uniformly random steps before learning; as in this project's script if not given: 5000 for sac, 25000 for td3"""
     threads: int = 1
     """threads for torch"""
     out: Path = Path("runs/peers")
-    """results go to OUT/<env>/sb3_sac/default/"""
+    """results go to OUT/<env>/sb3_<algorithm>/default/"""
 
 
 def evaluate(model, env_id: str, seed: int, episodes: int) -> list[tuple[float, int]]:
@@ -64,19 +82,36 @@ def evaluate(model, env_id: str, seed: int, episodes: int) -> list[tuple[float, 
     return rows
 
 
-def main(args: Args) -> None:
+def make_model(args: Args, seed: int) -> Any:
+    """The library's agent, which has not learned yet."""
     try:
-        from stable_baselines3 import SAC
+        from stable_baselines3 import SAC, TD3
+        from stable_baselines3.common.noise import NormalActionNoise
     except ImportError:
         raise SystemExit("stable_baselines3 is missing: pip install -e '.[peers]'") from None
 
+    env = gym.make(args.env_id)
+    if args.algorithm == "sac":
+        return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
+    size = env.action_space.shape[0]
+    return TD3(
+        "MlpPolicy", env, learning_rate=3e-4, batch_size=256, train_freq=1, gradient_steps=1, seed=seed,
+        learning_starts=args.learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
+        policy_kwargs={"net_arch": [256, 256]},
+    )  # fmt: skip
+
+
+def main(args: Args) -> None:
+    if args.learning_starts is None:
+        args.learning_starts = RANDOM_START[args.algorithm]
     torch.set_num_threads(args.threads)
-    folder = args.out / args.env_id / "sb3_sac" / "default"
+    algorithm = f"sb3_{args.algorithm}"
+    folder = args.out / args.env_id / algorithm / "default"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed in args.seeds:
         started, evaluating = time.perf_counter(), 0.0
-        model = SAC("MlpPolicy", gym.make(args.env_id), learning_starts=args.learning_starts, seed=seed)
+        model = make_model(args, seed)
         for step in range(0, args.total_steps + 1, args.eval_every):
             if step:
                 model.learn(args.eval_every, reset_num_timesteps=False)
@@ -90,7 +125,7 @@ def main(args: Args) -> None:
         table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length", "seconds"])
         table.to_parquet(folder / "eval.parquet", index=False)
         config = {
-            "algorithm": "sb3_sac",
+            "algorithm": algorithm,
             "env_id": args.env_id,
             "variant": "default",
             "status": "finished",

@@ -1,0 +1,22 @@
+"""A clean end on SIGINT and SIGTERM."""
+
+import signal
+from types import FrameType
+
+
+class Signals:
+    """In its context, the first SIGINT or SIGTERM is only noted, in `came`; a second SIGINT ends the process."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> None:
+        self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)

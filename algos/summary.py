@@ -1,0 +1,61 @@
+"""The end of a run: a curve, and one line for each run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from algos.tables import setting_name
+
+DIGITS = {"R²": 3}  # after the decimal point, by the name of the score; 1 for others
+Key = dict[str, Any]  # seed and varied hyperparameters of a run
+
+
+@dataclass
+class Summary:
+    """Shows the table of evaluation episodes to a person.
+
+    `score` is the name of the score, and `show` computes it from returns; `steps` are the units of steps.
+    """
+
+    algorithm: str
+    task: str
+    steps: str
+    score: str
+    show: Callable[[Any], Any]
+
+    def draw(self, frame: pd.DataFrame, keys: list[Key], diverged: dict[int, int], label: str, path: Path) -> None:
+        """Draws the learning curve of each setting, in which a diverged run keeps its last score."""
+        from algos.plot import carry_forward, curves  # they take a second to import
+
+        labels = {"return": label, "score": "normalised score"}
+        curve = {}
+        for name in dict.fromkeys(setting_name(key) for key in keys):
+            runs = [run for run, key in enumerate(keys) if setting_name(key) == name]
+            rows = pd.concat([rows_of(frame, keys[run]) for run in runs])
+            if len(rows):
+                rows = rows.assign(**{"return": self.show(rows["return"])})
+                lost = [keys[run]["seed"] for run in runs if run in diverged]
+                curve[name or self.algorithm] = carry_forward(rows, lost)
+        curves(curve, path, self.task, labels.get(self.score, self.score), self.steps)
+
+    def lines(self, frame: pd.DataFrame, keys: list[Key], diverged: dict[int, int]) -> Iterator[str]:
+        """The final score of each run in words."""
+        digits = DIGITS.get(self.score, 1)
+        yield f"\n{self.algorithm}\n{'seed':>6}  {f'final {self.score}':>12}  {'std':>8}  {'steps':>10}"
+        for run, key in enumerate(keys):
+            rows = rows_of(frame, key)
+            if rows.empty:
+                continue
+            rows = rows[rows["step"] == rows["step"].max()]
+            scores, steps = self.show(rows["return"]), rows["step"].iloc[0]
+            line = f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  {steps:>10,}"
+            line += f"  {setting_name(key)}" if len(key) > 1 else ""
+            yield line + (f"  diverged before step {diverged[run]:,}" if run in diverged else "")
+
+
+def rows_of(frame: pd.DataFrame, key: Key) -> pd.DataFrame:
+    """The rows of one run."""
+    return frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
