@@ -93,7 +93,7 @@ def make_model(args: Args, seed: int) -> Any:
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
         return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
-    size = env.action_space.shape[0]
+    (size,) = env.action_space.shape or (1,)
     return TD3(
         "MlpPolicy", env, learning_rate=3e-4, batch_size=256, train_freq=1, gradient_steps=1, seed=seed,
         learning_starts=args.learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
