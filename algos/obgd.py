@@ -5,6 +5,7 @@ the official code of 2024 computes it. Each run has its own traces, step sizes a
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ class ObGD(nn.Module):
     ):
         super().__init__()
         self.weights = tuple(network.parameters())  # in a tuple: they are the network's, not this module's
-        self.kappa, self.decay, self.lr, self.adaptive, self.beta = kappa, trace_decay, lr, adaptive, beta
+        self.decay: Any = trace_decay
+        self.kappa, self.lr, self.adaptive, self.beta = kappa, lr, adaptive, beta
         runs = len(self.weights[0])
         for i, weight in enumerate(self.weights):
             self.register_buffer(f"trace{i}", torch.zeros_like(weight, requires_grad=False))

@@ -48,7 +48,7 @@ class PerRun:
         return torch.add(self, other)  # type: ignore[arg-type]
 
     def __sub__(self, other: Any) -> Any:
-        return torch.sub(self, other)  # type: ignore[arg-type]
+        return torch.sub(self, other)  # type: ignore[call-overload]
 
     def __rsub__(self, other: Any) -> Any:
         return torch.add(torch.neg(self), other)  # type: ignore[arg-type]

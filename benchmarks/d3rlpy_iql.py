@@ -36,7 +36,7 @@ from algos.arguments import Count, check
 from algos.cli import parse_seeds, report_errors
 from algos.data import Dataset, load
 from algos.errors import UserError
-from algos.evaluate import Evaluator
+from algos.evaluate import Evaluator, maker
 from algos.run_folder import folder_name
 
 
@@ -90,7 +90,7 @@ def main(args: Args) -> None:
     rows = []
     for seed in seeds:
         learner, buffer = learner_and_buffer(data, seed)
-        evaluator = Evaluator(data.env_id, [seed], args.eval_episodes, torch.device("cpu"), **data.env_options)
+        evaluator = Evaluator(maker(data.env_id, **data.env_options), [seed], args.eval_episodes)
 
         def policy(obs: Tensor, learner: Any = learner) -> Tensor:
             return torch.from_numpy(learner.predict(obs[0].numpy())).clamp(-1, 1)[None]
@@ -102,11 +102,10 @@ def main(args: Args) -> None:
                 learner.update(buffer.sample_transition_batch(256))
                 seconds += time.perf_counter() - started
             if step % args.eval_every == 0 or step == args.total_steps:
-                returns, lengths = (part[0] for part in evaluator(policy, step))
-                rows += [(seed, step, i, r, n) for i, (r, n) in enumerate(zip(returns, lengths, strict=True))]
-                print(
-                    f"{args.dataset} seed {seed} update {step} return {returns.mean():.1f} {seconds:.0f} s", flush=True
-                )
+                (scores,) = evaluator(policy, step)
+                rows += [(seed, step, i, score.total, score.length) for i, score in enumerate(scores)]
+                mean = np.mean([score.total for score in scores])
+                print(f"{args.dataset} seed {seed} update {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         evaluator.close()
         table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length"])
         table.to_parquet(folder / "eval.parquet", index=False)

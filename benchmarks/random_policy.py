@@ -19,7 +19,7 @@ from torch import Tensor
 
 from algos.cli import report_errors
 from algos.errors import UserError
-from algos.evaluate import Evaluator
+from algos.evaluate import Evaluator, maker
 from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
 from benchmarks.suite import HERE, read_published
 from envs.seeding import sub_seed
@@ -39,16 +39,16 @@ class Args:
 
 def random_return(env_id: str, episodes: int) -> float:
     """Mean return of the uniformly random policy."""
-    evaluator = Evaluator(env_id, [0], episodes, torch.device("cpu"))
-    space = evaluator.venv.single_action_space
+    evaluator = Evaluator(maker(env_id), [0], episodes)
+    space = evaluator.venvs[""].single_action_space
     rng = np.random.default_rng(sub_seed(0, "random policy"))
 
     def policy(obs: Tensor) -> Tensor:
         return torch.as_tensor(rng.uniform(space.low, space.high, (1, episodes, *space.shape)))  # type: ignore[attr-defined,misc]
 
-    returns, _ = evaluator(policy, 0)
+    (scores,) = evaluator(policy, 0)
     evaluator.close()
-    return float(returns.mean())
+    return float(np.mean([score.total for score in scores]))
 
 
 def published(path: Path) -> Iterator[tuple[str, float, str]]:

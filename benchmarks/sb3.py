@@ -19,8 +19,8 @@ One process trains the seeds one after the other, as the library does.
 Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
 three parts, one update per step) except for the random start, which is that of `single_file/sac.py`. The runs of
 `single_file/sac.py` take the same values, and two differences remain: sac.py squashes the log standard deviation, as
-CleanRL does, and draws an action for the temperature; Stable-Baselines3 clamps it and uses the action that was drawn for
-the actor.
+CleanRL does, and draws an action for the temperature; Stable-Baselines3 clamps it and uses the action that was drawn
+for the actor.
 
 Those of TD3 are the defaults of `single_file/td3.py`. Of the library's own, these are not used: learning rate 1e-3,
 networks 400 and 300, no exploration noise. Two differences remain: the library also adds the exploration noise to the
@@ -93,7 +93,7 @@ def make_model(args: Args, seed: int) -> Any:
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
         return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
-    size = env.action_space.shape[0]
+    (size,) = env.action_space.shape or (1,)
     return TD3(
         "MlpPolicy", env, learning_rate=3e-4, batch_size=256, train_freq=1, gradient_steps=1, seed=seed,
         learning_starts=args.learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),

@@ -234,9 +234,14 @@ class DSACT(Agent):
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
         batch_size = self.args.batch_size
-        normal = random.normal("update", 2, batch_size, self.task.act_size)
+        actions = random.normal("update", 2, batch_size, self.task.act_size)
         returns = random.normal("return", 2, batch_size)
-        return lambda: Draws(*normal().unbind(1), returns=returns())
+
+        def draw() -> Draws:
+            next_action, action = actions().unbind(1)
+            return Draws(next_action, action, returns())
+
+        return draw
 
     def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
         """One update, whose gradients are all taken with the parameters from before it; gives metrics [R].

@@ -28,7 +28,7 @@ its rewards are cumulants, scaled as series.json says.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ class Trace(nn.Module):
 
     def __init__(self, runs: int, size: int, beta: float | PerRun):
         super().__init__()
-        self.beta = beta
+        self.beta: Any = beta
         self.register_buffer("average", torch.zeros(runs, size, dtype=torch.float64))
         self.register_buffer("weight", torch.zeros(runs, 1, dtype=torch.float64))  # 1 - beta^k after k observations
 
