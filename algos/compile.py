@@ -109,8 +109,8 @@ def without_threads(guards: Sequence[Any]) -> list[bool]:
     return [guard.guard_type != "GLOBAL_STATE" for guard in guards]
 
 
-# Two threads share a loop of 16,384 elements or more. Below that, a barrier costs more than it gains, and a short sum is
-# the same with any number of threads, which `algos.threads` changes while a run goes on.
+# Two threads share a loop of 16,384 elements or more: below that, a barrier costs more than it gains, and a short sum
+# is the same with any number of threads, which `algos.threads` changes while a run goes on.
 CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192, "guard_filter_fn": without_threads}
 
 
