@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Natural, Positive, Range, Tunable
+from algos.arguments import Count, Fraction, Natural, Positive, Range, Tunable, check
 from algos.cli import cli
 from algos.errors import UserError
 from algos.learner import learner_file
@@ -204,8 +204,10 @@ class Score(nn.Module):
 
 def read(args: Args) -> Series:
     """The series that the arguments name; raises UserError if there is none, or if it has too few steps."""
+    check(args)
     try:
         series = load_series(args.env_id, args.target_column)
+        SeriesEnvs(series, [0], "cpu", args.discount)  # which refuses a series that is too short
     except ValueError as error:
         raise UserError(f"--env-id: {error}") from None
     if args.total_steps > series.steps:
@@ -223,10 +225,7 @@ def main(args: Args) -> None:
     args = replace(args, total_steps=args.total_steps or series.steps)
     identity = {"series_digest": series.digest(), "target_column": series.target}
     run = Run(args, "stream_td", score="R²", facts=identity)
-    try:
-        envs = SeriesEnvs(series, run.seeds, run.device, args.discount)
-    except ValueError as error:
-        raise UserError(f"--env-id: {error}") from None
+    envs = SeriesEnvs(series, run.seeds, run.device, args.discount)
     run.learn_from(envs)
     agent = StreamTD(run.args, envs.task, run.seeds, run.device)
     score = Score(run.runs, args.total_steps).to(run.device)

@@ -101,8 +101,8 @@ def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkey
 
 
 def snapshot(agent):
-    modules = {n: m for n, m in vars(agent).items() if isinstance(m, torch.nn.Module)}
-    state = {n: torch.cat([p.detach().flatten().clone() for p in m.parameters()]) for n, m in modules.items()}
+    modules = {name: list(module.parameters()) for name, module in agent.named_children()}
+    state = {name: torch.cat([p.detach().flatten().clone() for p in ps]) for name, ps in modules.items() if ps}
     return state | {"log_alpha": agent.log_alpha.detach().clone()}
 
 
@@ -261,5 +261,5 @@ def test_parameter_counts_are_the_published_ones():
     ]:
         task = task_of(1.0, obs, act)
         hidden = dsac_t.Args().hidden
-        assert sum(p[0].numel() for p in dsac_t.Critic(1, task, hidden).parameters()) == critic
+        assert sum(p[0, 0].numel() for p in dsac_t.Critic(1, task, hidden).parameters()) == critic
         assert sum(p[0].numel() for p in dsac_t.Actor(1, task, hidden).parameters()) == policy
