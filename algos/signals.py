@@ -5,7 +5,7 @@ from types import FrameType
 
 
 class Signals:
-    """In its context, the first SIGINT or SIGTERM is only noted, in `came`; a second SIGINT ends the process."""
+    """While it is entered, the first SIGINT or SIGTERM only sets `came`; a second SIGINT ends the process."""
 
     def __init__(self) -> None:
         self.came = False
