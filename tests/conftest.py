@@ -45,7 +45,15 @@ def train(tmp_path):
 
 
 @pytest.fixture
-def train_short(train, tmp_path, monkeypatch):
+def bare_runs(monkeypatch):
+    """Runs without versions, commit and curve, which take longer than a few updates."""
+    monkeypatch.setattr("algos.run_folder.versions", dict)
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
+    monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
+
+
+@pytest.fixture
+def train_short(train, bare_runs, tmp_path, monkeypatch):
     """Runs a script of scripts.py with its short arguments: train_short("iql", seeds=("0",), …) -> Result."""
     from offline_data import write_hdf5
     from scripts import short
@@ -54,9 +62,6 @@ def train_short(train, tmp_path, monkeypatch):
     waves = {name: np.sin(np.arange(600) / period) for name, period in (("a", 9), ("b", 17), ("c", 50))}
     pd.DataFrame(waves).to_csv(tmp_path / "series.csv", index=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("algos.run_folder.versions", dict)  # these take longer than the updates
-    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
-    monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
     monkeypatch.setattr("stream_td.predictions", lambda *_: b"")
 
     def run(script: str, **overrides) -> "Result":

@@ -385,11 +385,8 @@ LOOP = {"env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 24, "eval_e
 
 
 @pytest.fixture
-def loop(tmp_path, monkeypatch):
+def loop(tmp_path, bare_runs):
     """Makes a run with an agent that counts: loop(total_steps=…) -> run, agent."""
-    monkeypatch.setattr("algos.run.versions", dict)
-    monkeypatch.setattr("algos.run.git_commit", lambda: None)
-    monkeypatch.setattr("algos.run.Run._draw_curve", lambda *_: None)
 
     def make(source=None, **overrides):
         run = Run(LoopArgs(**{**LOOP, "out": tmp_path / "out", **overrides}), "counter")

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -413,7 +414,8 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
     def interrupted(run, *args, **parts):
         for step in steps(run, *args, **parts):
             yield step
-            run.signal = signal.SIGINT if step == 30 else 0
+            if step == 30:
+                os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Run, "steps", interrupted)
     assert train(script, **flags).code == 130
