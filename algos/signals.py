@@ -11,6 +11,7 @@ class Signals:
         self.came = False
 
     def __enter__(self) -> None:
+        self.came = False
         self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *error: object) -> None:

@@ -152,7 +152,7 @@ class TD3(Agent):
         normal = random.normal("update", self.args.batch_size, self.task.act_size)
         return lambda: Draws(normal())
 
-    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update of the critics and, where they are due, of the actor and then all targets; gives metrics [R]."""
         critic_loss, value = self.critic_loss(batch, draws.next_action)
         self.critic_adam.minimise(critic_loss)
