@@ -170,7 +170,10 @@ def numbers(values: Any, count: int) -> list[float]:
 
 
 class Target(nn.Module):
-    """A target network: `net`, a frozen copy of `online` that follows it by Polyak averaging."""
+    """A target network: `net`, a frozen copy of `online` that follows it by Polyak averaging.
+
+    Calling it calls `net`, whose other methods are there too: `target.net.sample(obs, noise)`.
+    """
 
     net: Any
 

@@ -141,7 +141,9 @@ class Run(Generic[Args]):
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
         """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
 
-        They come from one episode of each run with the exploring policy; their difference is the critic's bias.
+        They come from one episode of each run with the exploring policy; their difference is the critic's bias. For
+        each observation, `predict` gives an action, its predicted value, and the bonus that the value counts at this
+        state besides the reward, which is 0 without an entropy term.
         """
         self.predict, self.discount = predict, np.array(numbers(discount, self.runs))
         make = maker(self.given.env_id, self.given.threads or None)
