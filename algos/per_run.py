@@ -46,7 +46,7 @@ class PerRun:
         return function(*arguments, **{name: spread(x, dtype, axes) for name, x in kwargs.items()})
 
     def __add__(self, other: Any) -> Any:
-        return torch.add(self, other)  # type: ignore[arg-type]
+        return torch.add(self, other)  # type: ignore[call-overload]
 
     def __sub__(self, other: Any) -> Any:
         return torch.sub(self, other)  # type: ignore[call-overload]
