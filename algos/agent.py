@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from algos.nn import initialise
+from algos.per_run import PerRun
 from algos.random import generators
 from envs import Task
 
@@ -20,13 +21,18 @@ class Agent(nn.Module):
     optimisers, counters), so that `state_dict` and `load_state_dict` make it go on exactly. Every tensor of the state
     that has axes has the run axis first, [R, ...].
 
-    `args` are the script's arguments, in which hyperparameters may be a `PerRun`; `task` has sizes and bounds.
+    `args` are the script's arguments, in which hyperparameters may be a `PerRun` on the agent's device; `task` has
+    sizes and bounds. Raises ValueError where a `PerRun` has not one value for each seed.
     """
 
     def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__()
-        self.args, self.task, self.seeds, self.device = args, task, list(seeds), torch.device(device)
+        self.task, self.seeds, self.device = task, list(seeds), torch.device(device)
         self.runs = len(self.seeds)
+        self.args = args
+        for name, value in vars(args).items():
+            if isinstance(value, PerRun) and len(value.values) != self.runs:
+                raise ValueError(f"{name} has {len(value.values)} values for {self.runs} runs: give one for each seed")
 
     def initialise(self, name: str, module: Module) -> Module:
         """Draws a module's weights, those of each run from its own seed and this name, and moves it to the device."""

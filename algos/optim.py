@@ -147,7 +147,9 @@ class Adam(nn.Module):
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
         """Gradients scaled so that the norm of each run is at most `max_norm`, as `clip_grad_norm_` does it."""
         assert self.max_norm is not None
-        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+        # in two steps, so that the rounding does not depend on the number of threads
+        squares = [g.square().sum(-1).reshape(len(g), -1).sum(1) if g.dim() > 1 else g.square() for g in gradients]
+        norm = torch.stack(squares).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)  # type: ignore[operator]
         return [g * per_run(factor, g) for g in gradients]
 
@@ -168,7 +170,10 @@ def numbers(values: Any, count: int) -> list[float]:
 
 
 class Target(nn.Module):
-    """A target network: `net`, a frozen copy of `online` that follows it by Polyak averaging."""
+    """A target network: `net`, a frozen copy of `online` that follows it by Polyak averaging.
+
+    Calling it calls `net`, whose other methods are there too: `target.net.sample(obs, noise)`.
+    """
 
     net: Any
 

@@ -11,8 +11,9 @@ class PerRun:
     """A number for each of R runs, which takes part in arithmetic like the single number that it stands for.
 
     Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision;
-    beside plain numbers it stays a PerRun. So `discount * value`, or `torch.where(x > 0, tau, 1 - tau)`, reads the same
-    whether a hyperparameter differs between runs or not.
+    beside plain numbers it stays a PerRun. It may be an argument of torch's functions, such as a bound of `clamp`. So
+    `discount * value`, or `torch.where(x > 0, tau, 1 - tau)`, reads the same whether a hyperparameter differs between
+    runs or not.
     """
 
     def __init__(self, values: Sequence[float] | Tensor, device: torch.device | str = "cpu"):
@@ -45,7 +46,7 @@ class PerRun:
         return function(*arguments, **{name: spread(x, dtype, axes) for name, x in kwargs.items()})
 
     def __add__(self, other: Any) -> Any:
-        return torch.add(self, other)  # type: ignore[arg-type]
+        return torch.add(self, other)  # type: ignore[call-overload]
 
     def __sub__(self, other: Any) -> Any:
         return torch.sub(self, other)  # type: ignore[call-overload]

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -140,7 +141,9 @@ class Run(Generic[Args]):
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
         """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
 
-        They come from one episode of each run with the exploring policy; their difference is the critic's bias.
+        They come from one episode of each run with the exploring policy; their difference is the critic's bias. For
+        each observation, `predict` gives an action, its predicted value, and the bonus that the value counts at this
+        state besides the reward, which is 0 without an entropy term.
         """
         self.predict, self.discount = predict, np.array(numbers(discount, self.runs))
         make = maker(self.given.env_id, self.given.threads or None)
@@ -183,7 +186,7 @@ class Run(Generic[Args]):
         args = self.given
         with self._working(args.total_steps, self.step) as progress:
             progress.update(self.step - progress.n)
-            if self.step == 0 and self.evaluator:
+            if self.step == 0 and self.evaluator and not self.tables.eval_rows:
                 self._evaluate(policy)
             while self.step < args.total_steps and len(self.diverged) < self.runs:
                 before, started = self.step, time.perf_counter()
@@ -202,7 +205,7 @@ class Run(Generic[Args]):
             self._finish()
 
     def phase(self, name: str, total: int, log_every: int = 1, checkpoint_every: int = 10) -> Iterator[int]:
-        """Works like `steps`, but counts iterations, for a part of the training before or after the steps.
+        """Works like `steps`, but counts iterations, for a part of the training before the steps.
 
         It has a clock, a progress bar and metrics of its own (`name/metric` in train.parquet, where steps are these
         iterations), and no evaluation. It ends after `total` iterations, or by `end_phase`; a run that is resumed goes
@@ -213,7 +216,7 @@ class Run(Generic[Args]):
         with self._working(total, self.phases.get(name, 0), name) as progress:
             done = self.phases.setdefault(name, 0)
             progress.update(done - progress.n)
-            while name not in self.over:
+            while name not in self.over and len(self.diverged) < self.runs:
                 started = time.perf_counter()
                 yield done + 1
                 done = self.phases[name] = done + 1
@@ -252,12 +255,16 @@ class Run(Generic[Args]):
                 self.folder.earlier = self.folder.configuration()
                 self._restore()
                 self.restored = True
-            yield self.progress
+            try:
+                yield self.progress
+            finally:
+                self.threads.restore()
 
     def _after_iteration(self) -> None:
-        self.threads.poll()
-        for tensor, value in self.frozen:
-            tensor.copy_(value)
+        if self.device.type == "cpu":
+            self.threads.poll()
+        if self.frozen:
+            torch._foreach_copy_([tensor for tensor, _ in self.frozen], [value for _, value in self.frozen])
         if self.source:
             ended = self.source.take_ended()
             self.episodes += ended
@@ -275,25 +282,25 @@ class Run(Generic[Args]):
 
     def _flush(self, step: int, prefix: str = "") -> None:
         """Reads the metrics from the device and writes them down."""
-        self._find_diverged()
+        self._find_diverged(step)
         means = self.metrics.take()
         for run in range(self.runs):
             if run in self.diverged:
                 continue
             row = {prefix + name: float(values[run]) for name, values in means.items()}
             if totals := [episode.total for episode in self.episodes if episode.run == run]:
-                row["episode_return"] = float(np.mean(totals))
+                row[f"{prefix}episode_return"] = float(np.mean(totals))
             row[f"{prefix}seconds"] = self.seconds
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()
 
-    def _find_diverged(self) -> None:
-        """Marks and freezes the runs that have a metric which is not finite."""
+    def _find_diverged(self, step: int) -> None:
+        """Marks and freezes the runs that have a metric which is not finite at a step."""
         for run in self.metrics.bad_runs():
             if run not in self.diverged:
-                self.diverged[run] = self.step
+                self.diverged[run] = step
                 self._freeze(run)
-                print(f"warning: {self._name(run)} diverged before step {self.step:,}", file=sys.stderr)
+                print(f"warning: {self._name(run)} diverged before step {step:,}", file=sys.stderr)
 
     def _freeze(self, run: int) -> None:
         """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
@@ -304,7 +311,7 @@ class Run(Generic[Args]):
 
     def _evaluate(self, policy: Policy | None) -> None:
         started = time.perf_counter()
-        self._find_diverged()
+        self._find_diverged(self.step)
         scores: list[list[Score]] = [[] for _ in self.seeds]
         if self.evaluator and policy:
             scores = self.evaluator(policy, self.step)

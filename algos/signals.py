@@ -5,12 +5,13 @@ from types import FrameType
 
 
 class Signals:
-    """In its context, the first SIGINT or SIGTERM is only noted, in `came`; a second SIGINT ends the process."""
+    """While it is entered, the first SIGINT or SIGTERM only sets `came`; a second SIGINT ends the process."""
 
     def __init__(self) -> None:
         self.came = False
 
     def __enter__(self) -> None:
+        self.came = False
         self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *error: object) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Threads:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.fixed, self.measure, self.clock = fixed, measure or cpu_seconds, clock
+        self.before_run = torch.get_num_threads()
         if fixed:
             torch.set_num_threads(fixed)
         self.most = torch.get_num_threads()
@@ -54,6 +56,10 @@ class Threads:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
+    def restore(self) -> None:
+        """Gives back the number of threads that torch had before."""
+        torch.set_num_threads(self.before_run)
+
 
 def own_cores() -> list[int]:
     """The cores that this process may use."""
@@ -64,11 +70,17 @@ def own_cores() -> list[int]:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """CPU seconds used so far by all processes on our cores, and by this process."""
+    """CPU seconds used so far by all processes on our cores, and by this process with its compilers."""
     busy = ("user", "nice", "system", "irq", "softirq", "steal")  # a guest's time is part of user's
     cores = psutil.cpu_times(percpu=True)
     total = sum(getattr(cores[i], name, 0.0) for i in own_cores() if i < len(cores) for name in busy)
-    return total, time.process_time()
+    times = os.times()
+    mine = time.process_time() + times.children_user + times.children_system
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            t = child.cpu_times()
+            mine += t.user + t.system + t.children_user + t.children_system
+    return total, mine
 
 
 @contextlib.contextmanager

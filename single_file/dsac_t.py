@@ -243,7 +243,7 @@ class DSACT(Agent):
 
         return draw
 
-    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update, whose gradients are all taken with the parameters from before it; gives metrics [R].
 
         Where the actor is due, temperature and targets move too.

@@ -171,7 +171,7 @@ class SAC(Agent):
 
         return draw
 
-    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update of the critics and, where they are due, of actor and temperature; gives metrics [R]."""
         critic_loss, value = self.critic_loss(batch, draws.next_action)
         self.critic_adam.minimise(critic_loss)

@@ -64,6 +64,8 @@ class StreamAC(Agent):
     state: Tensor  # [R, features], from which the action was drawn
     action: Tensor
     output: Tensor
+    low: Tensor  # [A]
+    high: Tensor  # [A]
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
@@ -83,7 +85,8 @@ class StreamAC(Agent):
         shape, dtype = ((), torch.int64) if task.discrete else ((task.act_size,), self.state.dtype)
         self.register_buffer("action", torch.zeros(self.runs, *shape, dtype=dtype, device=device))  # as it was drawn
         self.register_buffer("output", self.action.clone())  # the action as the task takes it, clipped to its bounds
-        self.low, self.high = (torch.tensor(b, dtype=dtype, device=device) for b in (task.low, task.high))
+        for name, bound in (("low", task.low), ("high", task.high)):
+            self.register_buffer(name, torch.tensor(bound, dtype=dtype, device=device), persistent=False)
 
     def gaussian(self, out: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation, each [R, A]."""

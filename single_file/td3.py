@@ -7,8 +7,8 @@ random steps without learning (paper: 10,000 or 1,000), and noise and its clip a
 (paper: of actions). For InvertedPendulum, InvertedDoublePendulum and Reacher the authors take `--learning-starts 1000`.
 
 Two things are ours. An update never sees the transition that is being made while it runs, so that a GPU learns while
-the CPU steps the environments. And every dimension of an action has its own bounds, and noise in units of half their
-distance; the authors' code takes one symmetric bound for all.
+the CPU steps the environments. Every dimension of an action has its own bounds, and its noise is in units of half the
+distance between them; the authors' code takes one symmetric bound for all.
 
     python single_file/td3.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -52,13 +52,13 @@ class Args(RunArgs):
     critic_lr: Tunable[Positive] = 3e-4
     """learning rate of the critics"""
     exploration_noise: Tunable[Fraction] = 0.1
-    """standard deviation of the noise on actions, in units of half the distance of their bounds"""
+    """standard deviation of the noise on actions, in units of half the distance between their bounds"""
     policy_noise: Tunable[Fraction] = 0.2
     """standard deviation of the noise on the target actor's actions, in the same units"""
     noise_clip: Tunable[Positive] = 0.5
     """bound of the noise on the target actor's actions, in the same units"""
     actor_delay: Count = 2
-    """number of updates after which the actor and all targets learn"""
+    """the actor learns and the targets move once in this many updates"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 
@@ -127,7 +127,7 @@ class TD3(Agent):
         return self.actor(obs)
 
     def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A noisy action [R, N, A], the value predicted for it, and the bonus beside the reward, none, each [R, N]."""
+        """A noisy action [R, N, A], the value predicted for it, and a bonus beside the reward of 0, each [R, N]."""
         action = self.act(obs, noise)
         value = self.critic(obs, action).amin(1)
         return action, value, torch.zeros_like(value)
@@ -152,7 +152,7 @@ class TD3(Agent):
         normal = random.normal("update", self.args.batch_size, self.task.act_size)
         return lambda: Draws(normal())
 
-    def update(self, batch: Batch, draws: Draws, actor_due: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update of the critics and, where they are due, of the actor and then all targets; gives metrics [R]."""
         critic_loss, value = self.critic_loss(batch, draws.next_action)
         self.critic_adam.minimise(critic_loss)

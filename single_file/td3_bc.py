@@ -11,8 +11,9 @@ that CORL subtracts 1 from those of antmaze, and so does this script.
 Results lie in runs/<dataset>/td3_bc/<variant>/, one row per seed and evaluation episode in eval.parquet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from algos.cli import cli
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, offline_run
 from algos.optim import Adam, Target
-from algos.random import Random, RandomSequence
+from algos.random import Random
 from algos.replay import Batch
 from envs import Task
 
@@ -52,6 +53,12 @@ class Args(OfflineArgs):
     """the actor learns and the targets move once in this many updates"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one update."""
+
+    noise: Tensor  # [R, B, A], standard normal, on the target actions
 
 
 class Actor(nn.Module):
@@ -112,13 +119,14 @@ class TD3BC(Agent):
         weight = self.args.alpha / value.detach().abs().mean(-1)
         return -weight * value.mean(-1) + (policy_action - action).square().mean((1, 2))
 
-    def draws(self, random: Random) -> RandomSequence:
-        """The noise of updates, standard normal [R, B, A]."""
-        return random.normal("action", self.args.batch_size, self.task.act_size)
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        noise = random.normal("action", self.args.batch_size, self.task.act_size)
+        return lambda: Draws(noise())
 
-    def update(self, batch: Batch, noise: Tensor, actor_due: bool = True) -> dict[str, Tensor]:
+    def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update of the critics and, where they are due, of actor and targets; gives metrics [R]."""
-        target = self.target(batch, noise)
+        target = self.target(batch, draws.noise)
         critic_loss = self.critic_loss(batch.obs, batch.action, target)
         self.critic_adam.minimise(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "target": target.mean(-1)}

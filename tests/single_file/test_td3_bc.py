@@ -43,7 +43,7 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
             for online, target in zip([actor, *critics], [target_actor, *target_critics], strict=True):
                 for a, b in zip(online.parameters(), target.parameters(), strict=True):
                     b.data.mul_(0.9).add_(0.1 * a.data)
-        one.update(batch, normal, k % 2 == 0)
+        one.update(batch, td3_bc.Draws(normal), k % 2 == 0)
         assert_same(one.actor.net, actor, 1)
         assert_same(one.target_actor.net.net, target_actor, 1)
         for e in range(2):
