@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -27,7 +28,7 @@ from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.run import Run
-from envs import Episode, SeededEnvs
+from envs import Episode, SeededEnvs, Task
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -179,6 +180,7 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
     return process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["sac", "stream_ac"])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     steps = ("--total-steps", "1500")
@@ -205,6 +207,7 @@ def test_an_interrupted_run_ends_cleanly_and_goes_on(how, tmp_path):
     assert newest == config["step"] > 0
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     finish(tmp_path / "whole", "--total-steps", "600")
     for damage in ("truncated", "flipped"):
@@ -220,6 +223,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
         assert all(torch.equal(t, expected[n]) for n, t in parameters(out).items())
 
 
+@pytest.mark.slow
 def test_when_all_checkpoints_are_damaged_the_run_is_refused(tmp_path):
     kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000")
     for file in tmp_path.rglob("*.safetensors"):
@@ -319,6 +323,7 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     assert chosen == [torch.device("cuda:0"), "high"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"), [("eval.parquet", "eval.parquet is damaged"), ("config.json", "is not a run's")]
 )
@@ -332,11 +337,14 @@ def test_a_damaged_table_or_config_is_refused(name, message, tmp_path):
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
+TASK = Task("Made-v0", (3,), 2, False, (-1.0,) * 2, (1.0,) * 2, 0)
+
+
 class Counter(Agent):
     """Counts its updates."""
 
     def __init__(self, seeds):
-        super().__init__(None, None, seeds)
+        super().__init__(SimpleNamespace(), TASK, seeds)
         self.register_buffer("number", torch.zeros(len(seeds)))
 
     def update(self):
@@ -444,7 +452,7 @@ def phases(run, agent, stop=None, count=10):
         if stop and agent.number[0] == stop:
             raise ZeroDivisionError
 
-    for _ in run.phase("first", count, log_every=2, checkpoint_every=3):
+    for _ in run.phase("first", count, log_every=2, checkpoint_every=3) if count else ():
         learn()
     for _ in run.steps():
         learn()
@@ -474,6 +482,49 @@ def test_a_run_is_resumed_in_the_phase_in_which_it_stopped(loop, stop):
     tables = [pd.read_parquet(r.folder.path / "train.parquet") for r in (whole, run)]
     tables = [t[~t["metric"].str.endswith("seconds")].reset_index(drop=True) for t in tables]
     pd.testing.assert_frame_equal(*tables)
+
+
+def broken_off(loop):
+    """Stops a run after 20 steps, whose last checkpoint is of step 16."""
+    run, agent = loop()
+    with pytest.raises(ZeroDivisionError):
+        phases(run, agent, stop=20, count=0)
+    return run.folder.path
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_a_damaged_checkpoint_is_left_out_and_said_to_be(loop, damage, capsys):
+    newest = max((folder := broken_off(loop)).rglob("*.safetensors"))
+    data = bytearray(newest.read_bytes())
+    data[-3] ^= 1
+    newest.write_bytes(data[:-2] if damage == "truncated" else data)
+    run, agent = loop(resume=True)
+    seen = []
+    for step in run.steps():
+        seen.append(step)
+        run.log(agent.update())
+    assert seen[0] == 9 and agent.number[0] == 24
+    assert f"warning: checkpoint {newest} is damaged" in capsys.readouterr().err
+    log = pd.read_parquet(folder / "train.parquet").query("metric == 'number' and seed == 0")
+    assert log["step"].tolist() == [6, 12, 18, 24] and log["value"].tolist() == [3.5, 9.5, 15.5, 21.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("*.safetensors", "all checkpoints in .* are damaged"), ("eval.parquet", "eval.parquet is damaged"),
+     ("config.json", "is not a run's")],
+)  # fmt: skip
+def test_damage_that_cannot_be_passed_over_is_said_in_a_sentence(loop, name, message):
+    for file in broken_off(loop).rglob(name):
+        file.write_bytes(b"{}")
+
+    def resume():
+        run, _ = loop(resume=True)
+        next(run.steps())
+
+    with pytest.raises(UserError, match=message) as error:
+        resume()
+    assert "\n" not in str(error.value)
 
 
 def test_a_phase_may_be_ended_early_and_stays_ended(loop):

@@ -7,12 +7,14 @@ import copy
 import functools
 import math
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from scripts import (
+    CONTINUOUS,
     EVALUATED,
     SCRIPTS,
     Feed,
@@ -115,7 +117,7 @@ class Small(Agent):
     """One layer for each run, which learns to answer 0; the forms below it forget to register something."""
 
     def __init__(self):
-        super().__init__(None, None, [0, 1])
+        super().__init__(SimpleNamespace(), CONTINUOUS, [0, 1])
         self.net = self.initialise("net", MLP((2,), 3, (4,), 1))
         self.adam = Adam(self.net.parameters(), lr=0.1)
 
