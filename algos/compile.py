@@ -97,7 +97,8 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
         dynamo.trace_autograd_ops = True
     if device.type == "cpu":
-        return torch.compile(function, dynamic=False, options=CPU_OPTIONS)
+        backend = with_threads(torch.get_num_threads())
+        return torch.compile(function, dynamic=False, backend=backend, options={"guard_filter_fn": without_threads})
     return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # see Captured
 
 
@@ -111,7 +112,26 @@ def without_threads(guards: Sequence[Any]) -> list[bool]:
 
 # Two threads share a loop of 16,384 elements or more. Below that, a barrier costs more than it gains, and a short sum
 # is the same with any number of threads, which `algos.threads` changes while a run goes on.
-CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192, "guard_filter_fn": without_threads}
+CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192}
+
+
+def with_threads(threads: int) -> Callable[..., Any]:
+    """A backend of torch.compile whose kernels can use this many threads, even if the run has fewer at the moment.
+
+    Kernels that are compiled while there is one thread would stay on one.
+    """
+
+    def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx  # here, because it takes a second
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
+        finally:
+            torch.set_num_threads(before)
+
+    return compile_graph
 
 
 def tune_cpu() -> None:

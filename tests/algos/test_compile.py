@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from algos.compile import CPU_OPTIONS, Captured, Places, compiled, tune_cpu, use_fast_products, variant_of
+from algos.compile import Captured, Places, compiled, tune_cpu, use_fast_products, variant_of
 from algos.errors import UserError
 from algos.optim import Adam
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 
 
 def test_a_cpu_function_is_left_alone_unless_asked(monkeypatch):
@@ -84,24 +85,38 @@ def test_shapes_types_and_plain_values_select_the_captured_variant():
         assert key(Draws(x, x), True) != key(*other), other
 
 
-def test_another_number_of_threads_compiles_nothing_anew():
-    compilations = []
+@pytest.fixture
+def compilations(monkeypatch):
+    """The number of threads at each compilation. Nothing is compiled, and two threads are the default."""
+    seen = []
 
-    def count(graph, inputs):
-        compilations.append(graph)
+    def compile_fx(graph, inputs, config_patches):
+        seen.append(torch.get_num_threads())
         return graph
 
-    function = torch.compile(
-        lambda x: x + 1, backend=count, options={"guard_filter_fn": CPU_OPTIONS["guard_filter_fn"]}
-    )
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
     before = torch.get_num_threads()
-    try:
-        for threads in (1, 2, 1):
-            torch.set_num_threads(threads)
-            function(torch.zeros(3))
-    finally:
-        torch.set_num_threads(before)
-    assert len(compilations) == 1
+    torch.set_num_threads(2)
+    yield seen
+    torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_another_number_of_threads_compiles_nothing_anew(compilations):
+    function = compiled(lambda x: x + 1, torch.device("cpu"), compile_on_cpu=True)
+    for threads in (2, 1, 2):
+        torch.set_num_threads(threads)
+        function(torch.zeros(3))
+    assert compilations == [2]
+
+
+@needs_compiler
+def test_kernels_are_compiled_for_all_threads_even_while_there_is_one(compilations):
+    function = compiled(lambda x: x - 1, torch.device("cpu"), compile_on_cpu=True)
+    torch.set_num_threads(1)
+    function(torch.zeros(3))
+    assert compilations == [2]
+    assert torch.get_num_threads() == 1
 
 
 @needs_cuda
