@@ -26,8 +26,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def device_name(device: torch.device) -> str:
+def device_name(device: torch.device, threads: int | None = None) -> str:
     """The device in words, for the configuration of a run."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    return f"CPU, {threads or torch.get_num_threads()} threads of {os.cpu_count()} cores"

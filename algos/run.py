@@ -437,7 +437,7 @@ class Run(Generic[Args]):
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
             "args": json.loads(json.dumps(asdict(args), default=str)),
-            "device": device_name(self.device),
+            "device": device_name(self.device, self.threads.most),
         }
         self.folder.write_config(config)
 

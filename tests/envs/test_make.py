@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 import envs.make
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.run import check_env_id
+from algos.cli import check_env_id
 from envs import SeededEnvs, find_spec, make_vec, register
 from envs.make import ids_of, is_batched
 from envs.seeded import limit_of
