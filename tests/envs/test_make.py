@@ -11,9 +11,9 @@ from gymnasium.spaces import flatten
 from gymnasium.vector import AutoresetMode
 
 import envs.make
+from algos.cli import check_env_id
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.cli import check_env_id
 from envs import SeededEnvs, find_spec, make_vec, register
 from envs.make import ids_of, is_batched
 from envs.seeded import limit_of
