@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 import envs.make
 from algos.cli import check_env_id
 from algos.errors import UserError
-from algos.evaluate import Evaluator
+from algos.evaluate import Evaluator, maker
 from envs import SeededEnvs, find_spec, make_vec, register
 from envs.make import ids_of, is_batched
 from envs.seeded import limit_of
@@ -195,9 +195,8 @@ def test_an_environment_of_a_users_own_module(own, env_id, limit):
     for _ in range(limit):
         step = envs.step(torch.ones(2, 2, 1))
     assert step.truncated.all() and [e.length for e in envs.take_ended()] == [limit] * 4
-    evaluate = Evaluator(full, [0, 4], 3, torch.device("cpu"))
-    _, lengths = evaluate(lambda obs: torch.zeros(2, 3, 1), 0)
-    assert lengths.tolist() == [[limit] * 3] * 2
+    scores = Evaluator(maker(full), [0, 4], 3)(lambda obs: torch.zeros(2, 3, 1), 0)
+    assert [[score.length for score in episodes] for episodes in scores] == [[limit] * 3] * 2
 
 
 def test_a_script_trains_in_an_environment_of_a_users_own_module(own, train):
