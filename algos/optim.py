@@ -56,9 +56,11 @@ class Adam(nn.Module):
         alike = not (isinstance(lr, PerRun) or isinstance(weight_decay, PerRun))
         shape, device = () if alike else (len(self.variables[0]),), self.variables[0].device
         self.register_buffer("steps", torch.zeros(shape, dtype=torch.float32, device=device))
-        for i, p in enumerate(self.variables):
-            self.register_buffer(f"mean{i}", torch.zeros_like(p, requires_grad=False))
-            self.register_buffer(f"square{i}", torch.zeros_like(p, requires_grad=False))
+        count = range(len(self.variables))
+        self.names = [f"mean{i}" for i in count], [f"square{i}" for i in count]
+        for names in self.names:
+            for name, p in zip(names, self.variables, strict=True):
+                self.register_buffer(name, torch.zeros_like(p, requires_grad=False))
 
     @property
     def alike(self) -> bool:
@@ -89,7 +91,8 @@ class Adam(nn.Module):
             gradients = self._clipped(gradients)
         if active is not None:
             self._part()
-        means, squares = self._buffers_of("mean"), self._buffers_of("square")
+        buffers: Any = self._buffers  # a module's attributes take ten times as long
+        means, squares = ([buffers[name] for name in names] for names in self.names)
         if torch.compiler.is_compiling():
             self._formula(gradients, means, squares, active)
             return
@@ -153,9 +156,6 @@ class Adam(nn.Module):
         factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)  # type: ignore[operator]
         return [g * per_run(factor, g) for g in gradients]
 
-    def _buffers_of(self, name: str) -> list[Tensor]:
-        return [getattr(self, f"{name}{i}") for i in range(len(self.variables))]
-
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
         if state[prefix + "steps"].dim():
             self._part()
@@ -181,6 +181,7 @@ class Target(nn.Module):
         super().__init__()
         self.net = copy.deepcopy(online).requires_grad_(False)
         self.online = tuple(online.parameters())  # in a tuple: they are not this module's
+        self.frozen = tuple(self.net.parameters())
         self.tau = tau
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -189,8 +190,5 @@ class Target(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """target <- (1 - tau) target + tau online"""
-        frozen = list(self.net.parameters())
-        if isinstance(self.tau, PerRun):
-            torch._foreach_lerp_(frozen, self.online, [self.tau.like(p) for p in frozen])
-        else:
-            torch._foreach_lerp_(frozen, self.online, self.tau)
+        tau = [self.tau.like(p) for p in self.frozen] if isinstance(self.tau, PerRun) else self.tau
+        torch._foreach_lerp_(self.frozen, self.online, tau)
