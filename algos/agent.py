@@ -1,6 +1,6 @@
 """The base of every agent: a module that needs nothing but arguments, a task, seeds and a device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -30,11 +30,24 @@ class Agent(nn.Module):
         self.task, self.seeds, self.device = task, list(seeds), torch.device(device)
         self.runs = len(self.seeds)
         self.args = args
+        self.initialised: set[str] = set()  # names of modules whose weights were drawn
         for name, value in vars(args).items():
             if isinstance(value, PerRun) and len(value.values) != self.runs:
                 raise ValueError(f"{name} has {len(value.values)} values for {self.runs} runs: give one for each seed")
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Copies a state into this agent's tensors; raises ValueError for `assign`, which would replace them."""
+        if assign:
+            raise ValueError("an agent's optimisers hold its tensors: load its state without assign")
+        return super().load_state_dict(state_dict, strict)
+
     def initialise(self, name: str, module: Module) -> Module:
-        """Draws a module's weights, those of each run from its own seed and this name, and moves it to the device."""
+        """Draws a module's weights, those of each run from its own seed and this name, and moves it to the device.
+
+        Raises ValueError if the name is taken, because two modules of one name would begin with the same weights.
+        """
+        if name in self.initialised:
+            raise ValueError(f"a module named {name!r} was initialised already: choose another name")
+        self.initialised.add(name)
         initialise(module, generators(self.seeds, name))
         return module.to(self.device)

@@ -43,7 +43,12 @@ class MayVary:
     """Marks a hyperparameter that changes no shape and no control flow, so that it may differ between runs."""
 
 
+class ChangesNoResult:
+    """Marks an argument that changes results by rounding at most: a run may be resumed with another value of it."""
+
+
 Tunable = Annotated[T, MayVary()]
+Incidental = Annotated[T, ChangesNoResult()]
 
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
@@ -61,8 +66,18 @@ def flag(name: str) -> str:
 
 def tunable(args_type: type) -> list[str]:
     """The names of the hyperparameters that may differ between runs."""
+    return marked(args_type, MayVary)
+
+
+def incidental(args_type: type) -> set[str]:
+    """The names of the arguments that do not identify a run: those marked here or in a class that this one extends."""
+    return {name for base in args_type.__mro__ for name in marked(base, ChangesNoResult)}
+
+
+def marked(args_type: type, mark: type) -> list[str]:
+    """The names of the arguments whose type has a mark."""
     hints = get_type_hints(args_type, include_extras=True)
-    return [name for name, hint in hints.items() if any(isinstance(extra, MayVary) for extra in get_args(hint)[1:])]
+    return [name for name, hint in hints.items() if any(isinstance(extra, mark) for extra in get_args(hint)[1:])]
 
 
 def check(args: Any) -> None:

@@ -61,7 +61,8 @@ class Checkpoints:
     def load(self, parts: dict[str, Stateful]) -> tuple[dict[str, Any] | None, list[str]]:
         """Restores the newest sound checkpoint; gives its values, and a sentence for each damaged one that it removes.
 
-        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones.
+        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones, and
+        ValueError if one has the state of something that is not among the parts.
         """
         complaints = []
         for path in self._newest_first():
@@ -75,6 +76,10 @@ class Checkpoints:
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 complaints.append(f"checkpoint {file} is damaged ({error}) and was passed over")
                 continue
+            if not values["final"] and (late := {key.partition("/")[0] for key in state} - set(parts)):
+                raise ValueError(
+                    f"{file} has the state of {min(late)!r}: hand it to the run before the training begins"
+                )
             for name, part in parts.items():
                 tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
                 if tensors or not values["final"]:

@@ -16,7 +16,7 @@ import gymnasium as gym
 import torch
 import tyro
 
-from algos.arguments import Count, Natural, check, check_number, ranges, tunable
+from algos.arguments import Count, Incidental, Natural, check, check_number, ranges, tunable
 from algos.device import choose_device
 from algos.errors import UserError
 from algos.per_run import PerRun
@@ -37,8 +37,8 @@ class RunArgs:
     seeds: tuple[str, ...] = ("0",)
     """seeds, each of which is a training run, all at once: `0 1 2`, or a range such as `0:10` (0 to 9)"""
     vary: tuple[str, ...] = ()
-    """hyperparameters that take several values, `critic_lr=1e-4,3e-4 tau=0.005,0.01`: every combination of values is
-    trained with every seed, all at once"""
+    """hyperparameters that take several values, such as `critic_lr=1e-4,3e-4 tau=0.005,0.01` where a script has these:
+    every combination of values is trained with every seed, all at once"""
     total_steps: Count = 1_000_000
     """environment steps of each run"""
     device: str = "auto"
@@ -47,24 +47,24 @@ class RunArgs:
     """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
-    threads: Natural = 0
-    """CPU threads of torch and of physics; 0: one for each core that other processes leave free"""
+    threads: Incidental[Natural] = 0
+    """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: Natural = 10
     """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
-    checkpoint_every: Count = 50_000
-    """environment steps between checkpoints; a kill loses no more than these"""
-    out: Path = Path("runs")
+    checkpoint_every: Incidental[Count] = 50_000
+    """environment steps between checkpoints; a killed run loses at most this many"""
+    out: Incidental[Path] = Path("runs")
     """results go to OUT/<task>/<algorithm>/<variant>/"""
     variant: str = "default"
     """name of this set of hyperparameters, the last part of the folder"""
-    resume: bool = False
+    resume: Incidental[bool] = False
     """continue from the folder's last checkpoint, if there is one"""
-    quiet: bool = False
-    """print nothing but errors"""
+    quiet: Incidental[bool] = False
+    """print nothing but warnings and errors"""
 
     @property
     def task(self) -> str:
@@ -85,7 +85,7 @@ Args = TypeVar("Args", bound=RunArgs)
 def parse_seeds(words: tuple[str, ...]) -> list[int]:
     """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for other words, and for negative or repeated seeds."""
     seeds: list[int] = []
-    for word in words:
+    for word in map(str, words):
         try:
             first, colon, last = word.partition(":")
             seeds += range(int(first or 0), int(last)) if colon else [int(word)]

@@ -40,14 +40,21 @@ def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
 class Evaluator:
     """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
 
-    `make` makes the environments; for several tasks, it holds a maker for the name of each. If resets tell a `goal`,
-    policies get it as their second argument; if steps tell `success`, that of an episode's last step is kept.
+    `make` makes the environments; for several tasks, it holds a maker for the name of each. With `goals`, policies get
+    the goal that a reset tells as their second argument. If steps tell `success`, that of an episode's last step is
+    kept.
     """
 
     def __init__(
-        self, make: Maker | Mapping[str, Maker], seeds: Sequence[int], episodes: int, device: torch.device | str = "cpu"
+        self,
+        make: Maker | Mapping[str, Maker],
+        seeds: Sequence[int],
+        episodes: int,
+        device: torch.device | str = "cpu",
+        *,
+        goals: bool = False,
     ):
-        self.seeds, self.episodes, self.device = list(seeds), episodes, torch.device(device)
+        self.seeds, self.episodes, self.device, self.goals = list(seeds), episodes, torch.device(device), goals
         self.dtype = torch.get_default_dtype()
         makers = make if isinstance(make, Mapping) else {"": make}
         self.venvs = {task: new(len(self.seeds) * episodes) for task, new in makers.items()}
@@ -114,7 +121,7 @@ class Evaluator:
         shape = (len(self.seeds), self.episodes)
         seeds = [sub_seed(s, purpose, step, e) % 2**31 for s in self.seeds for e in range(self.episodes)]
         obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
-        goals = [self._tensor(np.stack(list(infos["goal"])))] if "goal" in infos else []
+        goals = [self._tensor(np.stack(list(infos["goal"])))] if self.goals else []
         running = np.ones(shape, bool)
         for _ in range(LONGEST):
             action = torch.nan_to_num(act(self._tensor(obs), *goals)).cpu().numpy()
@@ -149,5 +156,9 @@ def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None
     last = infos.get("final_info", {})
     if "success" not in infos and "success" not in last:
         return None
-    now = np.asarray(infos.get("success", np.zeros(done.size)), float).reshape(done.shape)
-    return np.where(done, np.asarray(last["success"], float).reshape(done.shape), now) if "success" in last else now
+    # an environment that does not tell it at this step is None in an array of objects
+    now, at_end = (
+        np.nan_to_num(np.asarray(told.get("success", np.zeros(done.size)), float)).reshape(done.shape)
+        for told in (infos, last)
+    )
+    return np.where(done, at_end, now) if "success" in last else now

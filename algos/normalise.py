@@ -9,34 +9,52 @@ EPS = 1e-8  # inside the root
 
 
 class Statistics(nn.Module):
-    """Running mean and variance of samples [R, n] in float64, by Welford's recursion; they never decay."""
+    """Running mean and variance of samples [R, n], or of batches [R, N, n], in float64; they never decay.
+
+    The mean and the sum of squared deviations of a batch are joined with those so far (Chan et al., "Algorithms for
+    computing the sample variance", 1983); for a single sample this is Welford's recursion, as in stream-x.
+
+    With a `prior`, the statistics begin as those of that many samples with mean 0 and variance 1, and the variance is
+    divided by the number of samples instead of one less. With 1e-4 it is Gymnasium's `RunningMeanStd`, which its
+    wrappers of observations and rewards use.
+    """
 
     count: Tensor
     mean: Tensor
     squares: Tensor
 
-    def __init__(self, runs: int, size: int):
+    def __init__(self, runs: int, size: int, prior: float = 0.0):
         super().__init__()
-        self.register_buffer("count", torch.zeros(runs, 1, dtype=torch.float64))
+        self.prior = prior
+        self.register_buffer("count", torch.full((runs, 1), prior, dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(runs, size, dtype=torch.float64))
-        self.register_buffer("squares", torch.zeros(runs, size, dtype=torch.float64))
+        self.register_buffer("squares", torch.full((runs, size), prior, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor, where: Tensor | None = None) -> None:
-        """Takes a sample of each run, or only of the runs where `where` [R] is 1."""
-        count = self.count + 1
-        mean = self.mean + (x - self.mean) / count
-        squares = self.squares + (x - self.mean) * (x - mean)
+        """Takes the samples of each run, or only of the runs where `where` [R] is 1."""
+        added = 1 if x.dim() == 2 else x.shape[1]
+        centre = x if x.dim() == 2 else x.double().mean(1)
+        count = self.count + added
+        mean = self.mean + added * (centre - self.mean) / count
+        squares = self.squares + added * (centre - self.mean) * (centre - mean)
+        if x.dim() > 2:
+            squares = squares + (x - centre[:, None]).square().sum(1)
         for buffer, value in ((self.count, count), (self.mean, mean), (self.squares, squares)):
             buffer.copy_(value if where is None else torch.where(where[:, None] > 0, value, buffer))
 
     def variance(self) -> Tensor:
-        """The unbiased variance [R, n]; 1 before the second sample."""
+        """The variance [R, n]; without a prior it is the unbiased one, and 1 before the second sample."""
+        if self.prior:
+            return self.squares / self.count
         return torch.where(self.count > 1, self.squares / (self.count - 1).clamp(min=1), 1.0)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """x [R, n], normalised by the present statistics, in the precision of networks."""
-        return ((x - self.mean) / (self.variance() + EPS).sqrt()).to(torch.get_default_dtype())
+        """x [R, n] or [R, N, n], normalised by the present statistics, in the precision of networks."""
+        mean, scale = self.mean, (self.variance() + EPS).sqrt()
+        if x.dim() > 2:
+            mean, scale = mean[:, None], scale[:, None]
+        return ((x - mean) / scale).to(torch.get_default_dtype())
 
 
 class RewardScaler(nn.Module):

@@ -57,7 +57,7 @@ class OfflineArgs(RunArgs):
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
-    """updates between checkpoints; a kill loses no more than these"""
+    """updates between checkpoints; a killed run loses at most this many"""
 
     def __post_init__(self) -> None:
         for_domain(self, self.keys)

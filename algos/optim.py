@@ -1,6 +1,7 @@
 """Gradient steps and target networks with a run axis."""
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -31,7 +32,8 @@ class Adam(nn.Module):
     of steps. With `max_norm`, the gradients of a run are scaled down to at most that norm over all parameters.
 
     It calls torch's fused kernel directly, which takes a quarter of the time that `torch.optim.Adam` spends in Python.
-    Where runs differ, it calls the kernel once for each run. A compiler traces the formula instead.
+    Where runs differ, it calls the kernel once for each group of neighbours that are alike. A compiler traces the
+    formula instead.
     """
 
     steps: Tensor
@@ -101,12 +103,16 @@ class Adam(nn.Module):
         if self.alike:
             self._kernel(self.variables, gradients, means, squares, self.steps, rates, self.weight_decay)
             return
-        decays = numbers(self.weight_decay, len(self.steps))
-        moving = [True] * len(self.steps) if active is None else active.tolist()
-        for run, rate in enumerate(numbers(rates, len(self.steps))):
-            if moving[run]:
-                p, g, mean, square = ([x[run] for x in xs] for xs in (self.variables, gradients, means, squares))
-                self._kernel(p, g, mean, square, self.steps[run], rate, decays[run])
+        runs = len(self.steps)
+        moving = [True] * runs if active is None else active.tolist()
+        steps = zip(numbers(rates, runs), numbers(self.weight_decay, runs), self.steps.tolist(), moving, strict=True)
+        first = 0
+        for (rate, decay, _, moves), alike in itertools.groupby(steps):
+            last = first + len(list(alike))
+            if moves:
+                p, g, mean, square = ([x[first:last] for x in xs] for xs in (self.variables, gradients, means, squares))
+                self._kernel(p, g, mean, square, self.steps[first], rate, decay)
+            first = last
 
     def rate(self) -> Any:
         """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
@@ -157,7 +163,7 @@ class Adam(nn.Module):
         return [g * per_run(factor, g) for g in gradients]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
-        if state[prefix + "steps"].dim():
+        if (steps := state.get(prefix + "steps")) is not None and steps.dim():
             self._part()
         super()._load_from_state_dict(state, prefix, *more)
 

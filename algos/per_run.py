@@ -11,20 +11,22 @@ class PerRun:
     """A number for each of R runs, which takes part in arithmetic like the single number that it stands for.
 
     Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision;
-    beside plain numbers it stays a PerRun. It may be an argument of torch's functions, such as a bound of `clamp`. So
-    `discount * value`, or `torch.where(x > 0, tau, 1 - tau)`, reads the same whether a hyperparameter differs between
-    runs or not.
+    beside plain numbers and tensors without axes it stays a PerRun. It may be an argument of torch's functions, such as
+    a bound of `clamp`. So `discount * value`, or `torch.where(x > 0, tau, 1 - tau)`, reads the same whether a
+    hyperparameter differs between runs or not.
     """
 
     def __init__(self, values: Sequence[float] | Tensor, device: torch.device | str = "cpu"):
         self.values = torch.as_tensor(values, dtype=torch.float64, device=device)  # [R]
+        self.numbers = None if isinstance(values, Tensor) else [float(value) for value in values]
 
     def like(self, x: Tensor) -> Tensor:
         """The values as a tensor that broadcasts with x [R, ...], in its precision."""
         return self.values.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
     def tolist(self) -> list[float]:
-        return self.values.tolist()
+        """The values on the host, without a copy from the device if they came from there."""
+        return self.values.tolist() if self.numbers is None else list(self.numbers)
 
     def __repr__(self) -> str:
         return f"PerRun({self.tolist()})"
@@ -36,7 +38,7 @@ class PerRun:
         """Applies a function of torch to tensors and values per run."""
         kwargs = kwargs or {}
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-        if not tensors:
+        if not any(x.dim() for x in tensors):
             return PerRun(function(*map(bare, args), **{name: bare(x) for name, x in kwargs.items()}))
         dtype, axes = torch.get_default_dtype(), 1
         for x in tensors:
@@ -62,6 +64,14 @@ class PerRun:
 
     def __rtruediv__(self, other: Any) -> Any:
         return torch.mul(torch.reciprocal(self), other)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self} differs between runs, so that it cannot decide for all of them")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError(f"{self} differs between runs: compare its values")
+
+    __hash__ = object.__hash__
 
     def __neg__(self) -> Any:
         return torch.neg(self)  # type: ignore[arg-type]

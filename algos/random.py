@@ -97,5 +97,8 @@ class Random:
         return {f"{name}.{key}": t for name, draws in self.sequences.items() for key, t in draws.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes up a state; raises ValueError if it has a sequence that was not made yet: it would start anew."""
+        if late := {key.rpartition(".")[0] for key in state} - set(self.sequences):
+            raise ValueError(f"make the sequence of random numbers {min(late)!r} before the training begins")
         for name, draws in self.sequences.items():
             draws.load_state_dict({key: state[f"{name}.{key}"] for key in ("generators", "used")})

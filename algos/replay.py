@@ -53,8 +53,8 @@ class ReplayBuffer:
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
         if self.nbytes > 0.9 * free:
             raise UserError(
-                f"--buffer-size {capacity} needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on {device}, where "
-                f"{free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
+                f"a replay buffer of {capacity} transitions needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on "
+                f"{device}, where {free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
             )
         self.rows = torch.empty(runs, capacity, width, device=device)
         self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
@@ -71,7 +71,9 @@ class ReplayBuffer:
         new_rows = torch.cat([part.to(self.rows.dtype) for part in rows], -1)
         count = new_rows.shape[1]
         if count > self.capacity:
-            raise UserError(f"--buffer-size must hold one step of {count} environments, got {self.capacity}")
+            raise UserError(
+                f"a replay buffer of {self.capacity} transitions cannot take a step of {count} environments"
+            )
         start = int(self.added[0]) % self.capacity
         if valid is None and (self.added == self.added[0]).all() and start + count <= self.capacity:
             self.rows[:, start : start + count] = new_rows

@@ -76,7 +76,8 @@ class Run(Generic[Args]):
         facts: dict[str, Any] | None = None,
     ):
         check(args)
-        self.algorithm, self.given, self.facts = algorithm, args, facts or {}
+        self.algorithm, self.given = algorithm, args
+        self.facts = json.loads(json.dumps(facts or {}, default=str))
         self.score_name, self.show = score, show
         self.device = choose_device(args.device)
         self.threads = Threads(args.threads)
@@ -177,8 +178,11 @@ class Run(Generic[Args]):
         resumes, and ends the run: after the last step, on SIGINT and SIGTERM (exit code 130), and when all runs have
         diverged (exit code 3).
         """
+        if self.evaluator and policy is None:
+            raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
         earlier = self.folder.earlier or {}
         if earlier.get("status") in ("finished", "diverged"):
+            self.threads.restore()
             self.say(f"{self.folder.path} is finished already")
             if len(earlier["diverged"]) == self.runs:
                 raise SystemExit(3)
@@ -216,7 +220,7 @@ class Run(Generic[Args]):
         with self._working(total, self.phases.get(name, 0), name) as progress:
             done = self.phases.setdefault(name, 0)
             progress.update(done - progress.n)
-            while name not in self.over and len(self.diverged) < self.runs:
+            while done < total and name not in self.over and len(self.diverged) < self.runs:
                 started = time.perf_counter()
                 yield done + 1
                 done = self.phases[name] = done + 1
@@ -249,16 +253,14 @@ class Run(Generic[Args]):
         with (
             self.folder.claimed(),
             self.signals,
+            self.threads,
             tqdm(total=total, initial=done, unit=f" {unit}", **style) as self.progress,
         ):
             if not self.restored:
                 self.folder.earlier = self.folder.configuration()
                 self._restore()
                 self.restored = True
-            try:
-                yield self.progress
-            finally:
-                self.threads.restore()
+            yield self.progress
 
     def _after_iteration(self) -> None:
         if self.device.type == "cpu":
@@ -282,7 +284,7 @@ class Run(Generic[Args]):
 
     def _flush(self, step: int, prefix: str = "") -> None:
         """Reads the metrics from the device and writes them down."""
-        self._find_diverged(step)
+        self._find_diverged(self.step)
         means = self.metrics.take()
         for run in range(self.runs):
             if run in self.diverged:
@@ -353,8 +355,7 @@ class Run(Generic[Args]):
 
     def _finish(self) -> None:
         """Writes the final checkpoint and the curve, and prints one line for each run."""
-        self._save("diverged" if self.diverged else "finished", final=True)
-        (self.folder.path / "progress.json").unlink(missing_ok=True)
+        self._save("running", final=True)
         for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
             if part:
                 part.close()
@@ -363,6 +364,9 @@ class Run(Generic[Args]):
         label = "the deterministic policy" if self.evaluator else "training episodes"
         if len(frame):
             summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", self.folder.path / "curve.png")
+        (self.folder.path / "progress.json").unlink(missing_ok=True)
+        with self.folder.writing():
+            self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"

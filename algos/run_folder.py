@@ -1,6 +1,7 @@
 """The folder of a run: its lock, its identity and configuration, and its tables."""
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -17,12 +18,11 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from algos.arguments import incidental
 from algos.checkpoint import Checkpoints, write_atomically
 from algos.cli import RunArgs
 from algos.errors import UserError
 
-# A run may be resumed with other values of these arguments, which change its results by rounding at most.
-FREE = ("out", "resume", "quiet", "checkpoint_every", "threads", "keep_replay")
 FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 
@@ -37,8 +37,17 @@ class RunFolder:
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
-        with self.claimed():
-            self.earlier = self.configuration()  # left by an earlier process
+        self.earlier: dict[str, Any] | None = None  # the configuration that an earlier process left
+        if os.path.exists(self.path):
+            with self.claimed():
+                self.earlier = self.configuration()
+        elif not (self.place.is_dir() and os.access(self.place, os.W_OK | os.X_OK)):
+            raise UserError(f"--out: cannot use {self.path}: {self.place} is not a folder that can be written to")
+
+    @property
+    def place(self) -> Path:
+        """The folder, or before it is made the nearest one above it."""
+        return next(path for path in (self.path, *self.path.absolute().parents) if os.path.exists(path))
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -84,11 +93,11 @@ class RunFolder:
     def check_space(self, nbytes: int) -> None:
         """Raises UserError if the disk lacks room for three checkpoints of this size, one of them in the making."""
         there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
-        need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.path).free
+        need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.place).free
         if need > free:
             raise UserError(
                 f"--out: checkpoints in {self.path} need {need / 2**30:.1f} GiB of disk, where {free / 2**30:.1f} "
-                "GiB are free: take a smaller --buffer-size or fewer seeds"
+                "GiB are free: make room, train fewer seeds at once, or keep a smaller replay"
             )
 
     @contextlib.contextmanager
@@ -148,7 +157,8 @@ def folder_name(task: str) -> str:
 
 def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> dict[str, Any]:
     """The arguments and other choices that determine the results of a run, in the types of JSON."""
-    chosen = {name: value for name, value in asdict(args).items() if name not in FREE}
+    left_out = incidental(type(args))
+    chosen = {name: value for name, value in asdict(args).items() if name not in left_out}
     chosen |= {"seeds": seeds, "device": device, "algorithm": algorithm}
     return json.loads(json.dumps(chosen, default=str))
 
@@ -171,6 +181,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
+@functools.cache
 def git_commit() -> str | None:
     """The commit of this code, with a + if it was changed since; None outside a checkout."""
     root = str(Path(__file__).parent)

@@ -1,6 +1,7 @@
 """A clean end on SIGINT and SIGTERM."""
 
 import signal
+import threading
 from types import FrameType
 
 
@@ -12,7 +13,9 @@ class Signals:
 
     def __enter__(self) -> None:
         self.came = False
-        self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        own = threading.current_thread() is threading.main_thread()  # only there do signals arrive
+        numbers = (signal.SIGINT, signal.SIGTERM) if own else ()
+        self.before = {number: signal.signal(number, self._note) for number in numbers}
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.before.items():

@@ -21,8 +21,8 @@ class Threads:
     The threads of an operation wait for each other at its end, and they wait by spinning. One thread that shares its
     core with another process holds up the whole run: on two cores beside one busy process, two threads are three times
     slower than one. So the run gives up a thread within a second after a process starts to use a core, and takes it
-    back three seconds after that process ends. No result depends on it: the arithmetic is the same with any number of
-    threads.
+    back three seconds after that process ends. No result depends on it: scripts that follow the load compute the same
+    with any number of threads, and the streaming ones, in which one sum does not, keep to a fixed number.
 
     `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now.
     `measure` gives CPU seconds used so far by all processes on our cores, and by this one.
@@ -55,6 +55,12 @@ class Threads:
         threads = max(1, min(threads, self.most))
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
+
+    def __enter__(self) -> None:
+        torch.set_num_threads(self.most)
+
+    def __exit__(self, *error: object) -> None:
+        self.restore()
 
     def restore(self) -> None:
         """Gives back the number of threads that torch had before."""

@@ -71,9 +71,9 @@ class SeededEnvs:
             env_id = env
             self.venv = make_vec(env, count, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
         else:
-            env_id = env[0].spec.id if env[0].spec else type(env[0].unwrapped).__name__
-            if len(env) != count:
+            if len({id(e) for e in env}) != count:
                 raise ValueError(f"{count} environments are needed, {envs_per_run} for each seed, and {len(env)} given")
+            env_id = env[0].spec.id if env[0].spec else type(env[0].unwrapped).__name__
             self.venv = vector_of(env, AutoresetMode.SAME_STEP)
         mode = self.venv.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):

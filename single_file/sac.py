@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
@@ -37,7 +37,7 @@ from envs import Task
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per seed"""
-    keep_replay: bool = False
+    keep_replay: Incidental[bool] = False
     """leave the replay in the final checkpoint, to make a dataset of it"""
     batch_size: Count = 256
     """transitions per update and seed"""

@@ -33,6 +33,11 @@ RENDERING = {
 STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
+def own_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class MujocoVectorEnv(VectorEnv):
     """A `gymnasium.vector.VectorEnv` of one of `TASKS`.
 
@@ -84,7 +89,7 @@ class MujocoVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self.task = TASKS[env_id](env, defaults | options)
-        threads = max(1, min(threads or os.cpu_count() or 1, num_envs // 2))
+        threads = max(1, min(threads or own_cores(), num_envs // 2))
         self.physics = Physics(env.model, num_envs, self.task.fields, env.frame_skip, threads)
         self.generators: list[np.random.Generator] = [None] * num_envs  # type: ignore[list-item]
         self.all_ids = np.arange(num_envs)

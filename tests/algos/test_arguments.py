@@ -10,6 +10,7 @@ from algos.arguments import (
     Count,
     Fraction,
     FractionBelowOne,
+    Incidental,
     Natural,
     Positive,
     PositiveFraction,
@@ -19,6 +20,7 @@ from algos.arguments import (
     by_domain,
     check,
     for_domain,
+    incidental,
     tunable,
 )
 from algos.errors import UserError
@@ -101,3 +103,20 @@ def test_a_default_by_domain_is_a_plain_value_that_shows_all_others():
     assert args.expectile == 0.7 and args.size + 1 == 257 and args.reward == "none"
     assert str(args.expectile) == "0.7, antmaze 0.9" and str(args.size) == "256, hopper 1024, antmaze 512"
     check(args)
+
+
+@dataclass
+class Base:
+    out: Incidental[str] = "runs"
+    rate: Tunable[Positive] = 1.0
+
+
+@dataclass
+class Derived(Base):
+    out: str = "elsewhere"
+    rate: Positive = 2.0
+
+
+def test_a_class_that_extends_another_keeps_what_is_incidental_but_not_what_is_tunable():
+    assert incidental(Base) == incidental(Derived) == {"out"}
+    assert tunable(Base) == ["rate"] and tunable(Derived) == []

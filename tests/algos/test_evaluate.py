@@ -99,7 +99,7 @@ def test_a_policy_takes_the_goal_where_resets_tell_one_and_success_is_that_of_th
         seen.append(goal)
         return (goal[..., :1] - obs).clamp(-1, 1)
 
-    scores = Evaluator(maker("Reach-v0"), [0, 1, 2], 4)(policy, 0)
+    scores = Evaluator(maker("Reach-v0"), [0, 1, 2], 4, goals=True)(policy, 0)
     assert seen[0].shape == (3, 4, 2) and {1.0, 2.0, 3.0} == set(seen[0].unique().tolist())
     for run in range(3):
         for episode, score in enumerate(scores[run]):
@@ -107,10 +107,10 @@ def test_a_policy_takes_the_goal_where_resets_tell_one_and_success_is_that_of_th
 
 
 def test_an_episode_without_success_is_told_as_such():
-    right = Evaluator(maker("Reach-v0"), [0, 1], 6)(lambda obs, goal: torch.full((2, 6, 1), -1.0), 0)
+    right = Evaluator(maker("Reach-v0"), [0, 1], 6, goals=True)(lambda obs, goal: torch.full((2, 6, 1), -1.0), 0)
     assert all(score == ("", -4.0, 4, False) for scores in right for score in scores)
     # passes the goal and goes on: it is the last step that counts
-    late = Evaluator(maker("ReachLate-v0"), [0, 1], 6)(lambda obs, goal: torch.ones(2, 6, 1), 0)
+    late = Evaluator(maker("ReachLate-v0"), [0, 1], 6, goals=True)(lambda obs, goal: torch.ones(2, 6, 1), 0)
     assert all(score == ("", -4.0, 4, False) for scores in late for score in scores)
 
 

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers.utils import RunningMeanStd
 
 from algos.normalise import RewardScaler, Statistics
 from algos.per_run import PerRun
@@ -20,6 +22,32 @@ def test_welford():
         assert statistics.mean.item() == pytest.approx(mean)
         assert statistics.variance().item() == pytest.approx(variance, abs=1e-4)
         assert statistics.normalise(sample).item() == pytest.approx(normalised, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_batches_give_the_observations_of_gymnasiums_wrapper(count):
+    """Its float64 class, and for one environment its wrapper too, which normalises one observation at a time."""
+    ours, theirs = Statistics(2, 3, prior=1e-4), [RunningMeanStd(shape=(3,)) for _ in range(2)]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x = rng.normal(5, [1, 10, 0.1], (2, count, 3))
+        ours.update(torch.from_numpy(x))
+        for run, statistics in enumerate(theirs):
+            statistics.update(x[run])
+            np.testing.assert_allclose(ours.mean[run], statistics.mean, rtol=1e-12)
+            np.testing.assert_allclose(ours.variance()[run], statistics.var, rtol=1e-10)
+            expected = (x[run] - statistics.mean) / np.sqrt(statistics.var + 1e-8)
+            np.testing.assert_allclose(ours.normalise(torch.from_numpy(x))[run], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_counts_as_its_samples_one_by_one():
+    together, single = Statistics(2, 3), Statistics(2, 3)
+    for x in torch.randn(4, 2, 6, 3, dtype=D):
+        together.update(x)
+        for sample in x.unbind(1):
+            single.update(sample)
+    torch.testing.assert_close(together.mean, single.mean)
+    torch.testing.assert_close(together.variance(), single.variance())
 
 
 def test_statistics_of_other_runs_stay_bitwise():

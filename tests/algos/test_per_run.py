@@ -73,3 +73,16 @@ def test_like_gives_a_tensor_for_other_shapes():
 
 def test_it_is_shown_with_its_values():
     assert repr(PerRun([1.0, 2.5])) == "PerRun([1.0, 2.5])"
+
+
+def test_it_decides_for_all_runs_nowhere():
+    with pytest.raises(TypeError, match="cannot decide"):
+        bool(PerRun([0.0, 0.0]))
+    with pytest.raises(TypeError, match="differs between runs"):
+        PerRun([0.0, 0.0]) == 0  # noqa: B015
+
+
+def test_beside_a_tensor_without_axes_it_stays_one():
+    product = PerRun([1.0, 2.0]) * torch.tensor(3.0)
+    assert isinstance(product, PerRun) and product.tolist() == [3.0, 6.0]
+    assert torch.equal(product * torch.ones(2, 2), torch.tensor([[3.0, 3.0], [6.0, 6.0]]))

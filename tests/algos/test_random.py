@@ -74,3 +74,10 @@ def test_draws_have_their_distribution():
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
     assert uniform.min() >= 0 and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.01
     assert Random([0]).integers("i", 1000)().min() >= 0
+
+
+def test_a_state_with_a_sequence_that_is_not_made_yet_is_refused():
+    random, early = Random([0]), Random([0])
+    random.normal("noise", 2), random.normal("late", 2), early.normal("noise", 2)
+    with pytest.raises(ValueError, match="make the sequence of random numbers 'late' before the training begins"):
+        early.load_state_dict(random.state_dict())

@@ -101,7 +101,7 @@ def test_what_is_valid_may_be_said_over_what_a_step_says():
 
 
 def test_a_step_of_more_environments_than_it_holds_is_refused():
-    with pytest.raises(UserError, match=r"--buffer-size must hold one step of 6 environments, got 5"):
+    with pytest.raises(UserError, match="of 5 transitions cannot take a step of 6 environments"):
         ReplayBuffer(2, 5, task_of()).add(step(0, envs=6))
 
 
@@ -128,5 +128,5 @@ def test_halfcheetah_takes_at_most_180_bytes_a_transition():
 
 
 def test_refuses_what_does_not_fit():
-    with pytest.raises(UserError, match=r"--buffer-size 10000000000 needs .* GiB"):
+    with pytest.raises(UserError, match=r"of 10000000000 transitions needs .* GiB"):
         ReplayBuffer(4, 10_000_000_000, task_of(17, 6))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs
 from algos.errors import UserError
+from algos.random import Random
 from algos.run import Run
 from envs import Episode, SeededEnvs, Task
 
@@ -83,7 +85,7 @@ def test_bad_input_is_refused_in_one_sentence_before_any_work(script, overrides,
     with pytest.raises(UserError, match=message) as error:
         module.main(module.Args(**{**TINY, "out": tmp_path / "out", "device": "cpu", "quiet": True, **overrides}))
     assert "\n" not in str(error.value)
-    assert not list(tmp_path.rglob("eval.parquet"))
+    assert not (tmp_path / "out").exists()  # nothing is left behind
 
 
 @pytest.mark.parametrize(
@@ -452,7 +454,7 @@ def phases(run, agent, stop=None, count=10):
         if stop and agent.number[0] == stop:
             raise ZeroDivisionError
 
-    for _ in run.phase("first", count, log_every=2, checkpoint_every=3) if count else ():
+    for _ in run.phase("first", count, log_every=2, checkpoint_every=3):
         learn()
     for _ in run.steps():
         learn()
@@ -540,6 +542,24 @@ def test_a_phase_may_be_ended_early_and_stays_ended(loop):
     for _ in run.steps():
         run.log(agent.update())
     assert agent.number[0] == 29 and config_of(run)["status"] == "finished"
+
+
+def test_state_that_nothing_takes_up_is_refused(loop):
+    run, agent = loop()
+    run.learn(agent, more=Random([0]))
+    run.memory["more"].normal("noise", 2)
+    with pytest.raises(ZeroDivisionError):
+        phases(run, agent, stop=20, count=0)
+    run, agent = loop(resume=True)
+    with pytest.raises(ValueError, match="has the state of 'more': hand it to the run before the training begins"):
+        next(run.steps())
+
+
+def test_a_divergence_in_a_phase_is_told_by_the_steps_of_the_run(loop):
+    run, _ = loop()
+    for _ in run.phase("first", 4, log_every=1):
+        run.log({"number": torch.tensor([0.0, math.nan])})
+    assert run.diverged == {1: 0}
 
 
 def test_a_finished_run_has_no_phases_and_no_steps(loop):

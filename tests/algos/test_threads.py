@@ -74,3 +74,11 @@ def test_one_thread_is_for_a_while_only(machine):
     with one_thread():
         assert machine.set == 1
     assert machine.set == 4
+
+
+def test_a_given_number_holds_in_each_of_several_parts(machine):
+    run = machine.run(fixed=2)
+    for _ in range(2):
+        with run:
+            assert machine.set == 2
+        assert machine.set == 4
