@@ -21,8 +21,8 @@ class Agent(nn.Module):
     optimisers, counters), so that `state_dict` and `load_state_dict` make it go on exactly. Every tensor of the state
     that has axes has the run axis first, [R, ...].
 
-    `args` are the script's arguments, in which hyperparameters may be a `PerRun` on the agent's device; `task` has
-    sizes and bounds. Raises ValueError where a `PerRun` has not one value for each seed.
+    `args` are the script's arguments, in which hyperparameters may be a `PerRun`, whose values move to the agent's
+    device; `task` has sizes and bounds. Raises ValueError where a `PerRun` has not one value for each seed.
     """
 
     def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
@@ -32,8 +32,11 @@ class Agent(nn.Module):
         self.args = args
         self.initialised: set[str] = set()  # names of modules whose weights were drawn
         for name, value in vars(args).items():
-            if isinstance(value, PerRun) and len(value.values) != self.runs:
+            if not isinstance(value, PerRun):
+                continue
+            if len(value.values) != self.runs:
                 raise ValueError(f"{name} has {len(value.values)} values for {self.runs} runs: give one for each seed")
+            value.values = value.values.to(self.device)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copies a state into this agent's tensors; raises ValueError for `assign`, which would replace them."""
