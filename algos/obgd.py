@@ -58,7 +58,7 @@ class ObGD(nn.Module):
             trace.zero_()
 
     def gradients(self, output: Tensor) -> list[Tensor]:
-        """Gradients of outputs [R] for the weights of each run, which are those of their sum."""
+        """Gradients of outputs [R] for the weights of each run, computed from their sum: runs share no weights."""
         return list(torch.autograd.grad(output.sum(), self.weights))
 
     @torch.no_grad()
@@ -70,9 +70,9 @@ class ObGD(nn.Module):
         directions = self._adapted(delta, traces) if self.adaptive else traces
         norm = torch.stack([direction.abs().flatten(1).sum(1) for direction in directions]).sum(0)
         bound = self.lr * self.kappa * delta.abs().clamp(min=1) * norm
-        length = self.lr / bound.clamp(min=1) * delta
+        factor = self.lr / bound.clamp(min=1) * delta
         for weight, trace, direction in zip(self.weights, traces, directions, strict=True):
-            weight.add_(per_run(length, weight) * direction)
+            weight.add_(per_run(factor, weight) * direction)
             trace.mul_(1 - per_run(reset, trace))
         return bound
 

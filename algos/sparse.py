@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from algos.nn import Lead
 
-# For each image size, MinAtar's and Atari's: convolutions (channels, kernel, stride), hidden layers, frames to stack.
-Convolutions = tuple[tuple[int, int, int], ...]
+Convolutions = tuple[tuple[int, int, int], ...]  # channels, kernel and stride of each
+# For each image size, MinAtar's and Atari's: convolutions, widths of hidden layers, number of frames to stack.
 IMAGES: dict[tuple[int, ...], tuple[Convolutions, tuple[int, ...], int]] = {
     (10, 10): (((16, 3, 1),), (128,), 1),
     (84, 84): (((32, 8, 5), (64, 4, 3), (64, 3, 2)), (256,), 4),
@@ -81,8 +81,8 @@ class Network(nn.Module):
 
     def __init__(self, runs: int, shape: Sequence[int], hidden: Sequence[int], out: int):
         super().__init__()
-        convolutions, usual, _ = IMAGES[tuple(shape[1:])] if len(shape) == 3 else ((), (), 1)
-        hidden = hidden or usual
+        convolutions, default_hidden, _ = IMAGES[tuple(shape[1:])] if len(shape) == 3 else ((), (), 1)
+        hidden = hidden or default_hidden
         self.convolutions = nn.ModuleList()
         for channels, kernel, stride in convolutions:
             self.convolutions.append(Conv(runs, shape[0], channels, kernel, stride))

@@ -20,7 +20,7 @@ from algos.sparse import IMAGES
 from envs import Task
 
 Hidden = Annotated[tuple[int, ...], Range(10)]  # widths; SparseInit leaves a layer with fewer inputs without any weight
-OWN_SCORE = "the score of a streaming algorithm is the return of its training episodes"
+OWN_SCORE = "the score of a streaming algorithm comes from what it does while it learns"
 # Tasks of Gymnasium whose episodes the official scripts let run up to 10,000 steps.
 CLASSIC = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 
@@ -32,13 +32,14 @@ class StreamArgs(RunArgs):
     compile: bool = True
     """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
     threads: Natural = 1
-    """CPU threads of torch and of physics; with another number than 1, sums are rounded in another way"""
+    """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
+    sums are rounded in another way"""
     eval_episodes: Annotated[int, Range(0, 0, why=OWN_SCORE)] = 0
-    """always 0: the score is the return of the training episodes"""
+    """always 0: the score comes from what the algorithm does while it learns"""
     log_every: Count = 10_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 100_000
-    """environment steps between checkpoints; a kill loses no more than these"""
+    """environment steps between checkpoints; a killed run loses at most this many"""
     lr: Tunable[Positive] = 1.0
     """alpha, the step size, which ObGD bounds"""
     discount: Tunable[Fraction] = 0.99
@@ -46,7 +47,7 @@ class StreamArgs(RunArgs):
     trace: Tunable[Fraction] = 0.8
     """lambda: traces decay by discount times lambda"""
     adaptive: bool = False
-    """AdaptiveObGD: traces divided by the root of their second moment"""
+    """AdaptiveObGD: traces are divided by the root of the running second moment of delta times trace"""
 
 
 class Step(NamedTuple):
@@ -83,10 +84,10 @@ class Clock(nn.Module):
 class Features(nn.Module):
     """Turns raw observations [R, O] into the features of networks: normalised by running statistics, with the time.
 
-    Vectors become [R, O + 1], the time being the last number.
+    Vectors become [R, O + 1] where the task has a time limit, the time being the last number, and [R, O] elsewhere.
 
     Images [C, H, W] have no time; where IMAGES says so, the last frames are stacked, each as it was normalised when it
-    came, and the first one of an episode fills the stack. Without a time limit there is no time either.
+    came, and the first one of an episode fills the stack.
     """
 
     frames: Tensor

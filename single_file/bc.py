@@ -9,7 +9,7 @@ observations are standardised (--standardise), and its learning rate is constant
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
     python single_file/bc.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0
 
-Results lie in runs/<dataset>/bc/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/bc/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -107,17 +107,17 @@ class BC(Agent):
 
 
 def main(args: Args) -> None:
-    expert, hidden = None, 0
+    expert, hidden_expert = None, 0
     if args.expert_dataset:
         source = args.load_expert()
-        hidden = source.transitions_of(args.expert_trajectories)
-        if not hidden:
+        hidden_expert = source.transitions_of(args.expert_trajectories)
+        if not hidden_expert:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
-        expert = source.first(hidden)
+        expert = source.first(hidden_expert)
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
-    run, data = offline_run(args, "bc", reward, expert, hidden_expert=hidden)
-    if hidden:
-        run.say(f"{hidden:,} transitions of the data are the expert's, {hidden / len(data):.1%}")
+    run, data = offline_run(args, "bc", reward, expert, hidden_expert=hidden_expert)
+    if hidden_expert:
+        run.say(f"{hidden_expert:,} transitions of the data are the expert's, {hidden_expert / len(data):.1%}")
     if args.top_fraction < 1:
         data = data.best(args.top_fraction)
         run.say(f"{len(data):,} transitions are kept, those of the trajectories with the highest returns")

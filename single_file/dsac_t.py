@@ -19,7 +19,7 @@ authors' code takes consecutive steps of one.
 
     python single_file/dsac_t.py --env-id Hopper-v5 --seeds 0:10
 
-Results lie in runs/<env>/dsac_t/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<env>/dsac_t/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -45,15 +45,15 @@ from envs import Task
 @dataclass
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
-    """transitions kept per seed"""
+    """transitions kept per run"""
     keep_replay: Incidental[bool] = False
     """leave the replay in the final checkpoint, to make a dataset of it"""
     batch_size: Count = 256
-    """transitions per update and seed"""
+    """transitions per update and run"""
     learning_starts: Count = 10_000
     """steps with the initial policy before learning"""
     env_steps_per_update: Count = 1
-    """environment steps per update, each in another environment of the same seed (paper: 20)"""
+    """environment steps per update, each in another environment of the same run (paper: 20)"""
     discount: Tunable[Fraction] = 0.99
     """gamma (the authors' later script for Hopper: 0.999)"""
     tau: Tunable[PositiveFraction] = 0.005
@@ -123,15 +123,15 @@ class Critic(nn.Module):
 
 
 def paper_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Tensor, running_std: Tensor) -> Tensor:
-    """The critics' loss [R, 2] of the paper. Its gradient is what counts; its value has no meaning.
+    """The critics' loss [R, 2], of which only the gradient counts: it follows the paper's eqs. 12, 18-20, 23 and 26-27.
 
     mean, std: [R, 2, B]; targets: [R, 1, B]; running_std: [R, 2, 1]. The three numbers 0.1 are the code's epsilons.
     """
     q, sigma = mean.detach(), std.detach()
     clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)  # eq. 23: the width of the clip
-    mean_gradient = (mean_target - q) / (sigma.square() + 0.1)  # eqs. 18-20: the mean of the target, not a sample
-    std_gradient = ((clipped - q).square() - sigma.square()) / (sigma.pow(3) + 0.1)  # eq. 12, second term
-    scale = running_std.square() + 0.1  # eqs. 26-27, where the paper has the running mean of sigma squared
+    mean_gradient = (mean_target - q) / (sigma.square() + 0.1)  # the mean of the target, not a sample
+    std_gradient = ((clipped - q).square() - sigma.square()) / (sigma.pow(3) + 0.1)
+    scale = running_std.square() + 0.1  # the code's omega; eqs. 24-25 have the running mean of sigma squared
     return -(scale * (mean_gradient * mean + std_gradient * std)).mean(-1)
 
 
@@ -198,13 +198,16 @@ class DSACT(Agent):
         sample = mean + z.clamp(-3, 3) * std
         first = mean[:, 0] < mean[:, 1]
         entropy = -self.log_alpha.exp()[:, None] * next_log_prob
-        going = (1 - batch.terminated) * self.args.discount
-        mean_target = batch.reward + going * (mean.amin(1) + entropy)
-        sample_target = batch.reward + going * (torch.where(first, sample[:, 0], sample[:, 1]) + entropy)
+        discount = (1 - batch.terminated) * self.args.discount
+        mean_target = batch.reward + discount * (mean.amin(1) + entropy)
+        sample_target = batch.reward + discount * (torch.where(first, sample[:, 0], sample[:, 1]) + entropy)
         return mean_target[:, None], sample_target[:, None]
 
     def critic_loss(self, batch: Batch, noise: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum of the twins' losses [R] after the running standard deviations have moved; and metrics [R]."""
+        """Sum of the twins' losses [R], and metrics [R].
+
+        It also moves the running standard deviations, by which the losses are then scaled, and counts the update.
+        """
         mean_target, sample_target = self.targets(batch, noise, z)
         mean, std = self.critic(batch.obs, batch.action)
         with torch.no_grad():
@@ -269,7 +272,7 @@ def main(args: Args) -> None:
     per_update = args.env_steps_per_update
     envs = run.environments(per_update)
     agent = DSACT(run.args, envs.task, run.seeds, run.device)
-    replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
+    replay = ReplayBuffer(run.runs, min(args.buffer_size, max(args.total_steps, per_update)), envs.task, run.device)
     noise = run.random.normal("action", per_update, envs.act_size)
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
 

@@ -6,19 +6,23 @@ is Q - V and f* the positive part of a conjugate: max(d + d^2 / 4, 0) for chi-sq
 former is a surrogate of the true conjugate, which is -1 below d = -2: where V is more than 4 above Q, it pulls V down
 ever harder, so that this loss depends on the scale of rewards. With reverse KL the method is XQL (xql.py).
 
-It differs from IQL in three more things: V has layer normalisation, critics learn by a Huber loss (delta 20; its half
-replaces IQL's 1), and a batch has 1,024 transitions. The official options for noisy and random actions, off by default,
-are left out. The paper's lambda for each dataset is not known, and the code's default, 1, takes away the term that
-holds V down. The default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates with
-batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 is the worst for both divergences, and for total
-variation 0.7 is worse than 0.8 and 0.9. The sweep does not decide between 0.8 and 0.9, nor, for chi-square, between 0.7
-and these. Values were still growing at its end, and faster with a higher lambda, so the sweep may favour the lambda
-that learns fastest over the one that ends best.
+It also differs from IQL in these things: V has layer normalisation, critics learn by a Huber loss (delta 20, with a
+factor 1/2 where IQL's squared error has 1), a batch has 1,024 transitions, and on antmaze the actor's learning rate is
+constant. These official options, all off by default, are left out: noisy actions and random actions that V learns from,
+several steps of V per update, and a gradient penalty. The official README's example for chi-square has V learn from
+random actions too, so it cannot be repeated here.
+
+The paper's lambda for each dataset is not known, and the code's default, 1, takes away the term that holds V down. The
+default here, 0.8, comes from a sweep (results/f_dvl_lambda) that is short: 10,000 updates with batches of 256 on one
+dataset, HalfCheetah's medium-replay. There 0.6 is the worst for both divergences, and for total variation 0.7 is worse
+than 0.8 and 0.9. The sweep does not decide between 0.8 and 0.9, nor, for chi-square, between 0.7 and these. Values were
+still growing at its end, and faster with a higher lambda, so the sweep may favour the lambda that learns fastest over
+the one that ends best.
 
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
-    python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --f tv --optimism 0.7 --variant tv
+    python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --f tv --optimism 0.9 --variant tv
 
-Results lie in runs/<dataset>/f_dvl/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/f_dvl/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math

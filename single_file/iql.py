@@ -14,7 +14,7 @@ depend on the domain, as in the paper. CORL's figures come from other hyperparam
 
     python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
-Results lie in runs/<dataset>/iql/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/iql/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -49,7 +49,7 @@ class Args(OfflineArgs):
     lr: Tunable[Positive] = 3e-4
     """learning rate of actor, critics and value"""
     expectile: Tunable[Fraction] = by_domain(0.7, antmaze=0.9)
-    """tau of the paper: 0.5 is the mean of the critics' values, 1 their maximum"""
+    """tau of the paper: 0.5 makes V the mean of Q over the data's actions, 1 its maximum"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
     """inverse temperature of the actor's weights"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)

@@ -17,7 +17,7 @@ of the last trajectory is left out, and if there are fewer trajectories, none is
 
     python single_file/recoil.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0 --seeds 0:10
 
-Results lie in runs/<dataset>/recoil/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/recoil/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -46,7 +46,7 @@ EXPERT, STEP, END = 200.0, -2.0, -200.0  # the expert's value, the reward of oth
 @dataclass
 class Args(MixedArgs):
     dataset: str = "local/hopper-random-v0"
-    """the data that is not the expert's: d4rl/…, minari/…, local/…, or a .hdf5 or .npz file"""
+    """the data that is not the expert's: d4rl/…, minari/…, ogbench/…, local/…, or a .hdf5 or .npz file"""
     expert_dataset: str = "local/hopper-expert-v0"
     """the expert's data"""
     expert_transitions: Count = by_domain(1000, pen=100, adroit=200, kitchen=183)
@@ -239,17 +239,18 @@ class ReCOIL(Agent):
 
 def main(args: Args) -> None:
     source = args.load_expert()
-    hidden = source.transitions_of(args.expert_trajectories)
-    labelled = min(args.expert_transitions, len(source))
-    source = source.first(max(hidden, labelled))
-    run, both = offline_run(args, "recoil", expert=source, hidden_expert=hidden, labelled_expert=labelled)
+    hidden_expert = source.transitions_of(args.expert_trajectories)
+    labelled_expert = min(args.expert_transitions, len(source))
+    source = source.first(max(hidden_expert, labelled_expert))
+    run, both = offline_run(args, "recoil", expert=source, hidden_expert=hidden_expert, labelled_expert=labelled_expert)
     others = len(both) - len(source)
-    if not hidden:
+    if not hidden_expert:
         few = f"fewer than {args.expert_trajectories:,} trajectories"
         print(f"warning: {args.expert_dataset} has {few}, so nothing of it is in the mixed data", file=sys.stderr)
-    mixed, expert = both.part(np.arange(others + hidden)), both.part(np.arange(others, others + labelled))
+    mixed, expert = both.part(np.arange(others + hidden_expert)), both.part(np.arange(others, others + labelled_expert))
     run.say(
-        f"{hidden:,} transitions of the mixed data are the expert's, {hidden / len(mixed):.1%}; {labelled:,} labelled"
+        f"{hidden_expert:,} transitions of the mixed data are the expert's, {hidden_expert / len(mixed):.1%}; "
+        f"{labelled_expert:,} labelled"
     )
     agent = ReCOIL(run.args, mixed.task, run.seeds, run.device)
     choice, draws = run.random.integers("minibatch", 2, args.batch_size), agent.draws(run.random)

@@ -11,7 +11,7 @@ CPU steps the environments.
 
     python single_file/sac.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/sac/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<env>/sac/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -36,11 +36,11 @@ from envs import Task
 @dataclass
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
-    """transitions kept per seed"""
+    """transitions kept per run"""
     keep_replay: Incidental[bool] = False
     """leave the replay in the final checkpoint, to make a dataset of it"""
     batch_size: Count = 256
-    """transitions per update and seed"""
+    """transitions per update and run"""
     learning_starts: Count = 5_000
     """uniformly random steps before learning"""
     discount: Tunable[Fraction] = 0.99

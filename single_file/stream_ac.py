@@ -71,11 +71,11 @@ class StreamAC(Agent):
         super().__init__(args, task, seeds, device)
         images = len(task.obs_shape) == 3
         hidden = args.hidden or (() if images else (32, 32) if task.discrete else (128, 128))
-        outputs = task.act_size if task.discrete else 2 * task.act_size
+        size = task.act_size if task.discrete else 2 * task.act_size  # logits, or means and raw standard deviations
 
         self.features = Features(self.runs, task).to(device)
         self.reward_scaler = RewardScaler(self.runs, args.discount).to(device)
-        self.actor = self.initialise("actor", Network(self.runs, self.features.out_shape, hidden, outputs))
+        self.actor = self.initialise("actor", Network(self.runs, self.features.out_shape, hidden, size))
         self.critic = self.initialise("critic", Network(self.runs, self.features.out_shape, hidden, 1))
         decay = args.discount * args.trace
         self.actor_obgd = ObGD(self.actor, args.kappa_actor, decay, args.lr, args.adaptive)
@@ -88,34 +88,36 @@ class StreamAC(Agent):
         for name, bound in (("low", task.low), ("high", task.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=dtype, device=device), persistent=False)
 
-    def gaussian(self, out: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, each [R, A]."""
-        mean, raw = out.chunk(2, -1)
-        return mean, F.softplus(raw)
+    def gaussian(self, distribution: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, each [R, A], from what the actor gives [R, 2 A]."""
+        mean, raw_std = distribution.chunk(2, -1)
+        return mean, F.softplus(raw_std)
 
-    def log_prob_and_entropy(self, out: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """The action's log-density [R] and the policy's entropy [R], from outputs [R, 2 A], or [R, A] if discrete."""
+    def log_prob_and_entropy(self, distribution: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """The action's log-density [R] and the policy's entropy [R].
+
+        distribution: what the actor gives, [R, 2 A], or logits [R, A] if actions are discrete.
+        """
         if self.task.discrete:
-            log_p = out.log_softmax(-1)
+            log_p = distribution.log_softmax(-1)
             return log_p.gather(1, action[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
-        mean, std = self.gaussian(out)
+        mean, std = self.gaussian(distribution)
         log_prob = -0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
         return log_prob.sum(-1), (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
     @torch.no_grad()
-    def act(self, noise: Tensor) -> Tensor:
+    def act(self, noise: Tensor) -> None:
         """Draws the next action, [R, A] or [R], from noise [R, A]: normal, or uniform if actions are discrete."""
-        out = self.actor(self.state)
+        distribution = self.actor(self.state)
         if self.task.discrete:
-            action = (out - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
+            action = (distribution - torch.log(-torch.log(noise))).argmax(-1)  # the largest of Gumbel-perturbed logits
             clipped = action
         else:
-            mean, std = self.gaussian(out)
+            mean, std = self.gaussian(distribution)
             action = mean + std * noise
             clipped = torch.minimum(torch.maximum(action, self.low), self.high)
         self.action.copy_(action)
         self.output.copy_(clipped)
-        return clipped
 
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
@@ -127,12 +129,13 @@ class StreamAC(Agent):
         reward = self.reward_scaler(reward, done)
         next_state, done = self.features(next_obs), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)
-        out = self.actor(self.state)
-        log_prob, entropy = self.log_prob_and_entropy(out, self.action)
+        distribution = self.actor(self.state)
+        log_prob, entropy = self.log_prob_and_entropy(distribution, self.action)
         with torch.no_grad():
             next_value = self.critic(next_state).squeeze(-1)
             delta = reward + self.args.discount * (1 - done) * next_value - value
-        # ObGD multiplies by delta; with delta's sign here, every step increases the entropy
+        # ObGD multiplies by delta; with delta's sign here, this step's own entropy term always increases the entropy,
+        # while those of earlier steps, which are in the trace, may not
         objective = log_prob + self.args.entropy * delta.sign() * entropy
 
         actor_bound = self.actor_obgd.step(delta, self.actor_obgd.gradients(objective), done)
@@ -141,7 +144,7 @@ class StreamAC(Agent):
         metrics = {"value": value, "td_error": delta.abs(), "entropy": entropy}
         metrics |= {"actor_bound": actor_bound, "critic_bound": critic_bound}
         if not self.task.discrete:
-            metrics["least_std"] = self.gaussian(out)[1].amin(-1)  # nothing keeps it from 0
+            metrics["least_std"] = self.gaussian(distribution)[1].amin(-1)  # nothing keeps it from 0
         return {name: metric.detach() for name, metric in metrics.items()}
 
     def update(self, step: Step, noise: Tensor) -> dict[str, Tensor]:
@@ -167,8 +170,8 @@ class StreamAC(Agent):
 
 def main(args: Args) -> None:
     run = Run(args, "stream_ac")
-    limit = time_limit(args.env_id, args.max_episode_steps)
-    envs = run.environments(actions="any", dtype=torch.float64, **limit)
+    options = time_limit(args.env_id, args.max_episode_steps)
+    envs = run.environments(actions="any", dtype=torch.float64, **options)
     agent = StreamAC(run.args, envs.task, run.seeds, run.device)
     noise, update = agent.draws(run.random), run.compiled(agent.update)
 

@@ -2,16 +2,16 @@
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
 in the form of its official code: ObGD with eligibility traces, sparse initialisation, layer normalisation, running
-statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. Q(lambda) clears its traces
-after the update by an action that was not the greedy one. A time limit ends an episode like any other end, without
+statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. After it has learned from an
+action that was not greedy, Q(lambda) clears its traces. A time limit ends an episode like any other end, without
 bootstrapping; in return, the time in the episode is a feature where a task has a limit and no images. As in the
 official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
 under the usual limits.
 
 Four things differ from the official scripts. The official SARSA begins an episode with the action that it drew at the
-last observation of the episode before; here that action is drawn anew. The official MinAtar script ends exploration
-after 50,000 steps, whatever it is asked for. Here, statistics are float64 on all tasks, and a time limit of an Atari
-game ends it like any other limit.
+last observation of the episode before; here that action is drawn anew. The official SARSA script for MinAtar always
+takes 1M as the number of steps, so its exploration ends after 50,000. Here, statistics are float64 on all tasks, and a
+time limit of an Atari game ends it like any other limit.
 
     python single_file/stream_q.py --env-id MinAtar/Breakout-v1 --seeds 0:5 --total-steps 5000000 --exploration 0.2
     python single_file/stream_q.py --env-id CartPole-v1 --target sarsa --variant sarsa
@@ -20,9 +20,9 @@ Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the tr
 eval.parquet has them at the next multiple of --eval-every.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from algos.learner import learner_file
 from algos.normalise import RewardScaler
 from algos.obgd import ObGD
 from algos.optim import per_run
-from algos.random import Random, RandomSequence
+from algos.random import Random
 from algos.run import Run
 from algos.sparse import Network
 from algos.stream import Features, Hidden, Step, StreamArgs, time_limit
@@ -46,7 +46,7 @@ class Args(StreamArgs):
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions"""
     total_steps: Count = 500_000
-    """environment steps of each run; officially 5M on MinAtar and 10M on Atari"""
+    """environment steps of each run; officially 5M for Q on MinAtar, 10M for SARSA on MinAtar and for both on Atari"""
     eval_every: Count = 25_000
     """environment steps over which the returns of training episodes make one score"""
     target: Literal["q", "sarsa"] = "q"
@@ -58,11 +58,18 @@ class Args(StreamArgs):
     epsilon_end: Tunable[Fraction] = 0.01
     """the same probability from the end of exploration on"""
     exploration: Tunable[PositiveFraction] = 0.05
-    """share of all steps after which exploration has ended; 0.2 in the paper's MinAtar"""
+    """share of all steps after which exploration has ended; officially 0.2 for Q on MinAtar and 0.05 elsewhere"""
     hidden: Hidden = ()
     """widths of hidden layers; by default 32 32, MinAtar 128, Atari 256"""
     max_episode_steps: Natural = 0
     """time limit of an episode; 0: the task's own, but 10,000 for CartPole, MountainCar and Acrobot"""
+
+
+class Draws(NamedTuple):
+    """Random numbers of one step, uniform in [0, 1)."""
+
+    explore: Tensor  # [R], below epsilon where the action is a random one
+    action: Tensor  # [R], which one that is
 
 
 class StreamQ(Agent):
@@ -93,12 +100,12 @@ class StreamQ(Agent):
         return (a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share).clamp(min=a.epsilon_end)
 
     @torch.no_grad()
-    def choose(self, state: Tensor, noise: Tensor, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-        """Epsilon-greedy actions [R] from uniform noise [R, 2], and whether each is greedy; counts those `where`."""
+    def choose(self, state: Tensor, draws: Draws, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
+        """Epsilon-greedy actions [R], and whether each is greedy [R]; an action is counted where `where` [R] is 1."""
         self.drawn.add_(where)
         best = self.critic(state).argmax(-1)
-        random_action = (noise[:, 1] * self.task.act_size).long()
-        action = torch.where(noise[:, 0] < self.epsilon(), random_action, best)
+        random_action = (draws.action * self.task.act_size).long()
+        action = torch.where(draws.explore < self.epsilon(), random_action, best)
         return action, action == best
 
     def take(self, action: Tensor, greedy: Tensor) -> None:
@@ -106,9 +113,9 @@ class StreamQ(Agent):
         self.output.copy_(action)
         self.greedy.copy_(greedy)
 
-    def act(self, noise: Tensor, where: Tensor | float = 1.0) -> None:
-        """Draws the next action [R] from uniform noise [R, 2], and counts it where `where` [R] is 1."""
-        self.take(*self.choose(self.state, noise, where))
+    def act(self, draws: Draws, where: Tensor | float = 1.0) -> None:
+        """Draws the next action [R], and counts it where `where` [R] is 1."""
+        self.take(*self.choose(self.state, draws, where))
 
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
@@ -118,7 +125,10 @@ class StreamQ(Agent):
     def learn(
         self, reward: Tensor, next_state: Tensor, done: Tensor, next_action: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Learns from the outcome of the current action; the target values `next_action` [R], or the greedy one."""
+        """Learns from the outcome of the current action.
+
+        The target contains the value of `next_action` [R], or without it that of the greedy action.
+        """
         reward, done = self.reward_scaler(reward, done), done.to(next_state.dtype)
         value = self.critic(self.state).gather(1, self.output[:, None]).squeeze(1)
         with torch.no_grad():
@@ -126,64 +136,62 @@ class StreamQ(Agent):
             best = next_values.amax(-1)
             next_value = best if next_action is None else next_values.gather(1, next_action[:, None]).squeeze(1)
             delta = reward + self.args.discount * (1 - done) * next_value - value
-        # Q(lambda) clears its traces after the update by an exploratory action
+        # after it has learned from an action that was not greedy, Q(lambda) clears its traces
         reset = torch.maximum(done, (~self.greedy).to(done.dtype)) if next_action is None else done
         bound = self.obgd.step(delta, self.obgd.gradients(value), reset)
         self.state.copy_(next_state)
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
-    def update(self, step: Step, noise: Tensor) -> dict[str, Tensor]:
-        """Learns from the outcome of the last action, begins the next episodes, and draws the next action.
-
-        noise: uniform [R, 2].
-        """
+    def update(self, step: Step, draws: Draws) -> dict[str, Tensor]:
+        """Learns from the outcome of the last action, begins the next episodes, and draws the next action."""
         next_state = self.features(step.next_obs)
         counted = 1.0 if step.begun is not None else 1 - step.done  # after an episode's end, no action is drawn
         if self.args.target == "q":
             metrics = self.learn(step.reward, next_state, step.done)
             if step.obs is not None and step.begun is not None:
                 self.start(step.obs, step.begun)
-            self.act(noise, counted)
+            self.act(draws, counted)
             return metrics
 
-        action, greedy = self.choose(next_state, noise, counted)  # by the values before the update
+        action, greedy = self.choose(next_state, draws, counted)  # by the values before the update
         metrics = self.learn(step.reward, next_state, step.done, action)
         if step.obs is not None and step.begun is not None:
             self.start(step.obs, step.begun)
-            first_action, first_greedy = self.choose(self.state, noise, step.begun)
+            first_action, first_greedy = self.choose(self.state, draws, step.begun)
             first = step.begun > 0
             action, greedy = torch.where(first, first_action, action), torch.where(first, first_greedy, greedy)
         self.take(action, greedy)
         return metrics
 
-    def restart(self, obs: Tensor, noise: Tensor) -> None:
-        """Begins an episode in all runs, with clear traces, and draws an action: obs [R, O], uniform noise [R, 2]."""
+    def restart(self, obs: Tensor, draws: Draws) -> None:
+        """Begins an episode in all runs, with clear traces, and draws an action: obs [R, O]."""
         self.obgd.clear()
         self.start(obs, torch.ones(len(obs), dtype=obs.dtype, device=obs.device))
-        self.act(noise)
+        self.act(draws)
 
-    def draws(self, random: Random) -> RandomSequence:
-        """The noise of actions."""
-        return random.uniform("action", 2)
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of actions."""
+        uniform = random.uniform("action", 2)
+        return lambda: Draws(*uniform().unbind(1))
 
 
 def main(args: Args) -> None:
     run = Run(args, "stream_q")
-    limit = time_limit(args.env_id, args.max_episode_steps)
-    envs = run.environments(actions="discrete", dtype=torch.float64, **limit)
+    options = time_limit(args.env_id, args.max_episode_steps)
+    envs = run.environments(actions="discrete", dtype=torch.float64, **options)
     agent = StreamQ(run.args, envs.task, run.seeds, run.device)
-    noise, update = agent.draws(run.random), run.compiled(agent.update)
+    draws, update = agent.draws(run.random), run.compiled(agent.update)
 
     run.export("learner.safetensors", lambda: learner_file(agent))
     run.learn(agent)
     for _ in run.steps():
         if envs.restarted:
-            agent.restart(envs.obs[:, 0], noise())
+            agent.restart(envs.obs[:, 0], draws())
         envs.send(agent.output[:, None])
         t = envs.receive()
         done = torch.maximum(t.terminated, t.truncated)[:, 0]
         step = Step(t.reward[:, 0], t.next_obs[:, 0], done, envs.obs[:, 0], t.begun[:, 0])
-        run.log(update(step, noise()))
+        run.log(update(step, draws()))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Stream TD(lambda): predicts discounted sums of the coming values of a time series, many seeds at once.
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
-in the form of its official code on the electricity series ETTm2: observations are exponential traces of the rows
-(without the bias of their start), then normalised by running statistics; the cumulant, which is the series' target in
-the next row, scaled to [0, 1] (see envs/series.py), is divided by the running standard deviation of its discounted sum;
-a sparse network with layer normalisation learns by ObGD with eligibility traces, from each row once. There are no
-episodes and no time feature. All seeds see the same rows and differ in their initial weights alone.
+in the form of its official code on the electricity series ETTm2: observations are bias-corrected exponential averages
+of the rows, then normalised by running statistics; the cumulant, which is the series' target in the next row, scaled to
+[0, 1] (see envs/series.py), is divided by the running standard deviation of its discounted sum; a sparse network with
+layer normalisation learns by ObGD with eligibility traces, from each row once. There are no episodes and no time
+feature. All seeds see the same rows and differ in their initial weights alone.
 
     python single_file/stream_td.py --seeds 0:10
     python single_file/stream_td.py --env-id ETTm2.csv --target-column OT --total-steps 68000 --seeds 0:10
@@ -50,7 +50,7 @@ from algos.stream import Features, Hidden, Step, StreamArgs
 from envs import Episode, Task
 from envs.series import Sample, Series, SeriesEnvs, load_series
 
-Memory = Annotated[float, Range(0, 0.99999)]  # decay of exponential averages and sums
+DecayFactor = Annotated[float, Range(0, 0.99999)]  # of exponential averages and sums
 
 
 @dataclass
@@ -66,12 +66,12 @@ class Args(StreamArgs):
     log_every: Count = 1_000
     """steps over which training metrics are averaged"""
     checkpoint_every: Count = 20_000
-    """steps between checkpoints; a kill loses no more than these"""
-    discount: Memory = 0.99
+    """steps between checkpoints; a killed run loses at most this many"""
+    discount: DecayFactor = 0.99
     """gamma, the discount in the sum that is predicted"""
     trace: Tunable[Fraction] = 0.8
     """lambda: eligibility traces decay by discount times lambda"""
-    observation_trace: Tunable[Memory] = 0.999
+    observation_trace: Tunable[DecayFactor] = 0.999
     """beta: observations are exponential averages of rows with this decay; 0: the rows themselves"""
     kappa: Tunable[Positive] = 2.0
     """kappa of ObGD, which bounds the steps"""
@@ -82,7 +82,7 @@ class Args(StreamArgs):
         read(self)
 
 
-class Trace(nn.Module):
+class ObservationAverage(nn.Module):
     """Exponential averages of observations [R, C] over time: e <- beta e + (1 - beta) x, given as e / (1 - beta^k)."""
 
     average: Tensor
@@ -113,7 +113,8 @@ class StreamTD(Agent):
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
-        self.trace = Trace(self.runs, task.obs_shape[0], args.observation_trace).to(device)
+        average = ObservationAverage(self.runs, task.obs_shape[0], args.observation_trace)
+        self.observation_average = average.to(device)
         self.features = Features(self.runs, task).to(device)
         self.reward_scaler = RewardScaler(self.runs, args.discount).to(device)
         self.critic = self.initialise("critic", Network(self.runs, self.features.out_shape, args.hidden, 1))
@@ -130,13 +131,13 @@ class StreamTD(Agent):
     @torch.no_grad()
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins a series with obs [R, C] in the runs where `where` [R] is 1."""
-        self.trace.clear(where)
-        self.state.copy_(self.features.start(self.trace(obs), where))
+        self.observation_average.clear(where)
+        self.state.copy_(self.features.start(self.observation_average(obs), where))
 
     def learn(self, cumulant: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
         """Learns from the step to next_obs [R, C], with the cumulant [R] that came with it."""
         reward = self.reward_scaler(cumulant, done)
-        next_state, done = self.features(self.trace(next_obs)), done.to(reward.dtype)
+        next_state, done = self.features(self.observation_average(next_obs)), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)
         with torch.no_grad():
             next_value = self.critic(next_state).squeeze(-1)

@@ -1,10 +1,11 @@
 """TD3: twin delayed deep deterministic policy gradient, many seeds at once.
 
 Fujimoto, van Hoof and Meger, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv 1802.09477), in
-the form of the authors' code `sfujim/TD3` of today, which differs from the paper: all networks have two hidden layers
-of 256 and learn at 3e-4 from batches of 256 (paper: 400 and 300, 1e-3, 100), every task begins with 25,000 uniformly
-random steps without learning (paper: 10,000 or 1,000), and noise and its clip are in units of the largest action
-(paper: of actions). For InvertedPendulum, InvertedDoublePendulum and Reacher the authors take `--learning-starts 1000`.
+the form of the authors' current code `sfujim/TD3`, which differs from the paper and its code of 2018: all networks have
+two hidden layers of 256 and learn at 3e-4 from batches of 256 (2018: 400 and 300, 1e-3, 100), every task begins with
+25,000 uniformly random steps without learning (2018: 10,000 or 1,000, with learning), an update follows each later step
+(2018: after each episode, as many updates as it had steps), and noise and its clip are scaled by the largest action
+(2018: not scaled). For InvertedPendulum, InvertedDoublePendulum and Reacher the authors take `--learning-starts 1000`.
 
 Two things are ours. An update never sees the transition that is being made while it runs, so that a GPU learns while
 the CPU steps the environments. Every dimension of an action has its own bounds, and its noise is in units of half the
@@ -12,18 +13,18 @@ distance between them; the authors' code takes one symmetric bound for all.
 
     python single_file/td3.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/td3/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<env>/td3/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Range, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
@@ -36,11 +37,11 @@ from envs import Task
 @dataclass
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
-    """transitions kept per seed"""
+    """transitions kept per run"""
     keep_replay: Incidental[bool] = False
     """leave the replay in the final checkpoint, to make a dataset of it"""
     batch_size: Count = 256
-    """transitions per update and seed"""
+    """transitions per update and run"""
     learning_starts: Count = 25_000
     """uniformly random steps before learning"""
     discount: Tunable[Fraction] = 0.99
@@ -54,9 +55,9 @@ class Args(RunArgs):
     exploration_noise: Tunable[Fraction] = 0.1
     """standard deviation of the noise on actions, in units of half the distance between their bounds"""
     policy_noise: Tunable[Fraction] = 0.2
-    """standard deviation of the noise on the target actor's actions, in the same units"""
-    noise_clip: Tunable[Positive] = 0.5
-    """bound of the noise on the target actor's actions, in the same units"""
+    """standard deviation of the noise on the target actor's actions, in units of half the distance between bounds"""
+    noise_clip: Tunable[Annotated[float, Range(0)]] = 0.5
+    """greatest magnitude of the noise on the target actor's actions, in the same units"""
     actor_delay: Count = 2
     """the actor learns and the targets move once in this many updates"""
     hidden: Widths = (256, 256)
@@ -66,7 +67,7 @@ class Args(RunArgs):
 class Draws(NamedTuple):
     """Standard normal numbers of one update."""
 
-    next_action: Tensor  # [R, B, A]
+    next_action: Tensor  # [R, B, A], for the noise on the target actor's actions
 
 
 class Actor(nn.Module):
@@ -127,7 +128,7 @@ class TD3(Agent):
         return self.actor(obs)
 
     def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A noisy action [R, N, A], the value predicted for it, and a bonus beside the reward of 0, each [R, N]."""
+        """A noisy action [R, N, A], the value predicted for it [R, N], and a bonus of 0 [R, N]."""
         action = self.act(obs, noise)
         value = self.critic(obs, action).amin(1)
         return action, value, torch.zeros_like(value)

@@ -1,25 +1,26 @@
 """TD3+BC: TD3 with a behaviour cloning term, many seeds at once.
 
 Fujimoto and Gu, "A Minimalist Approach to Offline Reinforcement Learning" (arXiv 2106.06860), as its official code
-computes it: twin critics follow the smaller value that the target critics give to the target actor's action plus
-clipped noise; at every second update the actor maximises lambda Q1(s, pi(s)) - (pi(s) - a)^2, lambda = alpha / mean
-|Q1|, and all targets move. Observations are standardised with the dataset's statistics. Rewards are as they are, except
-that CORL subtracts 1 from those of antmaze, and so does this script.
+computes it: twin critics follow r + discount min Q', where min Q' is the smaller value that the target critics give to
+the target actor's action plus clipped noise; at every second update the actor maximises lambda Q1(s, pi(s)) -
+(pi(s) - a)^2, lambda = alpha / mean |Q1|, and all targets move. Observations are standardised with the dataset's
+statistics. Rewards are as they are, except that CORL subtracts 1 from those of antmaze, and so does this script. As in
+all offline scripts here, the data's actions are clipped to ±0.99999, which IQL's official code does.
 
     python single_file/td3_bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
-Results lie in runs/<dataset>/td3_bc/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/td3_bc/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Count, Fraction, Positive, PositiveFraction, Range, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, offline_run
@@ -40,15 +41,15 @@ class Args(OfflineArgs):
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005
-    """step size of the targets"""
+    """step size of the target networks"""
     lr: Tunable[Positive] = 3e-4
     """learning rate of actor and critics"""
     alpha: Tunable[Positive] = 2.5
     """weight of the critic against cloning"""
     policy_noise: Tunable[Fraction] = 0.2
-    """standard deviation of the noise on target actions"""
-    noise_clip: Tunable[Fraction] = 0.5
-    """greatest magnitude of this noise"""
+    """standard deviation of the noise on the target actor's actions, in units of half the distance between bounds"""
+    noise_clip: Tunable[Annotated[float, Range(0)]] = 0.5
+    """greatest magnitude of the noise on the target actor's actions, in the same units"""
     actor_delay: Count = 2
     """the actor learns and the targets move once in this many updates"""
     hidden: Widths = (256, 256)
@@ -56,9 +57,9 @@ class Args(OfflineArgs):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one update."""
+    """Standard normal numbers of one update."""
 
-    noise: Tensor  # [R, B, A], standard normal, on the target actions
+    next_action: Tensor  # [R, B, A], for the noise on the target actor's actions
 
 
 class Actor(nn.Module):
@@ -101,10 +102,11 @@ class TD3BC(Agent):
         return self.actor(obs)
 
     @torch.no_grad()
-    def target(self, batch: Batch, normal: Tensor) -> Tensor:
+    def target(self, batch: Batch, noise: Tensor) -> Tensor:
         """The target values of the critics [R, B], with standard normal noise [R, B, A]."""
-        noise = (self.args.policy_noise * normal).clamp(-self.args.noise_clip, self.args.noise_clip)
-        next_action = (self.target_actor(batch.next_obs) + noise).clamp(-1, 1)
+        clip = self.args.noise_clip
+        smoothing = torch.clamp(self.args.policy_noise * noise, -clip, clip)
+        next_action = (self.target_actor(batch.next_obs) + smoothing).clamp(-1, 1)
         next_value = self.target_critic(batch.next_obs, next_action).amin(1)
         return batch.reward + self.args.discount * (1 - batch.terminated) * next_value
 
@@ -121,12 +123,12 @@ class TD3BC(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        noise = random.normal("action", self.args.batch_size, self.task.act_size)
-        return lambda: Draws(noise())
+        normal = random.normal("action", self.args.batch_size, self.task.act_size)
+        return lambda: Draws(normal())
 
     def update(self, batch: Batch, draws: Draws, actor_due: bool) -> dict[str, Tensor]:
         """One update of the critics and, where they are due, of actor and targets; gives metrics [R]."""
-        target = self.target(batch, draws.noise)
+        target = self.target(batch, draws.next_action)
         critic_loss = self.critic_loss(batch.obs, batch.action, target)
         self.critic_adam.minimise(critic_loss)
         metrics = {"critic_loss": critic_loss.detach(), "target": target.mean(-1)}

@@ -6,15 +6,16 @@ beta) under the data's actions. (Q - V) / beta is clipped from above, and has no
 snippet in the paper clips both sides. The loss is divided by exp(M), where M is the greatest of these numbers in the
 batch, at least -1.
 
-It differs from IQL in two more things: V has layer normalisation, and critics learn by a Huber loss (delta 20; its half
-replaces IQL's 1). By default, beta, clip, batch size and some others are those of the official scripts for each D4RL
-dataset, and those of its domain for other datasets; `--consistent` always takes those of the domain. The paper's scores
-are those of the best evaluation; here they are those of the last. The official gradient penalty, which is off there and
-penalises one critic twice, is left out.
+It also differs from IQL in these things: V has layer normalisation, critics learn by a Huber loss (delta 20, with a
+factor 1/2 where IQL's squared error has 1), and on antmaze the actor's learning rate is constant. By default, beta,
+clip, batch size and some others are those of the official scripts for each D4RL dataset, and those of its domain for
+other datasets; `--consistent` always takes those of the domain. The paper's scores are those of the best evaluation;
+here they are those of the last. The official gradient penalty, which is off there and penalises one critic twice, is
+left out.
 
     python single_file/xql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 
-Results lie in runs/<dataset>/xql/<variant>/, one row per seed and evaluation episode in eval.parquet.
+Results lie in runs/<dataset>/xql/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
 import math
@@ -223,10 +224,10 @@ class XQL(Agent):
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(1)
-            q_of_value = self.augmented(batch, q, draws)
+            augmented_q = self.augmented(batch, q, draws)
 
         for _ in range(self.args.value_updates):
-            advantage = q_of_value - self.value(batch.obs)[:, None]
+            advantage = augmented_q - self.value(batch.obs)[:, None]
             value_loss = self.value_loss(advantage.flatten(1)).mean(-1)
             self.value_adam.minimise(value_loss)
 

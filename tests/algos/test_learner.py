@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scripts import Feed, agent_of, agent_type, learn, same, state_of
+from torch.utils._pytree import tree_map_only
 
 from algos.errors import UserError
 from algos.learner import Learner, learner_file
@@ -29,9 +30,9 @@ def test_a_learner_is_one_run_of_the_file(script, tmp_path):
     assert all(same(tensor, state_of(agent)[name][1:2]) for name, tensor in state_of(learner.agent).items())
 
     feed = Feed(agent)
-    for (step, noise), _ in zip(feed, range(10), strict=False):
-        agent.update(Step(step.reward, step.next_obs, torch.zeros(3, dtype=torch.float64)), noise)
-        learner.draws = lambda noise=noise: None if noise is None else noise[1:2]
+    for (step, draws), _ in zip(feed, range(10), strict=False):
+        agent.update(Step(step.reward, step.next_obs, torch.zeros(3, dtype=torch.float64)), draws)
+        learner.draws = lambda draws=draws: tree_map_only(torch.Tensor, lambda x: x[1:2], draws)
         output = learner.step(step.next_obs[1].numpy(), float(step.reward[1]), False)
         np.testing.assert_allclose(output, agent.output[1].numpy(), atol=1e-5)
 

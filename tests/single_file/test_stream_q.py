@@ -7,7 +7,7 @@ import pytest
 import stream_q
 import torch
 from scripts import state_of
-from stream_q import StreamQ
+from stream_q import Draws, StreamQ
 from torch import nn
 
 from algos.learner import Learner
@@ -35,9 +35,13 @@ def stream_of(runs: int, ticks: int, task=TASK):
         )  # fmt: skip
 
 
+def draws_of(noise):
+    return Draws(*noise.unbind(1))
+
+
 def step_of(reward, next_obs, done, noise, first, begun=None):
     """The arguments of `update`; an episode begins where one ended, or where `begun` says."""
-    return Step(reward, next_obs, done, first, done if begun is None else begun), noise
+    return Step(reward, next_obs, done, first, done if begun is None else begun), draws_of(noise)
 
 
 class Lone:
@@ -107,7 +111,7 @@ def test_many_runs_are_what_each_would_be_alone(target, float64):
     agent = agent_of(range(runs), target=target)
     lone = [Lone(agent, run) for run in range(runs)]
     (_, _, _, noise, first), *rest = stream_of(runs, 401)
-    agent.restart(first, noise)
+    agent.restart(first, draws_of(noise))
     for run in range(runs):
         lone[run].start(first[run], noise[run])
     for reward, next_obs, done, noise, first in rest:
@@ -130,7 +134,7 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(target, task):
     def run_all(change=None, order=(0, 1, 2, 3)):
         agent = agent_of(order, task, target=target, hidden=(16,))
         (_, _, _, noise, first), *rest = stream_of(4, 61, task)
-        agent.restart(first[list(order)], noise[list(order)])
+        agent.restart(first[list(order)], draws_of(noise[list(order)]))
         for tick, parts in enumerate(rest):
             reward, next_obs, done, noise, first = (part[list(order)].clone() for part in parts)
             if change is not None and tick == 30:
@@ -159,7 +163,7 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
     for target, cleared in (("q", True), ("sarsa", False)):
         agent = agent_of((0, 1), target=target)
         (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
-        agent.restart(first, noise)
+        agent.restart(first, draws_of(noise))
         agent.greedy.copy_(torch.tensor([False, True]))
         before = agent.critic.out.bias.detach().clone()
         never = torch.zeros(2, dtype=torch.float64)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import stream_td
 import torch
-from stream_td import Score, StreamTD, Trace
+from stream_td import ObservationAverage, Score, StreamTD
 from torch import nn
 
 import algos.plot
@@ -138,7 +138,8 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
                 cumulant[1], row[1], end[1] = change, change, 1 - end[1]
             prediction = predicted(agent, cumulant, row, end)
         return {**dict(agent.critic.named_parameters()), **dict(agent.obgd.named_buffers()),
-                **dict(agent.trace.named_buffers()), "state": agent.state, "prediction": prediction}  # fmt: skip
+                **dict(agent.observation_average.named_buffers()), "state": agent.state,
+                "prediction": prediction}  # fmt: skip
 
     clean, permuted = run_all(), run_all(order=(2, 0, 3, 1))
     for name, tensor in clean.items():
@@ -150,13 +151,13 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
             assert name in ("weight", "trace5") or not torch.equal(tensor[1], clean[name][1]), name
 
 
-def test_a_trace_has_no_bias_towards_its_start():
-    trace = Trace(1, 1, 0.9)
-    assert trace(torch.tensor([[2.0]])).item() == pytest.approx(2)
-    assert trace(torch.tensor([[4.0]])).item() == pytest.approx((0.09 * 2 + 0.1 * 4) / (1 - 0.81))
-    assert trace(torch.tensor([[1.0]])).item() == pytest.approx((0.081 * 2 + 0.09 * 4 + 0.1) / (1 - 0.729))
-    trace.clear(torch.ones(1))
-    assert trace(torch.tensor([[7.0]])).item() == pytest.approx(7)
+def test_an_average_has_no_bias_towards_its_start():
+    average = ObservationAverage(1, 1, 0.9)
+    assert average(torch.tensor([[2.0]])).item() == pytest.approx(2)
+    assert average(torch.tensor([[4.0]])).item() == pytest.approx((0.09 * 2 + 0.1 * 4) / (1 - 0.81))
+    assert average(torch.tensor([[1.0]])).item() == pytest.approx((0.081 * 2 + 0.09 * 4 + 0.1) / (1 - 0.729))
+    average.clear(torch.ones(1))
+    assert average(torch.tensor([[7.0]])).item() == pytest.approx(7)
 
 
 def sample_of(future, known=1.0):
