@@ -1,5 +1,6 @@
-# make demo   the smoke suite: DSAC-T and SAC, and a report of them        make test   the tests, without the slow ones: make test-slow
-# make lint   style, format and types                                    make clean  remove the virtual environment
+# make demo   the smoke suite: DSAC-T and SAC, and a report of them
+# make test   the quick tests                   make test-slow  the slow ones
+# make lint   style, format and types           make clean      remove the virtual environment
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin

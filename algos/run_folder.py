@@ -79,9 +79,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"--out: {path} is not a run's; choose another --out or --variant") from None
         if differs := difference(self.identity | self.facts, theirs):
+            name, there, here = differs
             raise UserError(
-                f"--out: {self.path} holds a run with another configuration ({differs}); choose another --out or "
-                "--variant"
+                f"--out: {self.path} holds a run with another configuration ({name}: {there} there, {here} here); "
+                "choose another --out or --variant"
             )
         if not self.args.resume:
             raise UserError(
@@ -163,12 +164,12 @@ def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> di
     return json.loads(json.dumps(chosen, default=str))
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """The first thing in which two identities differ, in words; empty if they are the same."""
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first entry in which two identities differ: its name, their value and ours; None if they are the same."""
     for name in sorted(set(ours) | set(theirs)):
         if ours.get(name) != theirs.get(name):
-            return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"
-    return ""
+            return name, theirs.get(name), ours.get(name)
+    return None
 
 
 def versions() -> dict[str, str]:

@@ -35,9 +35,9 @@ class Results:
     matrices: dict[str, np.ndarray]
     ranked: list[str]
     names: dict[str, str] = field(init=False)
-    """the name of each algorithm in figures: the values of its setting, where all are settings of one algorithm"""
+    """the name of each algorithm in figures: the values of its setting if all are settings of one, otherwise its own"""
     names_are: str = field(init=False, default="")
-    """the hyperparameters of which the names are values, if they are"""
+    """the hyperparameters whose values serve as names; empty otherwise"""
 
     def __post_init__(self) -> None:
         algorithms = self.scores.algorithms
@@ -78,7 +78,10 @@ class Results:
         shown, algorithms = len(self.in_curves), len(self.scores.algorithms)
         if shown == algorithms:
             return ""
-        return f" Figures show {shown} of the {algorithms} variants: the best settings by the {LABELS[self.score]}."
+        return (
+            f" Figures show {shown} of the {algorithms} algorithms and settings: the best settings by the "
+            f"{LABELS[self.score]}."
+        )
 
 
 def compute(scores: Scores, references: pd.DataFrame | None, score: Score, replications: int) -> Results:

@@ -46,7 +46,7 @@ from benchmarks.recipes.pointmaze import (
     ogbench_pointmaze,
 )
 from benchmarks.recipes.trajectory import Trajectory
-from benchmarks.suite import HERE, ROOT, read_references
+from benchmarks.suite import BENCHMARKS, ROOT, read_references
 from envs import d4rl, find_spec, make_vec
 from envs.mujoco import quiet_mujoco
 
@@ -382,7 +382,7 @@ def policies(recipe: Recipe) -> dict[str, Any]:
 
 def show() -> None:
     """Prints all recipes, with the returns of their policies, and their scores by two tables of references."""
-    references = read_references(HERE / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
+    references = read_references(BENCHMARKS / "references" / "recipes.csv").set_index("task")[["low", "high"]].T
     for recipe in recipes().values():
         parts = [recipe.about]
         for name, training in policies(recipe).items():

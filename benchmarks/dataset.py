@@ -25,7 +25,7 @@ from algos.errors import UserError
 from algos.plot import PALETTE, thousands
 from algos.run_folder import folder_name
 from benchmarks.figures import style
-from benchmarks.suite import HERE, read_references
+from benchmarks.suite import BENCHMARKS, read_references
 
 MAZES = ("maze2d", "antmaze", "pointmaze")
 SHOWN = 100_000  # the most transitions from which actions and coverage are drawn
@@ -57,7 +57,7 @@ def card(data: Dataset) -> dict[str, str]:
             lines["scores"] = (
                 f"{summary(data.score(returns))}; {data.low:,.1f} scores 0 and {data.high:,.1f} scores 100"
             )
-        if data.name in (own := read_references(HERE / "references" / "recipes.csv").set_index("task")).index:
+        if data.name in (own := read_references(BENCHMARKS / "references" / "recipes.csv").set_index("task")).index:
             low, high = own.loc[data.name, ["low", "high"]]
             scores = summary(100 * (returns - low) / (high - low))
             lines["own scores"] = (
@@ -137,9 +137,8 @@ def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, s
         return obs[:, :2], ("x", "y")
     scaled = (obs - obs.mean(0)) / (obs.std(0) + 1e-8)
     _, values, axes = np.linalg.svd(scaled[:: max(len(scaled) // 20_000, 1)], full_matrices=False)
-    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[
-        :, None
-    ]  # without this, their signs would be arbitrary
+    # the largest weight of an axis becomes positive: without this, its sign would be arbitrary
+    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
     share = np.pad(values**2 / (values**2).sum(), (0, 1))
     axes = np.vstack([axes, np.zeros_like(axes[:1])])[:2]
     return scaled @ axes.T, (f"1st component ({share[0]:.0%} of variance)", f"2nd component ({share[1]:.0%})")

@@ -15,8 +15,8 @@ from benchmarks.suite import Suite
 NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "damaged": "damaged: anew"}
 
 
-def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: str) -> None:
-    """Prints the plan with an estimate of time and disk."""
+def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: str, batch: int) -> None:
+    """Prints the plan, made with up to `batch` seeds in a new job, with an estimate of time and disk."""
     earlier = earlier_runs(out.parent)
     width = max(len(job.name) for job in jobs)
     times, disk, unknown = [], 0.0, 0
@@ -39,8 +39,7 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         print(f"time about {clock(longest)}, disk at most about {disk / 2**30:.2f} GiB (from earlier runs){rest}")
     elif unknown:
         print("time and disk unknown: there is no earlier run of these algorithms to tell")
-    size = max(len(job.seeds) for job in jobs)
-    print(f"as an array of jobs: --seeds-per-job {size} --job 0 to --job {len(jobs) - 1}")
+    print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
 
 
 def clock(seconds: float) -> str:
@@ -84,7 +83,8 @@ class Display:
                 continue
             self.done[job.id] = progress["step"] * job.runs
             score = "" if progress["score"] is None else f"return {progress['score']:.1f}"
-            lines.append(f"  {job.name}: {progress['step']:,} of {job.total_steps:,} steps, {score}")
+            steps = f"{progress['step']:,} of {job.total_steps:,} steps"
+            lines.append(f"  {job.name}: {', '.join(filter(None, [steps, score]))}")
             if job.id not in self.bars and self.free:
                 self.bars[job.id] = tqdm(
                     total=job.total_steps, desc=job.name, position=self.free[-1], unit_scale=True, **self.style

@@ -31,9 +31,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Engine:
-    """`submit` takes the arguments of `run_job` but the retries, and returns a future.
+    """`submit` takes the arguments of `run_job`, without the retries, and returns a future.
 
-    `cancel` takes such a future and returns whether it could be cancelled: it can as long as its job has not started.
+    `cancel` takes such a future. It cancels a job that has not started and returns True; otherwise it returns False.
     """
 
     submit: Callable[..., Future]
@@ -139,7 +139,7 @@ def run_job(
             return Outcome("finished", attempt, code, path)
         if stop.exists():
             return Outcome("interrupted", attempt, code, path)
-        if code in (0, 2):  # it stored its run in another folder, or its arguments were refused: so it would again
+        if code in (0, 2):  # no retry helps: its run is in another folder (0), or its arguments were refused (2)
             break
     return Outcome("failed", attempt, code, path)
 

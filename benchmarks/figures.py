@@ -215,12 +215,8 @@ def sensitivity(
         # beside each other, a few points apart, so that intervals do not hide each other
         aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
         moved = axes.transData + aside
-        looks: Any = {
-            "color": color,
-            "linewidth": width,
-            "transform": moved,
-            "zorder": 3 - width / 10,
-        }  # thin ones on top
+        # thin lines are on top
+        looks: Any = {"color": color, "linewidth": width, "transform": moved, "zorder": 3 - width / 10}
         axes.vlines(values, low, high, alpha=0.55, **looks)
         axes.plot(values, means, marker=marker, markersize=2.5 + width, **looks)
         axes.update_datalim([*zip(values, low, strict=True), *zip(values, high, strict=True)])  # not seen if moved

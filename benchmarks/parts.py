@@ -109,7 +109,10 @@ def improvement_part(results: Results, replications: int) -> Part:
         best = next(name for name in results.ranked if name in names)
         listed, caption = [pair for pair in pairs if pair[0] == best], f"{best} against all others"
         many = f" the best {len(names)} of" if len(names) < len(results.ranked) else ""
-        text += f" The figure shows each pair of{many} {len(results.ranked)} variants, the table those with the best."
+        text += (
+            f" The figure shows each pair of{many} {len(results.ranked)} algorithms and settings, the table those "
+            "with the best."
+        )
     table = Table(["better", "than", "probability", "95% interval"], [])
     for a, b in listed:
         value, low, high = pairs[a, b]
@@ -187,10 +190,10 @@ def published_part(results: Results, paths: list[Path]) -> Part:
     """The scores of this report among published ones."""
     table = Table(["task", "algorithm", "score", "spread", "seeds", "protocol", "source"], [])
     published = pd.concat([read_published(path) for path in paths])
-    families: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for task in results.scores.tasks:
-        families.setdefault(family(task), []).append(task)
-    for tasks in families.values():
+        groups.setdefault(bare_name(task), []).append(task)
+    for tasks in groups.values():
         rows = [row for row in published.itertuples() if any(comparable(task, str(row.task)) for task in tasks)]
         for row in [*own_rows(results, tasks), *rows] if rows else []:
             cells = [word(row.task), word(row.algorithm), number(row.score), number(row.spread)]
@@ -206,15 +209,15 @@ def published_part(results: Results, paths: list[Path]) -> Part:
 def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     """The scores of this report as rows of the table of published ones, those on datasets by the data's references.
 
-    Of the settings of an algorithm, only the best one on each task has a row.
+    Where an algorithm has several settings, only the best one on each task has a row.
     """
     rows = results.tasks[(results.tasks["score"] == results.score) & results.tasks["task"].isin(tasks)].copy()
     rows["note"] = ""
-    for family, algorithms in results.scores.grids.items():
+    for name, algorithms in results.scores.grids.items():
         settings = rows[rows["algorithm"].isin(algorithms)]
         best = settings.groupby("task")["mean"].idxmax()
         rows = rows.drop(settings.index.difference(best))
-        rows.loc[best, "note"] = f"; the best of {len(algorithms)} settings of {family}"
+        rows.loc[best, "note"] = f"; the best of {len(algorithms)} settings of {name}"
     data = {config["task"]: config.get("facts", {}) for config in results.scores.sources}
     low, high = (rows["task"].map(lambda task, k=key: data[task].get(k)).astype(float) for key in ("low", "high"))
     given = low.notna() & high.notna()
@@ -233,13 +236,13 @@ def comparable(ours: str, theirs: str) -> bool:
     only where both were made in the same environments, which is so for locomotion.
     """
     if theirs.startswith("d4rl/"):
-        alike = family(ours) == family(theirs) and family(ours).partition("-")[0] in TASKS
+        alike = bare_name(ours) == bare_name(theirs) and bare_name(ours).partition("-")[0] in TASKS
         return ours == theirs if ours.startswith("d4rl/") else alike
-    return family(ours) == family(theirs)
+    return bare_name(ours) == bare_name(theirs)
 
 
-def family(task: str) -> str:
-    """A task without its version, and a dataset also without its origin."""
+def bare_name(task: str) -> str:
+    """A task's name without its version, and a dataset's also without its origin."""
     return task.partition("/")[2].rpartition("-")[0] or task.rpartition("-")[0]
 
 
@@ -254,7 +257,7 @@ def source_part(results: Results) -> Part:
         rest = config.get("folder") if shared else len(processes)  # settings and tasks of one process share its folder
         processes.setdefault((task, family_name(config), rest), []).append(config)
     ordered = sorted(processes.items(), key=lambda item: (*item[0][:2], item[1][0]["seeds"]))
-    for (task, family, _), configs in ordered:
+    for (task, algorithm, _), configs in ordered:
         config = configs[0]
         arguments, versions = protocol(config), config.get("versions", {})
         seeds = sorted({seed for part in configs for seed in part["seeds"]})
@@ -267,7 +270,7 @@ def source_part(results: Results) -> Part:
         task += f", {tasks} tasks" if tasks > 1 else ""
         task += f", evaluated in {place}" if place else ""
         settings = len({label(part) for part in configs})
-        name = f"{family}, {settings} settings" if settings > 1 else label(config)
+        name = f"{algorithm}, {settings} settings" if settings > 1 else label(config)
         cells = [word(task), word(name), word(spoken or ", ".join(map(str, seeds)))]
         cells += [word(config["status"]), number(config.get("step", arguments["steps"] or 0), 0)]
         cells += [number(arguments["evaluation episodes"] or np.nan, 0), word(config.get("commit") or "–")]

@@ -93,8 +93,9 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
     for task in suite.tasks:
         for entry in suite.entries:
             configuration = identity(replace(entry.args[task], variant=entry.variant), entry.algorithm, [], device)
-            # A stored run whose seeds are another batch keeps them. One whose seeds are a batch of this plan needs no
-            # care, so that the number of a job does not depend on how far the sweep is.
+            # If the seeds of a stored run are not a batch of this plan, the run is a job of its own, and the batches
+            # lose its seeds. If they are a batch, the job is the same before and after it has trained, so that all jobs
+            # keep their numbers while a sweep goes on.
             kept = [
                 (seeds, place)
                 for seeds, place in stored.get(digest(configuration | {"seeds": None}), [])
@@ -127,8 +128,10 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     if (state := state_of(folder)) in ("started", "finished"):
         stored = json.loads((folder / "config.json").read_text()).get("identity", {})
         if differs := difference(configuration, stored):
+            name, theirs, ours = differs
             raise UserError(
-                f"--out: {folder} holds a run with another configuration ({differs}): take another --out, or remove it"
+                f"--out: {folder} holds a run with another configuration ({name}: {theirs} there, {ours} here): take "
+                "another --out, or remove it"
             )
     words = [*as_words(args.TASK, task), "--seeds", *map(str, seeds), *entry.flags[task]]
     options = {"device": device, "out": place, "variant": entry.variant, "resume": True}

@@ -21,13 +21,13 @@ from algos.cli import report_errors
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
-from benchmarks.suite import HERE, read_published
+from benchmarks.suite import BENCHMARKS, read_published
 from envs.seeding import sub_seed
 
 
 @dataclass
 class Args:
-    published: Path = HERE / "published" / "sac_1m.csv"
+    published: Path = BENCHMARKS / "published" / "sac_1m.csv"
     """table of published returns, which score 1"""
     experts: bool = False
     """let the returns of the expert policies in benchmarks/recipes/policies score 1; --published is not read"""

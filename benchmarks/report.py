@@ -37,7 +37,7 @@ from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.suite import HERE, Score, read_references
+from benchmarks.suite import BENCHMARKS, Score, read_references
 from benchmarks.tables import escape
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values")
@@ -108,11 +108,11 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
 
 def find_table(kind: str, name: str, folders: list[Path]) -> Path:
     """A table that is shipped, or a file, or a copy of one that lies in the folder of a sweep or report."""
-    places = [HERE / kind / f"{name}.csv", Path(name), *(folder / Path(name).name for folder in folders)]
+    places = [BENCHMARKS / kind / f"{name}.csv", Path(name), *(folder / Path(name).name for folder in folders)]
     for place in places:
         if place.is_file():
             return place
-    known = ", ".join(sorted(path.stem for path in (HERE / kind).glob("*.csv")))
+    known = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
 
@@ -162,14 +162,16 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
                 drawn.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
             pages.append((section, drawn))
         bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% bootstrap intervals"
-        shown, variants = len(results.in_curves), len(scores.algorithms)
-        note = f"mean over seeds{bands}" + (f"; {shown} of {variants} variants" if shown < variants else "")
+        shown, all_of_them = len(results.in_curves), len(scores.algorithms)
+        some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
+        note = f"mean over seeds{bands}{some}"
         together = figures.grid(panels, looks, results.scores.steps, "return", note, results.names, results.names_are)
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=FileSystemLoader(BENCHMARKS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
     page = environment.get_template("report.html").render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=origin(args, scores),
         references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
@@ -187,9 +189,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
-    summary["published"] = [t.stem if HERE in t.parents else t.name for t in chosen.published]
+    summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     for table in chosen.tables:  # so that the report can be made again
-        if HERE not in table.parents and table.parent.resolve() != out.resolve():
+        if BENCHMARKS not in table.parents and table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
     summary |= {"notes": scores.notes, "sweeps": scores.sweeps}
     (out / "report.json").write_text(json.dumps(summary | origin(args, scores), indent=2) + "\n")

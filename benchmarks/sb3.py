@@ -7,12 +7,12 @@ r"""Stable-Baselines3's SAC and TD3 as peers: trained and evaluated under this p
     done
     python -m benchmarks.report runs/peers runs/proof --references d4rl --out results/sac_vs_sb3
 
-    for task in HalfCheetah-v5 Hopper-v5; do
-      python -m benchmarks.sb3 td3 --env-id $task --learning-starts 5000 --out runs/td3_vs_sb3
-      python single_file/td3.py --env-id $task --seeds 0:3 --total-steps 50000 --learning-starts 5000 \
-        --eval-every 5000 --threads 1 --out runs/td3_vs_sb3
-    done
-    python -m benchmarks.report runs/td3_vs_sb3 --references d4rl --out results/td3_vs_sb3
+    python -m benchmarks.sb3 td3 --env-id HalfCheetah-v5 --total-steps 20000 --learning-starts 2500 \
+      --eval-every 2500 --out runs/td3_vs_sb3
+    python single_file/td3.py --env-id HalfCheetah-v5 --seeds 0:3 --total-steps 20000 --learning-starts 2500 \
+      --eval-every 2500 --threads 1 --out runs/td3_vs_sb3
+    python -m benchmarks.report runs/td3_vs_sb3 --references d4rl --formats png \
+      --title "TD3 beside Stable-Baselines3's" --out results/td3_vs_sb3
 
 One process trains the seeds one after the other, as the library does.
 
@@ -22,9 +22,9 @@ three parts, one update per step) except for the random start, which is that of 
 CleanRL does, and draws an action for the temperature; Stable-Baselines3 clamps it and uses the action that was drawn
 for the actor.
 
-Those of TD3 are the defaults of `single_file/td3.py`. Of the library's own, these are not used: learning rate 1e-3,
-networks 400 and 300, no exploration noise. Two differences remain: the library also adds the exploration noise to the
-actions of the random start, and its critics see actions scaled to [-1, 1].
+Hyperparameters of TD3 are the defaults of `single_file/td3.py`. They replace the library's own learning rate of 1e-3,
+its networks of 400 and 300 units, and its lack of exploration noise. Two differences remain: the library also adds the
+exploration noise to the actions of the random start, and its critics see actions scaled to [-1, 1].
 """
 
 import json
@@ -47,7 +47,7 @@ RANDOM_START = {"sac": 5_000, "td3": 25_000}  # of the scripts in single_file/
 @dataclass
 class Args:
     algorithm: Annotated[Literal["sac", "td3"], tyro.conf.Positional]
-    """which of the library's"""
+    """the algorithm"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
     seeds: tuple[int, ...] = (0, 1, 2)

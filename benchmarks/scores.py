@@ -60,7 +60,7 @@ class Scores:
 
     @property
     def algorithms(self) -> list[str]:
-        """All algorithms by name, and the settings of one by their values."""
+        """All algorithms, sorted by name; the settings of one algorithm are sorted by their values."""
         keys = {label(c): (family_name(c), tuple(c.get("setting", {}).values())) for c in self.sources}
         return sorted(self.table["algorithm"].unique(), key=lambda name: keys[name])
 
@@ -344,7 +344,8 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
             rest |= config.get("facts", {})  # such as a dataset's digest
             first = same.setdefault(label(config), rest)
             if differs := difference(rest, first):
-                differences.append(f"{label(config)} on {task}: {differs.replace(' there', '').replace(' here', '')}")
+                name, earlier, later = differs
+                differences.append(f"{label(config)} on {task}: {name}: {earlier} but {later}")
     if differences and not mix:
         raise UserError(
             f"runs that are to be compared differ in {'; '.join(differences)}. Report them apart, or pass --mix to "

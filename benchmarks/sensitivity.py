@@ -41,7 +41,10 @@ class Grid:
         return [setting for place, setting in enumerate(rest) if setting not in rest[:place]]
 
     def mean_over(self, **fixed: float) -> np.ndarray:
-        """The mean score of each seed over the settings with these values, of the seeds that all of them have."""
+        """The mean score of each seed over the settings with these values, for the seeds that all these settings have.
+
+        If there is no such seed, each seed counts with the settings that it has.
+        """
         places = [p for p, s in enumerate(self.settings) if all(s[name] == value for name, value in fixed.items())]
         columns = self.scores.iloc[:, places]
         return (columns.dropna() if len(columns.dropna()) else columns.dropna(how="all")).mean(axis=1).to_numpy()
@@ -56,6 +59,7 @@ class Grid:
 
 
 def grid_of(results: Results, algorithms: list[str], task: str) -> Grid:
+    """The grid of an algorithm on a task, from the names of its settings, without those that have no score there."""
     final = results.final[(results.final["task"] == task) & results.final["algorithm"].isin(algorithms)]
     scores = final.pivot(index="seed", columns="algorithm", values=results.headline)
     scores = scores[[name for name in algorithms if name in scores]]

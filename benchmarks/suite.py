@@ -45,7 +45,7 @@ from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
 
 ROOT = Path(__file__).parents[1]
-HERE = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent
 Score = Literal["last", "mean", "max", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
 # Flags that a suite has other keys for, or that the sweep chooses.
@@ -94,7 +94,7 @@ class Suite:
 
 def find(name: str) -> Path:
     """The file of a suite, from the suite's name or path."""
-    shipped = {path.stem: path for path in sorted((HERE / "suites").glob("*.toml"))}
+    shipped = {path.stem: path for path in sorted((BENCHMARKS / "suites").glob("*.toml"))}
     path = shipped.get(name, Path(name))
     if not path.is_file():
         close = difflib.get_close_matches(name, shipped, n=1)
@@ -165,9 +165,9 @@ def read_references(path: Path) -> pd.DataFrame:
     The tables of this repository also get rows for datasets.
     """
     frame = _csv(path, ["task", "low", "high", "source"])
-    if path.resolve() == HERE / "references" / "d4rl.csv":
+    if path.resolve() == BENCHMARKS / "references" / "d4rl.csv":
         frame = pd.concat([frame, pd.DataFrame(d4rl_references())], ignore_index=True)
-    elif path.parent.resolve() == HERE / "references":
+    elif path.parent.resolve() == BENCHMARKS / "references":
         recipes = [
             frame[frame["task"] == env_id].assign(task=f"local/{task}-{quality}-v0")
             for task, env_id in TASKS.items()
@@ -213,12 +213,12 @@ def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def _table(path: Path, folder: str, name: str) -> Path:
-    shipped = HERE / folder / f"{name}.csv"
+    shipped = BENCHMARKS / folder / f"{name}.csv"
     if shipped.is_file():
         return shipped
     if (path.parent / name).is_file():
         return path.parent / name
-    names = ", ".join(sorted(p.stem for p in (HERE / folder).glob("*.csv")))
+    names = ", ".join(sorted(p.stem for p in (BENCHMARKS / folder).glob("*.csv")))
     raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}")
 
 
@@ -254,9 +254,9 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
                     raise UserError(f"{path}: {where}.vary.{flag}: {key}.{flag} sets it too: keep one of them")
         protocol = {name: getattr(suite, name) for name in ("total_steps", "eval_every", "eval_episodes")}
         protocol |= {"vary": vary} if vary else {}
-        which: dict[str, Any] = {args_type.TASK: task}
+        task_argument: dict[str, Any] = {args_type.TASK: task}
         try:
-            args[task] = args_type(**which, **protocol, **flags)
+            args[task] = args_type(**task_argument, **protocol, **flags)
             check(args[task])
             settings(args[task])
             args[task].check_task()

@@ -1,4 +1,4 @@
-"""Sweeps: all runs of a suite, on this machine or on a cluster, whatever fails on the way.
+"""Runs a suite: all of its algorithms on all of its tasks with all of its seeds, on this machine or on a cluster.
 
     python -m benchmarks.sweep smoke                        everything, on all cores or GPUs of this machine
     python -m benchmarks.sweep mujoco_1m --dry-run          the jobs, and how long they would take
@@ -6,10 +6,10 @@
     python -m benchmarks.sweep mujoco_1m --job 3            one job and nothing else: for job arrays
 
 A job is one process that trains a batch of seeds of one algorithm on one task, with every setting where the suite
-varies hyperparameters. A job that is finished is skipped: a hash of everything that determines its results tells. A
-job that was interrupted goes on from its checkpoint. A job that fails is tried again from there while the others go on,
-and its logs are kept. Ctrl-C ends every run with a checkpoint, and the same command continues. A run whose tables are
-damaged is set aside and trained anew.
+varies hyperparameters. A finished job is skipped; a hash of everything that determines its results identifies it. An
+interrupted job goes on from its checkpoint. A job that fails is tried again from there while the others go on, and its
+logs are kept. Ctrl-C ends every run with a checkpoint, and the same command continues. A run whose tables are damaged
+is set aside and trained anew.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run says how many there are):
 
@@ -49,7 +49,7 @@ from benchmarks import engines
 from benchmarks.display import Display, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
-from benchmarks.suite import ROOT, Suite, find, read
+from benchmarks.suite import BENCHMARKS, Suite, find, read
 
 
 @dataclass
@@ -197,7 +197,7 @@ def describe(suite: Suite, out: Path) -> None:
         "pid": os.getpid(),
     }
     for table in filter(None, [suite.references, *suite.published]):
-        if ROOT / "benchmarks" not in table.parents:
+        if BENCHMARKS not in table.parents:
             shutil.copy(table, out / table.name)  # for the report
     contents = {"suite.toml": suite.path.read_bytes(), "sweep.json": json.dumps(description, indent=2).encode()}
     for name, content in contents.items():
@@ -225,7 +225,7 @@ def main(args: Args) -> None:
     batch = seeds_per_job(suite, args.seeds_per_job, cuda, known_workers)
 
     if args.dry_run:
-        show_plan(suite, planned(args, suite, out, batch), out, workers, args.engine)
+        show_plan(suite, planned(args, suite, out, batch), out, workers, args.engine, batch)
         return
     try:
         out.mkdir(parents=True, exist_ok=True)

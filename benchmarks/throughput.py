@@ -8,12 +8,12 @@
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
 update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round. If a peer
-is not installed, it is left out and a line says so. `seconds to step …` shows what compilation costs at the start. On a
-CPU, scripts are measured for one seed and for four, and offline scripts for one and for five; on CUDA both are measured
-for one and for sixteen.
+is not installed, it is left out and a line says so. `seconds to step …` shows what compilation costs at the start.
+sac.py and dsac_t.py are measured for one seed and for four, iql.py for one and for five, and the other offline scripts
+for five; on CUDA, sixteen seeds take the place of four and of five.
 
-With `--beside N`, each figure is measured a second time while N other processes compute without a pause. `kept` is that
-figure divided by the one without them.
+With `scripts --beside N`, each figure is measured a second time while N other processes compute without a pause. `kept`
+is that figure divided by the one without them.
 
 In the table of streaming learners, `cost` is the time of a run-step divided by the shortest of those with 8 or more
 seeds, and `late / early` is the rate in the last third of the steps divided by the rate in the first.
@@ -52,8 +52,11 @@ import pandas as pd
 import torch
 import tyro
 
+from algos.arguments import Count, Natural, Range, check
+from algos.cli import check_env_id, report_errors
 from algos.data import Dataset
 from algos.device import choose_device, device_name
+from algos.errors import UserError
 from algos.random import Random
 from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of
@@ -70,21 +73,21 @@ CORL = 103  # updates per second of CORL's iql.py, measured once with two thread
 class Args:
     what: Annotated[Literal["scripts", "envs", "streams", "offline", "tables"], tyro.conf.Positional] = "scripts"
     """the measurement; `tables` writes the stored ones as Markdown"""
-    rounds: int = 3
+    rounds: Count = 3
     """every figure is measured this many times, in turns"""
-    beside: int = 0
+    beside: Natural = 0
     """measure again while this many other processes compute without a pause (scripts)"""
-    stream_seeds: tuple[int, ...] = (1, 8, 16, 32, 64)
+    stream_seeds: Annotated[tuple[int, ...], Range(1)] = (1, 8, 16, 32, 64)
     """numbers of seeds (streams)"""
-    num_envs: int = 16
+    num_envs: Count = 16
     """environments of a batch (envs)"""
     env_ids: tuple[str, ...] = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
     """tasks (envs)"""
     env_id: str = "HalfCheetah-v5"
     """task (scripts, streams)"""
-    threads: int = 0
+    threads: Natural = 0
     """CPU threads of torch (scripts, streams, offline); 0: the default of each script and library"""
-    steps: int = 3_000
+    steps: Count = 3_000
     """number of environment steps or updates that are timed (scripts, streams, offline)"""
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
@@ -204,12 +207,12 @@ def measure_streams(args: Args) -> list[dict[str, Any]]:
         late = [log[WARM_UP + args.steps] - log[WARM_UP + args.steps - third] for log in logs[name]]
         row: dict[str, Any] = {"name": name, "rate": args.steps / statistics.median(seconds)}
         row["run-steps/s"] = row["rate"] * seeds
-        row["late / early"] = statistics.median(e / x for e, x in zip(early, late, strict=True))
+        row["late / early"] = statistics.median(first / last for first, last in zip(early, late, strict=True))
         row["seconds to step 2,000"] = statistics.median(log[WARM_UP] for log in logs[name])
         rows.append(row)
-    best = max(row["run-steps/s"] for row, (_, seeds, _) in zip(rows, kinds, strict=True) if seeds >= 8)
+    speeds = [row["run-steps/s"] for row, (_, seeds, _) in zip(rows, kinds, strict=True) if seeds >= 8]
     for row, (_, seeds, _) in zip(rows, kinds, strict=True):
-        row["cost"] = best / row["run-steps/s"] if seeds >= 8 else math.nan
+        row["cost"] = max(speeds) / row["run-steps/s"] if seeds >= 8 else math.nan
     return rows
 
 
@@ -374,9 +377,12 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def write_tables(folder: Path) -> None:
-    """Writes README.md with a table for each stored measurement."""
+    """Writes README.md with a table for each stored measurement; raises UserError if there is none."""
     parts = ["# Throughput"]
-    for path in sorted(folder.glob("*.json")):
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise UserError(f"--out: there is no measurement in {folder}")
+    for path in paths:
         record = json.loads(path.read_text())
         table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
         origin = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
@@ -385,15 +391,22 @@ def write_tables(folder: Path) -> None:
 
 
 def main(args: Args) -> None:
+    check(args)
+    if args.beside and args.what != "scripts":
+        raise UserError(f"--beside is for scripts only, got {args.beside} with {args.what}")
     if args.what == "tables":
         write_tables(args.out)
         return
+    if args.what != "envs":
+        choose_device(args.device)
+    for env_id in args.env_ids if args.what == "envs" else (args.env_id,):
+        check_env_id(env_id)
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline}[
         args.what
     ](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
-    fine = ("ratio", "physics", "late", "cost", "kept")
+    fine = ("ratio", "physics", "share", "late", "cost", "kept")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)
@@ -416,4 +429,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))

@@ -1,4 +1,4 @@
-"""What several tests use."""
+"""Fixtures and settings that several tests use."""
 
 import os
 
@@ -71,7 +71,7 @@ def train_short(train, bare_runs, tmp_path, monkeypatch):
 
 
 class Result:
-    """What a run left in its folder."""
+    """The files that a run left in its folder."""
 
     def __init__(self, folder: Path, code: int):
         self.folder, self.code = folder, code
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def agent(self) -> dict[str, torch.Tensor]:
-        """What the agent has learned, in the last checkpoint."""
+        """The agent's tensors in the last checkpoint."""
         return {n.removeprefix("agent/"): t for n, t in self.parameters.items() if n.startswith("agent/")}
 
     @property

@@ -10,7 +10,7 @@ from envs.seeding import sub_seed
 
 
 def reference(seed: int, members: int, sizes: list[int], norm: bool) -> list[nn.Sequential]:
-    """What torch's layers draw, network after network, under one seed."""
+    """Networks of torch's own layers, whose weights are drawn one network after the other from one seed."""
     torch.manual_seed(sub_seed(seed, "net"))
     nets = []
     for _ in range(members):

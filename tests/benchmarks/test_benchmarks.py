@@ -1,7 +1,7 @@
-"""The learning check, throughput."""
+"""The learning check, throughput, and the help of every command."""
 
 import json
-import subprocess
+import runpy
 import sys
 
 import pandas as pd
@@ -10,6 +10,9 @@ import synthetic
 
 from algos.errors import UserError
 from benchmarks import pendulum_check, scores, throughput
+from benchmarks.suite import BENCHMARKS
+
+COMMANDS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "tyro.cli(" in path.read_text()]
 
 
 def store(folder, returns):
@@ -52,7 +55,9 @@ def test_sampling_is_measured():
     assert throughput.sampling_rate(args, count=1_000) > 100
 
 
-@pytest.mark.parametrize("module", ["pendulum_check", "throughput", "peer_speed", "sb3"])
-def test_every_command_explains_itself(module):
-    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "usage" in done.stdout
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_every_command_explains_itself(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(path), run_name="__main__")
+    assert not stop.value.code and "usage" in capsys.readouterr().out

@@ -1,6 +1,8 @@
 """The command that makes datasets: what it writes is what Minari and the loader read, and bad input is refused."""
 
 import json
+import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import torch
 import tyro
 from safetensors.torch import save_file
 
+from algos.cli import report_errors
 from algos.data import load, validate
 from algos.errors import UserError
 from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
@@ -54,12 +57,15 @@ def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-def test_a_reader_that_has_enough_ends_a_command_without_a_word(buffered, monkeypatch):
-    monkeypatch.setenv("PYTHONUNBUFFERED", "" if buffered else "1")
-    command = [sys.executable, "-m", "benchmarks.collect", "--list"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=collect.ROOT) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b"" and process.wait() == 141
+def test_a_reader_that_has_enough_ends_a_command_without_a_word(buffered, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = os.fdopen(writer, "w", buffering=-1 if buffered else 1)  # 1: each line is written at once
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as stop:
+        report_errors(lambda: collect.main(Args(list=True)))
+    output.close()  # as Python does when it ends: it must not fail
+    assert stop.value.code == 141 and capsys.readouterr().err == ""
 
 
 def same(data, other, *names):
@@ -90,12 +96,12 @@ def test_a_dataset_is_what_minari_and_the_loader_read(place):
 
 
 def test_the_same_seed_gives_the_same_file(place, monkeypatch):
-    found = []
+    files = []
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(place / folder))
         make("halfcheetah-random-v0", seed=seed)
-        found.append((place / folder / "local/halfcheetah-random-v0/data/main_data.hdf5").read_bytes())
-    assert found[0] == found[1] != found[2]
+        files.append((place / folder / "local/halfcheetah-random-v0/data/main_data.hdf5").read_bytes())
+    assert files[0] == files[1] != files[2]
 
 
 def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
@@ -148,8 +154,8 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, in_this_proce
     assert (training["seed"], training["run"], training["steps"]) == (5, 1, 120)
     assert training["command"].startswith("python single_file/sac.py --env-id Hopper-v5 --seeds 3 5")
     make("hopper-medium-v0", steps=50)
-    found = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
-    assert found["policies"]["hopper-medium"]["seed"] == 5
+    recipe = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
+    assert recipe["policies"]["hopper-medium"]["seed"] == 5
     assert "--hidden 8 8" in training["command"] and "--learning-starts 60" in training["command"]
     make("hopper-medium-replay-v0", steps=120)  # trains again
     data = load("local/hopper-medium-replay-v0")
@@ -233,10 +239,12 @@ def test_a_card_says_what_is_in_a_dataset(place, capsys):
     assert (place / "cards" / "local-hopper-random-v0.png").stat().st_size > 10_000
 
 
-def test_the_command_says_errors_in_one_line():
-    done = subprocess.run([sys.executable, "-m", "benchmarks.collect", "nothing"], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: there is no recipe 'nothing'")
-    assert done.stderr.count("\n") == 1
+def test_the_command_says_errors_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["collect", "nothing"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(collect.__file__, run_name="__main__")
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.startswith("error: there is no recipe 'nothing'") and said.count("\n") == 1
 
 
 def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path):
@@ -244,8 +252,8 @@ def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path)
     make("hopper-random-v0")
     short = {"dataset": "local/hopper-random-v0", "total_steps": 2, "eval_every": 1, "eval_episodes": 1}
     d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("3", "5"), out=tmp_path / "peer", **short))
-    found = scores.load([tmp_path / "peer"])
-    assert found.table.groupby("seed")["step"].apply(list).to_dict() == {3: [0, 1, 2], 5: [0, 1, 2]}
-    assert found.sources[0]["status"] == "finished" and found.sources[0]["facts"]["digest"]
+    loaded = scores.load([tmp_path / "peer"])
+    assert loaded.table.groupby("seed")["step"].apply(list).to_dict() == {3: [0, 1, 2], 5: [0, 1, 2]}
+    assert loaded.sources[0]["status"] == "finished" and loaded.sources[0]["facts"]["digest"]
     with pytest.raises(UserError, match="negative"):
         d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("-1",), **short))

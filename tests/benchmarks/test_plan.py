@@ -103,6 +103,30 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys):
     assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
 
 
+def test_the_command_of_an_array_makes_the_plan_that_is_shown(tmp_path, capsys):
+    """A stored run of five seeds stays a job of its own beside batches of two."""
+    suite, out = write(tmp_path, SUITE.replace('"0:2"', '"0:5"')), tmp_path / "out"
+    (first,) = jobs(suite, out, seeds_per_job=5)
+    store(first, "finished")
+    write(tmp_path, SUITE.replace('"0:2"', '"0:10"'))
+    sweep.main(sweep.Args(str(suite), out, True, device="cpu", seeds_per_job=2))
+    assert "--seeds-per-job 2 --job 0 to --job 3\n" in capsys.readouterr().out
+    assert [job.seeds for job in jobs(suite, out, seeds_per_job=2)] == [[0, 1, 2, 3, 4], [5], [6, 7], [8, 9]]
+
+
+def test_progress_is_one_line_a_job_with_the_score_where_there_is_one(tmp_path, monkeypatch, capsys):
+    both = [jobs(write(tmp_path), tmp_path / name)[0] for name in ("a", "b")]
+    for job, score in zip(both, (None, 7.0), strict=True):
+        job.folder.mkdir(parents=True)
+        (job.folder / "progress.json").write_text(json.dumps({"step": 500, "score": score}))
+    shown = display.Display(both, 1)
+    shown.terminal, shown.said = False, -1_000.0  # a minute and more ago
+    shown.update()
+    shown.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, return 7.0")
+
+
 def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
     (plain,) = jobs(write(tmp_path), tmp_path / "plain")
     (varied,) = jobs(write(tmp_path, VARIED), tmp_path / "varied")

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from html.parser import HTMLParser
@@ -40,9 +39,9 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
 def make(folder, out, **flags) -> analysis.Results:
     args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
     report.main(args)
-    found = scores.load([folder], args.mix)
-    chosen = report.from_suites(args, found)
-    return analysis.compute(found, chosen.references, chosen.score, 50)
+    loaded = scores.load([folder], args.mix)
+    chosen = report.from_suites(args, loaded)
+    return analysis.compute(loaded, chosen.references, chosen.score, 50)
 
 
 def ten(*values: float) -> dict[int, dict[int, list[float]]]:
@@ -66,18 +65,18 @@ def test_the_four_final_scores():
 
 def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
     store(tmp_path, "a", table({0: {0: [0.0]}, 10: {0: [1.0, 3.0], 1: [4.0, 8.0]}}), "Hopper-v5")
-    found = scores.load([tmp_path]).table
-    row = found[(found["step"] == 10) & (found["seed"] == 1)].iloc[0]
+    evaluations = scores.load([tmp_path]).table
+    row = evaluations[(evaluations["step"] == 10) & (evaluations["seed"] == 1)].iloc[0]
     assert (row["return"], row["episodes"]) == (6.0, 2)
 
 
 def test_a_diverged_seed_counts_with_the_score_that_it_had_and_is_listed(tmp_path):
     frame = table({0: {0: [0.0], 1: [0.0]}, 10: {0: [1.0], 1: [4.0]}, 20: {1: [8.0]}})
     store(tmp_path, "a", frame, "Hopper-v5", status="diverged", diverged={"0": 15})
-    found = scores.load([tmp_path])
-    final = scores.final_scores(found.table).set_index("seed")["last"]
+    loaded = scores.load([tmp_path])
+    final = scores.final_scores(loaded.table).set_index("seed")["last"]
     assert final.to_dict() == {0: 1.0, 1: 8.0}
-    assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in found.notes)
+    assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in loaded.notes)
 
 
 def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
@@ -86,16 +85,16 @@ def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
     identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
     lost = {"status": "diverged", "diverged": {"0": 31, "1": 31}, "identity": identity}
     store(tmp_path / "in", "b", whole[whole["step"] <= 30], "Hopper-v5", **lost)
-    found = make(tmp_path / "in", tmp_path / "out", references="d4rl").tasks.set_index(["algorithm", "score"])["mean"]
-    assert found["a", "last"] == 150.0 and found["b", "last"] == 45.0 == found["b", "max"]
+    means = make(tmp_path / "in", tmp_path / "out", references="d4rl").tasks.set_index(["algorithm", "score"])["mean"]
+    assert means["a", "last"] == 150.0 and means["b", "last"] == 45.0 == means["b", "max"]
 
 
 def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
     frame = table({step: {0: [float(step)], 1: [np.nan if step >= 50 else 7.0]} for step in range(0, 101, 10)})
     store(tmp_path, "a", frame, "Hopper-v5")
-    found = scores.load([tmp_path])
-    assert scores.final_scores(found.table).set_index("seed")["last"].to_dict() == {0: 100.0, 1: 7.0}
-    assert any("Seed 1 of a on Hopper-v5 diverged before step 50" in note for note in found.notes)
+    loaded = scores.load([tmp_path])
+    assert scores.final_scores(loaded.table).set_index("seed")["last"].to_dict() == {0: 100.0, 1: 7.0}
+    assert any("Seed 1 of a on Hopper-v5 diverged before step 50" in note for note in loaded.notes)
 
 
 def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
@@ -111,17 +110,17 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path, "b", table({0: {0: [1.0]}, 10: {0: [2.0]}}), "Hopper-v5", status="interrupted")
     assert scores.load([tmp_path], mix=True).table["step"].max() == 10
-    found = scores.load([tmp_path], finished_only=True)
-    assert found.table["step"].max() == 100 and found.algorithms == ["a"]
-    assert "b on Hopper-v5 is not finished, and is left out." in found.notes
+    loaded = scores.load([tmp_path], finished_only=True)
+    assert loaded.table["step"].max() == 100 and loaded.algorithms == ["a"]
+    assert "b on Hopper-v5 is not finished, and is left out." in loaded.notes
 
 
 def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
     store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")
     store(tmp_path, "b", often, "Hopper-v5", identity={"total_steps": 100, "eval_episodes": 2, "eval_every": 5})
-    found = scores.final_scores(scores.load([tmp_path], mix=True).table).set_index("algorithm")["last"]
-    assert found.to_dict() == {"a": 5.0, "b": 95.0}
+    final = scores.final_scores(scores.load([tmp_path], mix=True).table).set_index("algorithm")["last"]
+    assert final.to_dict() == {"a": 5.0, "b": 95.0}
 
 
 def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(tmp_path):
@@ -129,9 +128,9 @@ def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(t
     whole = table({step: {0: [float(step)]} for step in (0, 10, 20, 30)})
     store(tmp_path, "a", whole, "Hopper-v5", identity=identity)
     store(tmp_path, "b", whole[whole["step"] <= 20], "Hopper-v5", identity=identity, status="interrupted")
-    found = scores.load([tmp_path])
-    assert scores.final_scores(found.table).set_index("algorithm")["last"].to_dict() == {"a": 20.0, "b": 20.0}
-    assert any("compared at step 20 of 30" in note and "b (seed 0)" in note for note in found.notes)
+    loaded = scores.load([tmp_path])
+    assert scores.final_scores(loaded.table).set_index("algorithm")["last"].to_dict() == {"a": 20.0, "b": 20.0}
+    assert any("compared at step 20 of 30" in note and "b (seed 0)" in note for note in loaded.notes)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +218,8 @@ def test_aggregates_are_of_common_tasks_and_equal_numbers_of_seeds(tmp_path):
     for algorithm, task, seeds in (("a", "T1", 3), ("a", "T2", 2), ("b", "T1", 3), ("b", "T2", 3), ("b", "T3", 3)):
         frame = pd.concat([table(ten(1, 2, float(seed))).assign(seed=seed) for seed in range(seeds)])
         store(tmp_path, algorithm, frame, task)
-    found = scores.load([tmp_path])
-    matrices, tasks, notes = scores.matrices(scores.final_scores(found.table), "last")
+    loaded = scores.load([tmp_path])
+    matrices, tasks, notes = scores.matrices(scores.final_scores(loaded.table), "last")
     assert tasks == ["T1", "T2"] and matrices["a"].shape == (2, 2) and matrices["b"].shape == (3, 2)
     assert any("without T3" in note for note in notes) and any("2 lowest" in note for note in notes)
 
@@ -284,11 +283,11 @@ def test_published_scores_stand_beside_what_they_say_something_about(ours, their
     ],
 )
 def test_the_means_of_corls_table_are_those_that_it_gives(group, count, means):
-    rows = suite.read_published(suite.HERE / "published" / "corl.csv")
+    rows = suite.read_published(suite.BENCHMARKS / "published" / "corl.csv")
     rows = rows[rows["task"].str.match(f"d4rl/{group}-")]
-    found = rows.groupby("algorithm", sort=False)["score"].agg(["size", "mean"])
-    assert (found["size"] == count).all()
-    np.testing.assert_allclose(found["mean"], means, atol=0.0101)
+    by_algorithm = rows.groupby("algorithm", sort=False)["score"].agg(["size", "mean"])
+    assert (by_algorithm["size"] == count).all()
+    np.testing.assert_allclose(by_algorithm["mean"], means, atol=0.0101)
 
 
 def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tmp_path):
@@ -297,7 +296,7 @@ def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tm
         store(tmp_path / "in", "iql", table(ten(1, 2, 80)), task, facts=facts)
     args = {"references": "raw", "published": (Path("corl"), Path("sac_1m"))}
     results = make(tmp_path / "in", tmp_path / "out", **args)
-    chosen = [suite.HERE / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
+    chosen = [suite.BENCHMARKS / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
     ((_, shown),) = parts.published_part(results, chosen).tables
     rows = [(row[0][0], row[1][0], row[2][0]) for row in shown.rows]
     assert rows[0] == ("Hopper-v5", "iql", "80.00") and rows[1][:2] == ("Hopper-v3", "SAC")
@@ -356,11 +355,12 @@ def test_a_report_can_be_made_again_from_what_it_stored(made):
 
 
 def test_the_tables_are_tidy(made):
-    found = pd.read_csv(made / "out" / "scores.csv")
-    assert list(found.columns) == ["task", "algorithm", "seed", "step", "episodes", "return", "normalised"]
-    assert len(found) == 2 * 2 * 5 * 21 and not found.isna().any().any()
+    evaluations = pd.read_csv(made / "out" / "scores.csv")
+    assert list(evaluations.columns) == ["task", "algorithm", "seed", "step", "episodes", "return", "normalised"]
+    assert len(evaluations) == 2 * 2 * 5 * 21 and not evaluations.isna().any().any()
     tasks = pd.read_csv(made / "out" / "tasks.csv")
-    rows = found[(found["step"] == 200) & (found["task"] == "Ant-v5") & (found["algorithm"] == "a")]["return"]
+    last = evaluations[evaluations["step"] == 200]
+    rows = last[(last["task"] == "Ant-v5") & (last["algorithm"] == "a")]["return"]
     row = tasks[(tasks["task"] == "Ant-v5") & (tasks["algorithm"] == "a") & (tasks["score"] == "last")].iloc[0]
     assert row["mean"] == pytest.approx(rows.mean(), rel=1e-5) and row["std"] == pytest.approx(rows.std(), rel=1e-5)
     assert row["low"] < row["mean"] < row["high"] and row["seeds"] == 5
@@ -421,7 +421,7 @@ def test_names_are_escaped_everywhere(tmp_path):
 
 
 def browse(folder, script: str, width: int = 1200) -> dict:
-    """What a script returns that runs in the report's page, in a real browser, with the errors of the page."""
+    """Runs a script in the report's page, in a real browser, and returns its result; the page must have no errors."""
     harness = """<!doctype html><title>waiting</title>
 <iframe src="report.html" style="width:WIDTHpx;height:900px"></iframe>
 <script>
@@ -453,10 +453,10 @@ frame.onload = () => {
         server.shutdown()
     text = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
     assert text, done.stderr[-2_000:]
-    found = json.loads(text[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    answer = json.loads(text[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     said = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "favicon" not in line]
-    assert not found["errors"] and not said, (found["errors"], said)
-    return found["result"]
+    assert not answer["errors"] and not said, (answer["errors"], said)
+    return answer["result"]
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
@@ -468,11 +468,11 @@ def test_in_a_browser_all_figures_are_visible_and_nothing_is_wider_than_the_page
       return {boxes: boxes.map(b => [b.left, b.right, b.width, b.height]), drawn,
               page: page.documentElement.scrollWidth, tables: page.querySelectorAll("table").length};
     """
-    found = browse(made / "out", script, width)
-    assert len(found["boxes"]) == 4 + 2 + 1 + 2 + 2  # aggregates, courses, improvement, tasks, values
-    assert all(w > 250 and h > 50 for _, _, w, h in found["boxes"]) and all(n > 5 for n in found["drawn"])
-    assert all(left >= 0 and right <= width for left, right, *_ in found["boxes"])
-    assert found["page"] <= width
+    seen = browse(made / "out", script, width)
+    assert len(seen["boxes"]) == 4 + 2 + 1 + 2 + 2  # aggregates, courses, improvement, tasks, values
+    assert all(w > 250 and h > 50 for _, _, w, h in seen["boxes"]) and all(n > 5 for n in seen["drawn"])
+    assert all(left >= 0 and right <= width for left, right, *_ in seen["boxes"])
+    assert seen["page"] <= width
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
@@ -554,9 +554,3 @@ def test_the_legend_fits_the_figure(panels, names):
         (legend,) = figure.legends
         box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
-
-
-@pytest.mark.parametrize("module", ["report", "index", "sweep", "random_policy"])
-def test_every_command_explains_itself(module):
-    done = subprocess.run([sys.executable, "-m", f"benchmarks.{module}", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "usage" in done.stdout

@@ -16,7 +16,7 @@ LOST = {"seed": 1, "expectile": 0.9, "temperature": 10.0, "step": 40}
 
 
 def results_of(folder, references="d4rl", replications=20) -> analysis.Results:
-    rows = suite.read_references(suite.HERE / "references" / "d4rl.csv") if references == "d4rl" else None
+    rows = suite.read_references(suite.BENCHMARKS / "references" / "d4rl.csv") if references == "d4rl" else None
     return analysis.compute(scores.load([folder]), rows, "last", replications)
 
 
@@ -31,7 +31,7 @@ def made(tmp_path_factory):
     """A report of 12 settings on two tasks, of which one diverged with one seed."""
     folder = tmp_path_factory.mktemp("made")
     synthetic.vary(folder / "in", "iql", ["Hopper-v5", "Ant-v5"], GRID, diverged=[LOST])
-    published = (suite.HERE / "published" / "sac_1m.csv",)
+    published = (suite.BENCHMARKS / "published" / "sac_1m.csv",)
     report.main(
         report.Args((folder / "in",), folder / "out", "d4rl", published, replications=20, title="T", formats=("png",))
     )

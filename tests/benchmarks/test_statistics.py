@@ -18,12 +18,12 @@ def scores():
 
 def test_point_estimates_are_rliables(scores):
     x, _ = scores
-    found = statistics.aggregates(x, 10)
-    assert found["IQM"][0] == metrics.aggregate_iqm(x) and found["median"][0] == metrics.aggregate_median(x)
-    assert found["mean"][0] == metrics.aggregate_mean(x)
-    assert found["optimality gap"][0] == metrics.aggregate_optimality_gap(x)
+    estimates = statistics.aggregates(x, 10)
+    assert estimates["IQM"][0] == metrics.aggregate_iqm(x) and estimates["median"][0] == metrics.aggregate_median(x)
+    assert estimates["mean"][0] == metrics.aggregate_mean(x)
+    assert estimates["optimality gap"][0] == metrics.aggregate_optimality_gap(x)
     for name, batched in statistics.BATCHED.items():
-        assert batched(x[None])[0] == pytest.approx(found[name][0], rel=1e-12)
+        assert batched(x[None])[0] == pytest.approx(estimates[name][0], rel=1e-12)
 
 
 def test_intervals_are_rliables_within_the_error_of_the_bootstrap(scores):

@@ -32,7 +32,7 @@ def write(folder, text):
     return path
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in (suites.HERE / "suites").glob("*.toml")))
+@pytest.mark.parametrize("name", sorted(p.stem for p in (suites.BENCHMARKS / "suites").glob("*.toml")))
 def test_a_shipped_suite_is_sound(name):
     if "minatar" in name:
         pytest.importorskip("minatar")

@@ -1,13 +1,17 @@
-"""What the comparison of scripts measures, and beside what; the scripts themselves do not run here."""
+"""The measurements of speed and their arguments; the scripts themselves do not run here."""
 
 import importlib.util
+import math
 import subprocess
 
+import pandas as pd
 import psutil
 import pytest
+import torch
 
+from algos.errors import UserError
 from benchmarks import throughput
-from benchmarks.throughput import Args, busy, measure_scripts
+from benchmarks.throughput import Args, busy, main, measure_scripts, measure_streams
 
 
 def test_busy_processes_live_as_long_as_the_measurement():
@@ -53,3 +57,37 @@ def test_every_figure_is_measured_again_beside_busy_processes(monkeypatch):
 @pytest.mark.parametrize(("threads", "variables"), [(0, {}), (2, {"OMP_NUM_THREADS": "2"})])
 def test_scripts_and_peers_choose_their_threads_unless_told(threads, variables):
     assert throughput.thread_variables(Args(threads=threads)) == variables
+
+
+def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):
+    """Two seeds or eight take twice or four times as long as one."""
+
+    def log(script, args, seeds, *flags):
+        return pd.Series({step: step * {1: 1, 2: 2, 8: 4}[seeds] for step in range(0, 5_001, 500)})
+
+    monkeypatch.setattr(throughput, "script_log", log)
+    few = measure_streams(Args("streams", stream_seeds=(1, 2), rounds=1))
+    assert [row["rate"] for row in few] == [1.0, 0.5, 1.0] and all(math.isnan(row["cost"]) for row in few)
+    rows = measure_streams(Args("streams", stream_seeds=(1, 8), rounds=1))
+    assert rows[1]["cost"] == 1.0 and math.isnan(rows[0]["cost"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rounds": 0}, "--rounds must be at least 1"),
+        ({"beside": -1}, "--beside must be at least 0"),
+        ({"stream_seeds": (0,)}, "--stream-seeds must be at least 1"),
+        ({"what": "streams", "beside": 1}, "--beside is for scripts only, got 1 with streams"),
+        ({"env_id": "Hoper-v5"}, "--env-id: .*Hopper"),
+        ({"what": "tables"}, "--out: there is no measurement in"),
+        pytest.param(
+            {"device": "cuda"}, "no such GPU", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_measured(overrides, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(throughput, "measure_scripts", None)
+    with pytest.raises(UserError, match=message) as error:
+        main(Args(**{"out": tmp_path, **overrides}))
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())

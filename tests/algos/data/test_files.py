@@ -1,4 +1,4 @@
-"""What files of D4RL's and OGBench's layouts become, and what is refused."""
+"""Files of D4RL's and OGBench's layouts become datasets, and bad files are refused."""
 
 import io
 import warnings
