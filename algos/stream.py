@@ -20,7 +20,7 @@ from algos.sparse import IMAGES
 from envs import Task
 
 Hidden = Annotated[tuple[int, ...], Range(10)]  # widths; SparseInit leaves a layer with fewer inputs without any weight
-OWN_SCORE = "the score of a streaming algorithm comes from what it does while it learns"
+OWN_SCORE = "the score of a streaming algorithm is taken while it learns"
 # Tasks of Gymnasium whose episodes the official scripts let run up to 10,000 steps.
 CLASSIC = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 
@@ -35,7 +35,7 @@ class StreamArgs(RunArgs):
     """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
     sums are rounded in another way"""
     eval_episodes: Annotated[int, Range(0, 0, why=OWN_SCORE)] = 0
-    """always 0: the score comes from what the algorithm does while it learns"""
+    """always 0: the score is taken while the algorithm learns"""
     log_every: Count = 10_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 100_000
