@@ -10,7 +10,7 @@ from envs.seeding import sub_seed
 
 
 def reference(seed: int, members: int, sizes: list[int], norm: bool) -> list[nn.Sequential]:
-    """What torch's layers draw, network after network, under one seed."""
+    """Networks of torch's layers, drawn one after the other under one seed."""
     torch.manual_seed(sub_seed(seed, "net"))
     nets = []
     for _ in range(members):
@@ -61,7 +61,7 @@ def test_orthogonal_layers_are_orthogonal_times_the_root_of_2():
 
 
 def test_orthogonal_layers_have_all_directions_and_signs():
-    """With a negative diagonal of R as often as with a positive one: uniform over orthogonal matrices."""
+    """The diagonal of R is negative as often as positive: the layers are uniform over orthogonal matrices."""
     net = MLP((200,), 3, (3,), 1, linear=Orthogonal)
     initialise(net, generators(range(200), "net"))
     weight = net.hidden[0][0].weight.detach()

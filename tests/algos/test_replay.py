@@ -82,7 +82,7 @@ def test_discrete_actions_come_back_as_integers(extra):
 
 
 def test_takes_any_batch_such_as_the_steps_of_a_model():
-    """Of more than one step, and with some that are not to be kept."""
+    """The batch has more than one step, and some that are not to be kept."""
     buffer = ReplayBuffer(2, 20, task_of())
     made = step(0, envs=6)
     batch = Batch(made.obs, made.action, made.reward, made.next_obs, made.terminated)

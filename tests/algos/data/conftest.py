@@ -1,4 +1,4 @@
-"""What all tests of datasets use."""
+"""Fixtures that all tests of datasets use."""
 
 import pytest
 from dataset_files import d4rl_arrays, hdf5, trajectories

@@ -1,4 +1,4 @@
-"""What is checked before training, and the sentences about it."""
+"""The checks of data before training, and their sentences."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What files of D4RL's and OGBench's layouts become, and what is refused."""
+"""Datasets from files of D4RL's and OGBench's layouts, and the files that are refused."""
 
 import io
 import warnings
