@@ -197,6 +197,7 @@ def test_std_settles_at_its_fixed_point(loss, expected):
     assert sum(history) / len(history) == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "low", "high"), [(paper_loss, 1.11, 1.14), (huber_loss, 0.42, 0.442)])
 def test_tabular_self_loop(loss, low, high):
     """One state, r ~ N(1, 0.5^2), discount 0.9, no entropy: the sheet's Q and sigma after 20,000 Adam steps.

@@ -110,8 +110,9 @@ def test_temperature_rises_when_entropy_is_short():
     assert (agent.log_alpha > before).all() and math.isclose(before[0].item(), 0.0)
 
 
+@pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("script", ["sac", pytest.param("dsac_t", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("script", ["sac", "dsac_t"])
 def test_the_compiled_update_is_the_same(script, train):
     """Whole runs, eager and compiled, agree to the rounding of float32."""
     short = {

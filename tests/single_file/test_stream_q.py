@@ -60,7 +60,7 @@ class Lone:
 
     def choose(self, state, noise):
         self.drawn += 1
-        epsilon = max(0.01, 1 - 0.99 * self.drawn / (0.5 * 400))
+        epsilon = max(0.01, 1 - 0.99 * self.drawn / (0.5 * self.args.total_steps))
         best = int(self.net(state).argmax())
         action = int(noise[1] * 3) if noise[0] < epsilon else best
         return action, action == best
@@ -95,9 +95,9 @@ class Lone:
 @pytest.mark.parametrize("target", ["q", "sarsa"])
 def test_many_runs_are_what_each_would_be_alone(target, float64):
     runs = 3
-    agent = agent_of("stream_q", range(runs), target=target, total_steps=400)
+    agent = agent_of("stream_q", range(runs), target=target, total_steps=150, hidden=(16, 16))
     lone = [Lone(agent, run) for run in range(runs)]
-    (_, _, _, noise, first), *rest = stream_of(runs, 401)
+    (_, _, _, noise, first), *rest = stream_of(runs, 151)
     agent.restart(first, noise)
     for run in range(runs):
         lone[run].start(first[run], noise[run])
@@ -163,7 +163,7 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
 SHORT = {"compile": False, "threads": 1, "log_every": 2_000}
 
 
-@pytest.mark.parametrize("target", ["q", "sarsa"])
+@pytest.mark.parametrize("target", ["q", pytest.param("sarsa", marks=pytest.mark.slow)])
 def test_cart_pole_is_learned(target, train):
     result = train("stream_q", env_id="CartPole-v1", seeds=("0:4",), target=target, total_steps=4_000,
                    exploration=0.9, eval_every=1_000, **SHORT)  # fmt: skip

@@ -87,7 +87,7 @@ class Lone:
 
 def test_many_runs_are_what_each_would_be_alone(float64):
     runs = 3
-    agent = agent_of("stream_td", range(runs))
+    agent = agent_of("stream_td", range(runs), hidden=(16, 16))
     lone = [Lone(agent, run) for run in range(runs)]
     (_, first, _), *rest = stream_of(runs, 301)
     start(agent, first)
@@ -288,6 +288,7 @@ def train_csv(tmp_path, path, **overrides):
     stream_td.main(stream_td.Args(quiet=True, out=tmp_path / "out", device="cpu", **args))
 
 
+@pytest.mark.slow
 def test_it_learns_seasons(train):
     result = train("stream_td", seeds=("0", "1"), total_steps=3_000, eval_every=1_000, **EAGER)
     table = pd.read_parquet(result.folder / "eval.parquet").pivot(index="seed", columns="step", values="return")
