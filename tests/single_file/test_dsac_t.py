@@ -6,7 +6,7 @@ import dsac_t
 import pytest
 import torch
 from dsac_t import huber_loss, paper_loss
-from scripts import agent_of, batch_and_draws
+from scripts import agent_of, batch_and_draws, needs_compiler
 
 from algos.replay import Batch
 from envs import Task
@@ -253,3 +253,21 @@ def test_parameter_counts_are_the_published_ones():
         hidden = dsac_t.Args().hidden
         assert sum(p[0, 0].numel() for p in dsac_t.Critic(1, task, hidden).parameters()) == critic
         assert sum(p[0].numel() for p in dsac_t.Actor(1, task, hidden).parameters()) == policy
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_the_compiled_update_is_the_same(train):
+    """Whole runs, eager and compiled, agree to the rounding of float32.
+
+    SAC's are compared in `test_a_compiled_grid_equals_an_eager_one`.
+    """
+    short = {
+        "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 30, "learning_starts": 20, "batch_size": 16,
+        "hidden": (16,), "eval_every": 30, "eval_episodes": 1, "log_every": 10,
+    }  # fmt: skip
+    eager = train("dsac_t", out="eager", **short).parameters
+    compiled = train("dsac_t", out="compiled", compile=True, **short).parameters
+    for name, tensor in eager.items():
+        if "agent" in name and "adam" not in name:
+            torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")

@@ -3,9 +3,8 @@
 import copy
 import math
 
-import pytest
 import torch
-from scripts import agent_of, batch_and_draws, needs_compiler
+from scripts import agent_of, batch_and_draws
 from torch.distributions import Normal
 
 
@@ -108,19 +107,3 @@ def test_temperature_rises_when_entropy_is_short():
     before = agent.log_alpha.detach().clone()
     agent.update(*batch_and_draws(agent), True)
     assert (agent.log_alpha > before).all() and math.isclose(before[0].item(), 0.0)
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize("script", ["sac", "dsac_t"])
-def test_the_compiled_update_is_the_same(script, train):
-    """Whole runs, eager and compiled, agree to the rounding of float32."""
-    short = {
-        "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 30, "learning_starts": 20, "batch_size": 16,
-        "hidden": (16,), "eval_every": 30, "eval_episodes": 1, "log_every": 10,
-    }  # fmt: skip
-    eager = train(script, out="eager", **short).parameters
-    compiled = train(script, out="compiled", compile=True, **short).parameters
-    for name, tensor in eager.items():
-        if "agent" in name and "adam" not in name:
-            torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
