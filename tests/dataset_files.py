@@ -133,7 +133,7 @@ def transitions(data) -> list[np.ndarray]:
 
 
 def expected(episodes) -> list[np.ndarray]:
-    """What `transitions` should give for these trajectories."""
+    """The arrays that `transitions` should give for these trajectories."""
     return [
         np.concatenate([t.obs[:-1] for t in episodes]),
         np.concatenate([t.action for t in episodes]),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scripts import agent_type, module_of
+from scripts import agent_type, assert_same, layers_of, module_of
 from torch import Tensor, nn
 
 from algos.data import Dataset
@@ -30,8 +30,12 @@ def at_random(count: int = 64, obs_size: int = 3, act_size: int = 2, seed: int =
     return Dataset.of(obs, action, rng.standard_normal(count), next_obs, rng.random(count) < 1 / 6)
 
 
-def agent_of(script: str, data: Dataset | None = None, seeds: tuple[int, ...] = (0, 1), **overrides: Any) -> Any:
-    """An agent of a script for data, by default `at_random`, with small networks and what `overrides` say."""
+def offline_agent(script: str, data: Dataset | None = None, seeds: tuple[int, ...] = (0, 1), **overrides: Any) -> Any:
+    """An agent of a script for data, by default `at_random`.
+
+    It has a small batch, small networks, and otherwise the defaults of its script where `overrides` do not name others;
+    agents of `scripts.agent_of` have the arguments of a short run.
+    """
     args = module_of(script).Args(**{"batch_size": BATCH, "hidden": (8, 6), **overrides})
     return agent_type(script)(args, (data or at_random()).task, seeds)
 
@@ -125,7 +129,7 @@ def learned_chain(script: str, updates: int = 400, **overrides: Any) -> tuple[Te
     """Mean actions [R, 5] and values [R, 5] of a script's agent after updates on the chain."""
     settings = {"batch_size": 256, "hidden": (32,), "discount": 0.9, "lr": 5e-3, "tau": 0.05, "temperature": 10.0}
     data = chain_data()
-    agent = agent_of(script, data, **settings | overrides)
+    agent = offline_agent(script, data, **settings | overrides)
     draws = agent.draws(Random(agent.seeds))
     for k in range(updates):
         agent.update(batch_of(data, k, 256), draws())
@@ -135,33 +139,6 @@ def learned_chain(script: str, updates: int = 400, **overrides: Any) -> tuple[Te
 
 
 # -- one run, plainly --------------------------------------------------------------------------------------------------
-
-
-def layers_of(mlp: Any, *network: int) -> nn.Sequential:
-    """The network of a run, or of one of its members, of an MLP in torch's layers."""
-
-    def linear(own: Any) -> nn.Linear:
-        layer = nn.Linear(*own.weight.shape[-2:])
-        layer.weight.data.copy_(own.weight[network].T.detach())
-        layer.bias.data.copy_(own.bias[network][0].detach())
-        return layer
-
-    layers: list[nn.Module] = []
-    for first, *norm in mlp.hidden:
-        layers.append(linear(first))
-        layers += [nn.LayerNorm(first.weight.shape[-1], eps=1e-6)] if norm else []
-        layers.append(nn.ReLU())
-    return nn.Sequential(*layers, linear(mlp.out))
-
-
-def assert_same(mlp: Any, layers: nn.Sequential, *network: int) -> None:
-    """The network of a run, or of one of its members, is the one in torch's layers."""
-    ours = [layer for block in [*mlp.hidden, [mlp.out]] for layer in block]
-    theirs = [layer for layer in layers if not isinstance(layer, nn.ReLU)]
-    for a, b in zip(ours, theirs, strict=True):
-        weight = b.weight.T if isinstance(b, nn.Linear) else b.weight[None]
-        torch.testing.assert_close(a.weight[network], weight, atol=1e-9, rtol=0)
-        torch.testing.assert_close(a.bias[network][0], b.bias, atol=1e-9, rtol=0)
 
 
 class Plain:

@@ -1,17 +1,21 @@
 """The one table of all scripts, for tests of what every script must keep: short arguments, agents, and their updates.
 
-A new script joins by one line in SCRIPTS. A name may have a second word where a script has several forms.
+A new script joins by one line in SCRIPTS. A name may have a second word where a script has several forms. Below are
+the copies in torch's own layers that tests of single scripts compare networks with.
 """
 
 import importlib
 import inspect
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import tunable
@@ -56,6 +60,8 @@ CONTINUOUS = Task("Made-v0", (7,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
 DISCRETE = Task("Made-v0", (7,), 3, True, (), (), 50)
 SERIES = Task("made", (7,), 0, False, (), (), 0)
 
+needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+
 
 def module_of(script: str) -> ModuleType:
     return importlib.import_module(script.split()[0])
@@ -72,6 +78,11 @@ def is_offline(script: str) -> bool:
 
 def is_stream(script: str) -> bool:
     return script.startswith("stream_")
+
+
+def is_form(script: str) -> bool:
+    """True for a name with a second word: another form of a script that is in the table by itself."""
+    return " " in script
 
 
 def agent_type(script: str) -> type[Agent]:
@@ -106,8 +117,9 @@ def hyperparameters(script: str) -> list[str]:
 class Feed:
     """An endless sequence of arguments for an agent's `update`; those of a run depend on its seed alone.
 
-    About every sixth transition is terminal, and every tenth step of a stream ends an episode. `restart` begins the
-    episodes of a streaming agent, and does nothing for others.
+    They are chosen by the type of a parameter (Batch, Step) or by its name (draws, noise, actor_due). About every sixth
+    transition is terminal, and every tenth step of a stream ends an episode. `restart` begins the episodes of a
+    streaming agent, and does nothing for others.
     """
 
     def __init__(self, agent: Any):
@@ -133,7 +145,14 @@ class Feed:
             return self._batch(name)
         if kind is Step:
             return self._step(name)
-        return self.number % self.agent.args.actor_delay == 0 if name == "actor_due" else self.draws()
+        if name == "actor_due":
+            return self.number % self.agent.args.actor_delay == 0
+        if name in ("draws", "noise"):
+            return self.draws()
+        raise TypeError(
+            f"{type(self.agent).__name__}.update takes {name!r}, for which this feed has nothing: it knows parameters "
+            "of the types Batch and Step and those named draws, noise and actor_due"
+        )
 
     def _batch(self, name: str) -> Batch:
         task, normal, uniform = self.agent.task, self.normal[name]().mT, self.uniform[name]().mT
@@ -161,6 +180,12 @@ def learn(agent: Any, updates: int = 20) -> list[dict[str, Tensor]]:
     return [agent.update(*arguments) for arguments, _ in zip(feed, range(updates), strict=False)]
 
 
+def batch_and_draws(agent: Any, number: int = 0) -> tuple[Batch, Any]:
+    """The batch and the random numbers of one update, counted from 0, of an agent that learns from batches."""
+    batch, draws, *_ = next(islice(Feed(agent), number, None))
+    return batch, draws
+
+
 def state_of(agent: Any) -> dict[str, Tensor]:
     """A copy of all that an agent has learned."""
     return {name: tensor.clone() for name, tensor in agent.state_dict().items()}
@@ -177,5 +202,45 @@ def differing(a: dict[str, Tensor], b: dict[str, Tensor], rows: Any = slice(None
 
 
 def same(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are equal, NaN included."""
+    """True for equal tensors, which may have NaN at equal places."""
     return x.shape == y.shape and torch.equal(x.isnan(), y.isnan()) and torch.equal(x.nan_to_num(), y.nan_to_num())
+
+
+# -- networks of one run in torch's own layers -------------------------------------------------------------------------
+
+
+def layers_of(mlp: Any, *network: int) -> nn.Sequential:
+    """The network of a run, or of one of its members, of an MLP in torch's layers."""
+
+    def linear(own: Any) -> nn.Linear:
+        layer = nn.Linear(*own.weight.shape[-2:])
+        layer.weight.data.copy_(own.weight[network].T.detach())
+        layer.bias.data.copy_(own.bias[network][0].detach())
+        return layer
+
+    layers: list[nn.Module] = []
+    for first, *norm in mlp.hidden:
+        layers.append(linear(first))
+        layers += [nn.LayerNorm(first.weight.shape[-1], eps=1e-6)] if norm else []
+        layers.append(nn.ReLU())
+    return nn.Sequential(*layers, linear(mlp.out))
+
+
+def stream_layers_of(network: Any, run: int) -> nn.Sequential:
+    """The network of a run of a streaming agent, without convolutions, in torch's layers."""
+    layers: list[nn.Module] = []
+    for own in [*network.hidden, network.out]:
+        layer = nn.Linear(*own.weight.shape[:0:-1])
+        layer.weight.data, layer.bias.data = own.weight[run].detach().clone(), own.bias[run].detach().clone()
+        layers += [layer, nn.LayerNorm(layer.out_features, elementwise_affine=False), nn.LeakyReLU()]
+    return nn.Sequential(*layers[:-2])
+
+
+def assert_same(mlp: Any, layers: nn.Sequential, *network: int) -> None:
+    """The network of a run, or of one of its members, is the one in torch's layers."""
+    ours = [layer for block in [*mlp.hidden, [mlp.out]] for layer in block]
+    theirs = [layer for layer in layers if not isinstance(layer, nn.ReLU)]
+    for a, b in zip(ours, theirs, strict=True):
+        weight = b.weight.T if isinstance(b, nn.Linear) else b.weight[None]
+        torch.testing.assert_close(a.weight[network], weight, atol=1e-9, rtol=0)
+        torch.testing.assert_close(a.bias[network][0], b.bias, atol=1e-9, rtol=0)

@@ -85,11 +85,14 @@ def test_a_default_by_domain_is_the_first_that_a_word_knows():
         (["walker", "other"], (0.7, 256, "none")),
         (["antmaze-umaze-v0", "antmaze"], (0.9, 512, "minus_one")),
         (["hopper", "antmaze"], (0.9, 1024, "minus_one")),  # word by word, the first that is known
+        ([], (0.7, 256, "none")),
     ):
         args = ByDomain()
         for_domain(args, words)
         assert (args.expectile, args.size, args.reward) == expected
         assert (type(args.expectile), type(args.size), type(args.reward)) == (float, int, str)
+        for_domain(args, ["antmaze"])
+        assert (args.expectile, args.size, args.reward) == expected  # they are no defaults any more
 
 
 def test_a_value_that_is_given_is_not_replaced():

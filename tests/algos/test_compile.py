@@ -1,10 +1,11 @@
-"""The fast forms of an update. What needs CUDA is skipped without it."""
+"""Compiled and captured updates. Tests of CUDA are skipped where there is none."""
 
 import shutil
 from typing import NamedTuple
 
 import pytest
 import torch
+from scripts import needs_compiler
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
@@ -13,7 +14,6 @@ from algos.errors import UserError
 from algos.optim import Adam
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
 
 
 def test_a_cpu_function_is_left_alone_unless_asked(monkeypatch):
@@ -155,7 +155,7 @@ def test_a_run_on_cuda_resembles_its_eager_self(script, train):
         "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 60, "learning_starts": 20, "batch_size": 32,
         "hidden": (32, 32), "eval_every": 60, "eval_episodes": 1, "log_every": 10, "device": "cuda",
     }  # fmt: skip
-    fast_run, eager = train(script, out="fast", **short), train(script, out="eager", eager=True, **short)
+    captured, eager = train(script, out="captured", **short), train(script, out="eager", eager=True, **short)
     for name, tensor in eager.parameters.items():
         if "agent/critic." in name:
-            torch.testing.assert_close(tensor, fast_run.parameters[name], atol=2e-3, rtol=2e-2)
+            torch.testing.assert_close(tensor, captured.parameters[name], atol=2e-3, rtol=2e-2)

@@ -22,7 +22,7 @@ def written(path, agent):
 
 @pytest.mark.parametrize("script", STREAMS)
 def test_a_learner_is_one_run_of_the_file(script, tmp_path):
-    """With its weights, traces, statistics and arguments; it goes on as the run would."""
+    """It has the weights, traces, statistics and arguments of the run, and goes on as the run would."""
     agent = agent_of(script, seeds=(5, 6, 7))
     learn(agent)
     learner = Learner.load(written(tmp_path / "file", agent), agent_type(script), seed=6)
@@ -60,12 +60,14 @@ def test_a_setting_of_a_grid_is_chosen_by_its_values(script, name, tmp_path):
         Learner.load(path, kind, seed=5, **{name: 0.6})
 
 
-def test_another_algorithms_file_is_refused(tmp_path):
+def test_another_algorithms_file_and_a_damaged_one_are_refused(tmp_path):
     path = written(tmp_path / "file", agent_of("stream_q", seeds=(1,)))
     with pytest.raises(UserError, match="holds a learner of StreamQ, not of StreamAC"):
         Learner.load(path, agent_type("stream_ac"))
-    with pytest.raises(UserError, match="is no streaming learner's file"):
-        Learner.load(tmp_path / "nothing", agent_type("stream_ac"))
+    (tmp_path / "broken").write_bytes(path.read_bytes()[:100])
+    for name in ("nothing", "broken"):
+        with pytest.raises(UserError, match="is no streaming learner's file"):
+            Learner.load(tmp_path / name, agent_type("stream_q"))
 
 
 def test_a_run_that_has_diverged_is_not_loaded(tmp_path):

@@ -61,7 +61,7 @@ def test_orthogonal_layers_are_orthogonal_times_the_root_of_2():
 
 
 def test_orthogonal_layers_have_all_directions_and_signs():
-    """With a negative diagonal of R as often as with a positive one: uniform over orthogonal matrices."""
+    """The diagonal of R is negative as often as positive: the layers are uniform over orthogonal matrices."""
     net = MLP((200,), 3, (3,), 1, linear=Orthogonal)
     initialise(net, generators(range(200), "net"))
     weight = net.hidden[0][0].weight.detach()

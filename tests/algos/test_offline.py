@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
@@ -19,7 +18,7 @@ import tyro
 from offline_data import record, seen_data
 from scripts import EVALUATED, differing, short
 
-from algos.arguments import by_domain, flag, for_domain
+from algos.arguments import flag
 from algos.cli import cli, with_settings
 from algos.data import load
 from algos.data.record import EDGE
@@ -137,23 +136,6 @@ def test_defaults_on_the_command_line_are_the_domains(words, settings):
     args = from_command_line("iql", *words)
     assert (args.reward, args.expectile, args.eval_episodes, args.decay) == settings
     assert type(args.expectile) is float and type(args.eval_episodes) is int and type(args.reward) is str
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [(["umaze", "antmaze"], 3), (["antmaze", "umaze"], 2), (["hopper"], 1), ([], 1)],
-)
-def test_the_first_word_that_is_known_decides(words, value):
-    @dataclass
-    class Args:
-        number: int = by_domain(1, antmaze=2, umaze=3)
-
-    args = Args()
-    assert args.number == 1 and str(args.number) == "1, antmaze 2, umaze 3"
-    for_domain(args, words)
-    assert args.number == value and type(args.number) is int
-    for_domain(args, ["antmaze"])
-    assert args.number == value  # it is no default any more
 
 
 def test_the_run_of_a_grid_keeps_the_defaults_of_its_domain():
@@ -312,7 +294,7 @@ def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
         del gym.registry["test/Broken-v0"]
 
 
-def test_what_a_run_of_d4rl_data_stores(tmp_path, train):
+def test_what_a_run_of_d4rl_data_stores(train):
     place = d4rl.find("hopper-medium-v2").place
     write(place, arrays(11, 3))
     small = {"hidden": (4,), "batch_size": 2, "total_steps": 1, "eval_episodes": 1}
@@ -335,7 +317,7 @@ def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
     OfflineArgs(dataset=f"d4rl/{name}", env_id="Hopper-v5").check_task()
 
 
-def test_scores_are_not_meant_for_another_environment(tmp_path, capsys):
+def test_scores_are_not_meant_for_another_environment(tmp_path):
     write(d4rl.find("walker2d-medium-v2").place, arrays(17, 6))
     run, _ = offline_run(settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1), "test")
     assert run.facts["note"] == "its scores are meant for Walker2d-v4"
@@ -402,8 +384,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_bitwise_same_end(train_short, tmp_path):
-    """With kill -9, and with evaluations."""
+    """The process is killed by SIGKILL; the run has evaluations."""
     settings = EVALUATED | {"total_steps": 300, "checkpoint_every": 25, "eval_every": 75}
     flags = {name: value for name, value in short("xql", **settings).items() if name != "hidden"}
     flags |= {"out": "out", "device": "cpu"}

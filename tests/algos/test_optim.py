@@ -20,7 +20,7 @@ def parameters(generator, runs=3):
 
 @pytest.fixture(params=["kernel", "formula"])
 def way(request, monkeypatch):
-    """How steps are made: by torch's fused kernel, or by the formula that a compiler traces."""
+    """The way in which steps are made: by torch's fused kernel, or by the formula that a compiler traces."""
     if request.param == "formula":
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     return request.param
@@ -83,7 +83,7 @@ def check(
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("decay", [0, 20])
 def test_it_equals_torchs(way, decay, decoupled, float64):
-    """With a rate that falls, the k-th of 30 steps, counted from 0, has 0.01 (1 + cos(pi k / 20)) / 2, then 0."""
+    """A rate that falls is 0.01 (1 + cos(pi k / 20)) / 2 in step k, counted from 0, and 0 from step 20 on."""
     check(decay=decay, decoupled=decoupled, weight_decay=0.1)
     check(decay=decay, decoupled=decoupled)
 

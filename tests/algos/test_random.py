@@ -8,14 +8,10 @@ from algos.random import Random, RandomSequence
 KINDS = ["normal", "uniform", "integers"]
 
 
-def sequence(seeds, name, shape, kind):
-    return RandomSequence(seeds, name, shape, kind)
-
-
 @pytest.mark.parametrize("shape", [(5, 2), (1000,)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_draws_the_same_whoever_its_neighbours_are(kind, shape):
-    together, alone = sequence([3, 7], "x", shape, kind), sequence([7], "x", shape, kind)
+    together, alone = RandomSequence([3, 7], "x", shape, kind), RandomSequence([7], "x", shape, kind)
     for _ in range(2 * together.block.shape[1] + 1):  # beyond one block
         a, b = together(), alone()
         assert torch.equal(a[1], b[0]) and not torch.equal(a[0], a[1])
@@ -24,18 +20,18 @@ def test_a_run_draws_the_same_whoever_its_neighbours_are(kind, shape):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("drawn", [0, 3, 1_024, 1_030])
 def test_a_restored_sequence_goes_on_exactly(kind, drawn):
-    draws = sequence([3, 7], "x", (6,), kind)
+    draws = RandomSequence([3, 7], "x", (6,), kind)
     for _ in range(drawn):
         draws()
     state = {name: t.clone() for name, t in draws.state_dict().items()}
     expected = [draws().clone() for _ in range(1_100)]
-    other = sequence([3, 7], "x", (6,), kind)
+    other = RandomSequence([3, 7], "x", (6,), kind)
     other.load_state_dict(state)
     assert all(torch.equal(other(), e) for e in expected)
 
 
 def test_names_make_other_numbers():
-    assert not torch.equal(sequence([3], "x", (6,), "normal")(), sequence([3], "y", (6,), "normal")())
+    assert not torch.equal(RandomSequence([3], "x", (6,), "normal")(), RandomSequence([3], "y", (6,), "normal")())
 
 
 def test_runs_of_one_seed_see_the_same_numbers():

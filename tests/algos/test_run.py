@@ -64,9 +64,6 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
         ({"env_id": "no.such.module:Env-v0"}, "there is no module 'no.such.module'"),
         ({"env_id": "CartPole-v1"}, "Discrete actions"),
         ({"seeds": ("1", "2", "1")}, "got 1 twice"),
-        ({"seeds": ("-3",)}, "not be negative, got -3"),
-        ({"seeds": ("0:x",)}, "got '0:x'"),
-        ({"seeds": ("4:4",)}, "names no seed"),
         ({"total_steps": 0}, "--total-steps must be at least 1, got 0"),
         ({"eval_every": 0}, "--eval-every must be at least 1"),
         ({"device": "cuda"}, "--device cuda: this machine"),
@@ -77,13 +74,13 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
         ({"buffer_size": 10**12, "total_steps": 10**12}, "GiB"),
     ],
 )
-@pytest.mark.parametrize("script", ["sac", "dsac_t"])
-def test_bad_input_is_refused_in_one_sentence_before_any_work(script, overrides, message, tmp_path):
+def test_bad_input_is_refused_in_one_sentence_before_any_work(overrides, message, tmp_path):
+    import sac
+
     if overrides.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    module = __import__(script)
     with pytest.raises(UserError, match=message) as error:
-        module.main(module.Args(**{**TINY, "out": tmp_path / "out", "device": "cpu", "quiet": True, **overrides}))
+        sac.main(sac.Args(**{**TINY, "out": tmp_path / "out", "device": "cpu", "quiet": True, **overrides}))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()  # nothing is left behind
 
@@ -122,7 +119,7 @@ def test_a_folder_with_another_configuration_is_refused(train, tmp_path):
     assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
 
 
-def test_resuming_a_finished_run_changes_nothing(train, tmp_path):
+def test_resuming_a_finished_run_changes_nothing(train):
     result = train("sac", **TINY)
     before = parameters(result.folder)
     again = train("sac", resume=True, **TINY)
@@ -130,7 +127,7 @@ def test_resuming_a_finished_run_changes_nothing(train, tmp_path):
     assert all(torch.equal(t, before[n]) for n, t in parameters(again.folder).items())
 
 
-def test_an_unusable_folder_is_refused(train, tmp_path):
+def test_an_unusable_folder_is_refused(tmp_path):
     import sac
 
     (tmp_path / "file").write_text("")
@@ -200,9 +197,10 @@ def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     pd.testing.assert_frame_equal(*train)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_ends_cleanly_and_goes_on(how, tmp_path):
-    assert kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000", how=how) == 130
+@pytest.mark.slow
+def test_a_signal_to_the_process_gives_exit_code_130(tmp_path):
+    """`test_a_signal_ends_the_run_after_the_step_in_hand` sends both signals in this process, and resumes."""
+    assert kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000", how=signal.SIGTERM) == 130
     config = json.loads(next(tmp_path.rglob("config.json")).read_text())
     assert config["status"] == "interrupted"
     newest = max(json.loads(p.read_text())["step"] for p in tmp_path.rglob("checkpoint/*.json"))
@@ -267,7 +265,7 @@ def test_metrics_are_means_over_the_interval(tmp_path):
 
 
 def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
-    """Also at the very end, and before an evaluation between two logs."""
+    """It is noticed at the very end too, and before an evaluation between two logs."""
     receive, calls = SeededEnvs.receive, []
 
     def poisoned(envs):
@@ -284,7 +282,7 @@ def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
     assert set(table[table["step"] >= 54]["seed"]) == {1}
 
 
-def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, tmp_path, monkeypatch):
+def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, monkeypatch):
     write = Run._write_config
 
     def killed(run, status):

@@ -147,7 +147,7 @@ def test_the_pen_gets_the_time_that_it_had():
 
 @pytest.mark.parametrize(("options", "difference"), [({}, 1.0), ({"max_episode_steps": 3}, 0.0)])
 def test_hopper_of_v5_withholds_the_reward_of_a_fall(options, difference):
-    """Why the evaluation is in v4. Standing still ends in a fall, unless the episode is cut after three steps."""
+    """This is the reason to evaluate in v4. Standing still ends in a fall, unless three steps end the episode."""
     totals = []
     for env_id in (find("hopper-medium-v2").env_id, "Hopper-v5"):
         venv = make_vec(env_id, 1, **options)

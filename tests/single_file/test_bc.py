@@ -7,15 +7,16 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from offline_data import BATCH, agent_of, assert_same, at_random, batch_of, layers_of, seen_data, write_hdf5
+from offline_data import BATCH, at_random, batch_of, offline_agent, seen_data, write_hdf5
+from scripts import assert_same, layers_of
 
 from algos.data import load
 from algos.errors import UserError
 
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
-    """With dropout, and a learning rate that falls along a cosine."""
-    data, one = at_random(), agent_of("bc", dropout=0.3, lr=0.01, total_steps=4)
+    """The agent has dropout, and a learning rate that falls along a cosine."""
+    data, one = at_random(), offline_agent("bc", dropout=0.3, lr=0.01, total_steps=4)
     net, log_std = layers_of(one.actor.net, 1), torch.nn.Parameter(torch.zeros(2))
     adam = torch.optim.Adam([*net.parameters(), log_std], lr=0.01)
     for k in range(3):
@@ -37,7 +38,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
 
 
 def test_the_evaluated_actor_has_no_dropout():
-    one = agent_of("bc", dropout=0.9)
+    one = offline_agent("bc", dropout=0.9)
     obs = torch.randn(2, 5, 3)
     x = torch.stack([layers_of(one.actor.net, run)(obs[run]) for run in range(2)])
     torch.testing.assert_close(one.policy(obs), torch.tanh(x))

@@ -6,7 +6,7 @@ import dsac_t
 import pytest
 import torch
 from dsac_t import huber_loss, paper_loss
-from scripts import Feed, agent_of
+from scripts import agent_of, batch_and_draws, needs_compiler
 
 from algos.replay import Batch
 from envs import Task
@@ -65,18 +65,6 @@ def task_of(high=1.0, obs_size=3, act_size=2):
     return Task("Made-v0", (obs_size,), act_size, False, (-high,) * act_size, (high,) * act_size, 0)
 
 
-def make_agent(seeds=(0, 1), **overrides):
-    return agent_of("dsac_t", seeds, task_of(), batch_size=16, hidden=(32, 32), **overrides)
-
-
-def batch_and_draws(agent, k):
-    """What the k-th update takes: the same for each k."""
-    feed = Feed(agent)
-    for _ in range(k + 1):
-        batch, draws, _ = next(feed)
-    return batch, draws
-
-
 @pytest.mark.parametrize(("half_range", "expected"), [(1.0, 0.0063252), (0.4, 1.8389067), (2.0, -1.3799691)])
 def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
     actor = dsac_t.Actor(1, task_of(half_range), (4,))
@@ -88,8 +76,8 @@ def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
 
 
 def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkeypatch):
-    agent = make_agent(seeds=(0,))
-    batch, draws = batch_and_draws(agent, 0)
+    agent = agent_of("dsac_t", seeds=(0,))
+    batch, draws = batch_and_draws(agent)
     means = []
     for std in (1.0, 2.0, 0.5):
         monkeypatch.setattr(
@@ -107,7 +95,7 @@ def snapshot(agent):
 
 
 def test_actor_temperature_and_targets_move_at_every_second_update():
-    agent = make_agent()
+    agent = agent_of("dsac_t")
     for k in range(4):
         before = snapshot(agent)
         agent.update(*batch_and_draws(agent, k), k % agent.args.actor_delay == 0)
@@ -118,8 +106,8 @@ def test_actor_temperature_and_targets_move_at_every_second_update():
 
 
 def test_actor_gradient_is_taken_before_the_critic_step():
-    agent = make_agent()
-    batch, draws = batch_and_draws(agent, 0)
+    agent = agent_of("dsac_t")
+    batch, draws = batch_and_draws(agent)
     loss, _ = agent.actor_loss(batch.obs, draws.action)
     expected = torch.autograd.grad(loss.sum(), list(agent.actor.parameters()))
     agent.update(batch, draws, True)
@@ -129,8 +117,8 @@ def test_actor_gradient_is_taken_before_the_critic_step():
 
 
 def test_target_action_comes_from_the_target_policy():
-    agent = make_agent()
-    batch, draws = batch_and_draws(agent, 0)
+    agent = agent_of("dsac_t")
+    batch, draws = batch_and_draws(agent)
     before = agent.targets(batch, draws.next_action, draws.returns)
     with torch.no_grad():
         for p in agent.actor.parameters():
@@ -141,8 +129,8 @@ def test_target_action_comes_from_the_target_policy():
 
 def test_with_constant_std_and_online_targets_the_critic_gradient_is_half_of_sacs(float64, monkeypatch):
     """Delay 1, target policy and critics equal to the online ones, no clip: half the mean squared error's gradient."""
-    agent = make_agent()
-    batch, draws = batch_and_draws(agent, 0)
+    agent = agent_of("dsac_t")
+    batch, draws = batch_and_draws(agent)
     forward = agent.critic.forward
     monkeypatch.setattr(agent.critic, "forward", lambda o, a: (forward(o, a)[0], torch.full((2, 2, 16), 40.0)))
     ours = agent.critic_adam.gradients(agent.critic_loss(batch, draws.next_action, draws.returns)[0])[:-1]
@@ -159,7 +147,7 @@ def test_with_constant_std_and_online_targets_the_critic_gradient_is_half_of_sac
 
 
 def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
-    agent = make_agent(seeds=(0,))
+    agent = agent_of("dsac_t", seeds=(0,))
     # the third is a tie, where the second critic's sample counts; the fourth is terminal
     mean = torch.tensor([[[1.0, 5.0, 2.0, 7.0], [3.0, 4.0, 2.0, 8.0]]])
     std = torch.tensor([[[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]])
@@ -178,8 +166,8 @@ def test_targets_follow_the_smaller_mean_and_clamp_z(monkeypatch):
 
 def test_actor_and_temperature_losses_are_their_formulas(float64):
     """Means over the batch of alpha log pi - min Q; the temperature's gradient is -(mean log pi + H), H = -A."""
-    agent = make_agent()
-    batch, draws = batch_and_draws(agent, 0)
+    agent = agent_of("dsac_t")
+    batch, draws = batch_and_draws(agent)
     obs = batch.obs
     loss, log_prob = agent.actor_loss(obs, draws.action)
     action, log_probs = agent.actor.sample(obs, draws.action)
@@ -209,6 +197,7 @@ def test_std_settles_at_its_fixed_point(loss, expected):
     assert sum(history) / len(history) == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "low", "high"), [(paper_loss, 1.11, 1.14), (huber_loss, 0.42, 0.442)])
 def test_tabular_self_loop(loss, low, high):
     """One state, r ~ N(1, 0.5^2), discount 0.9, no entropy: the sheet's Q and sigma after 20,000 Adam steps.
@@ -264,3 +253,21 @@ def test_parameter_counts_are_the_published_ones():
         hidden = dsac_t.Args().hidden
         assert sum(p[0, 0].numel() for p in dsac_t.Critic(1, task, hidden).parameters()) == critic
         assert sum(p[0].numel() for p in dsac_t.Actor(1, task, hidden).parameters()) == policy
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_the_compiled_update_is_the_same(train):
+    """Whole runs, eager and compiled, agree to the rounding of float32.
+
+    SAC's are compared in `test_a_compiled_grid_equals_an_eager_one`.
+    """
+    short = {
+        "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 30, "learning_starts": 20, "batch_size": 16,
+        "hidden": (16,), "eval_every": 30, "eval_episodes": 1, "log_every": 10,
+    }  # fmt: skip
+    eager = train("dsac_t", out="eager", **short).parameters
+    compiled = train("dsac_t", out="compiled", compile=True, **short).parameters
+    for name, tensor in eager.items():
+        if "agent" in name and "adam" not in name:
+            torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")

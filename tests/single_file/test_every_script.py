@@ -1,4 +1,4 @@
-"""What every script must keep: agents stand alone, runs and settings are independent, a kill costs nothing.
+"""Tests that every script must pass: agents stand alone, runs and settings are independent, a kill costs nothing.
 
 A new script joins by one line in the table of scripts.py.
 """
@@ -6,10 +6,12 @@ A new script joins by one line in the table of scripts.py.
 import copy
 import functools
 import math
-import shutil
+import pickle
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,10 +23,12 @@ from scripts import (
     agent_of,
     differing,
     hyperparameters,
+    is_form,
     is_offline,
     is_stream,
     learn,
     module_of,
+    needs_compiler,
     same,
     short,
     state_of,
@@ -59,7 +63,10 @@ def assert_stands_alone(agent: Any, fresh: Any, feed: Any, updates: int = 20) ->
 
 
 def unsaved(agent: nn.Module) -> dict[str, Any]:
-    """Every tensor, number and text that can be reached from an agent and is not in its `state_dict`, by its path."""
+    """Copies of all that can be reached from an agent and is not in its `state_dict`, by path.
+
+    These are tensors, arrays, numbers, texts, sets and the states of random generators.
+    """
     saved = {id(tensor) for tensor in agent.state_dict(keep_vars=True).values()}
     values: dict[str, Any] = {}
     seen: set[int] = set()
@@ -68,12 +75,25 @@ def unsaved(agent: nn.Module) -> dict[str, Any]:
         if isinstance(value, Tensor):
             if id(value) not in saved:
                 values[path] = value.detach().clone()
-        elif value is None or isinstance(value, int | float | str):
+        elif value is None or isinstance(value, int | float | str | bytes | np.generic):
             values[path] = value
+        elif isinstance(value, np.ndarray):
+            values[path] = (value.dtype, value.shape, value.tobytes())
+        elif isinstance(value, set | frozenset):
+            values[path] = frozenset(value)
+        elif isinstance(value, torch.Generator):
+            values[path] = value.get_state()
+        elif isinstance(value, np.random.Generator):
+            values[path] = pickle.dumps(value.bit_generator.state)
         elif id(value) not in seen and not isinstance(value, type):
             seen.add(id(value))
-            parts = enumerate(value) if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).items()
-            for name, part in list(value.items() if isinstance(value, dict) else parts):
+            if isinstance(value, dict):
+                parts = list(value.items())
+            elif isinstance(value, list | tuple | deque):
+                parts = list(enumerate(value))
+            else:
+                parts = list(getattr(value, "__dict__", {}).items())
+            for name, part in parts:
                 walk(f"{path}.{name}", part)
 
     walk("agent", agent)
@@ -152,6 +172,54 @@ class WithCounter(Small):
         return super().loss(x) * self.number
 
 
+class WithArray(Small):
+    def __init__(self):
+        super().__init__()
+        self.factors = np.zeros(2, np.float32)
+
+    def loss(self, x: Tensor) -> Tensor:
+        self.factors += 1
+        return super().loss(x) * torch.from_numpy(self.factors.copy())
+
+
+class WithSet(Small):
+    def __init__(self):
+        super().__init__()
+        self.numbers: set[int] = set()
+
+    def loss(self, x: Tensor) -> Tensor:
+        self.numbers.add(len(self.numbers))
+        return super().loss(x) * len(self.numbers)
+
+
+class WithDeque(Small):
+    def __init__(self):
+        super().__init__()
+        self.numbers: deque[int] = deque([0], maxlen=1)
+
+    def loss(self, x: Tensor) -> Tensor:
+        self.numbers.append(self.numbers[-1] + 1)
+        return super().loss(x) * self.numbers[-1]
+
+
+class WithTorchGenerator(Small):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def loss(self, x: Tensor) -> Tensor:
+        return super().loss(x) * torch.rand(2, generator=self.generator)
+
+
+class WithNumpyGenerator(Small):
+    def __init__(self):
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+
+    def loss(self, x: Tensor) -> Tensor:
+        return super().loss(x) * self.generator.random()
+
+
 class WithTorchOptimiser(Small):
     def __init__(self):
         super().__init__()
@@ -165,7 +233,20 @@ class WithTorchOptimiser(Small):
         return {"loss": loss.detach()}
 
 
-@pytest.mark.parametrize("kind", [Small, WithList, WithCounter, WithTorchOptimiser])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Small,
+        WithList,
+        WithCounter,
+        WithArray,
+        WithSet,
+        WithDeque,
+        WithTorchGenerator,
+        WithNumpyGenerator,
+        WithTorchOptimiser,
+    ],
+)
 def test_an_agent_that_forgets_to_register_something_is_caught(kind):
     generator = torch.Generator().manual_seed(0)
     feed = ([torch.randn(2, 5, 3, generator=generator)] for _ in range(1_000))
@@ -205,7 +286,13 @@ def test_runs_together_equal_runs_alone(script, float64):
 VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6)}
 # Only the paper's objective has this weight; this noise is on the actions in the environment and not in an update.
 UNUSED = {("recoil", "beta"), ("td3", "exploration_noise")}
-GRIDS = [(script, name) for script in SCRIPTS for name in hyperparameters(script)]
+PAPER = ("recoil paper", "beta")
+# A form has the hyperparameters of its script, so that its own are slow but for one that the script does not use.
+GRIDS = [
+    pytest.param(script, name, marks=pytest.mark.slow if is_form(script) and (script, name) != PAPER else ())
+    for script in SCRIPTS
+    for name in hyperparameters(script)
+]
 
 
 @pytest.mark.parametrize(("script", "name"), GRIDS)
@@ -267,8 +354,14 @@ def clean(script: str) -> dict[str, Tensor]:
     return broken(script, None)
 
 
-@scripts
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize(
+    ("script", "value"),
+    [
+        pytest.param(script, value, marks=pytest.mark.slow if is_form(script) and value is not math.nan else ())
+        for script in SCRIPTS
+        for value in (math.nan, math.inf, 1e30)
+    ],
+)
 def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, value):
     for run in (0, 1):
         state, others = broken(script, value, run), [r for r in (0, 1, 2) if r != run]
@@ -318,7 +411,7 @@ def evaluated(script: str) -> dict[str, Any]:
 
 @scripts
 def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_short, poisoned, monkeypatch, capsys):
-    """From the log at which it is found, nothing of it moves; its neighbour goes on as if nothing had happened."""
+    """From the log at which it is noticed, nothing of it moves; its neighbour goes on as if nothing had happened."""
     report, states = Run._report_progress, {}
 
     def noted(run):
@@ -480,10 +573,10 @@ def test_a_setting_that_diverges_is_named(train_short, poisoned, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("script", ["sac", "iql"])
 def test_a_compiled_grid_equals_an_eager_one(script, train_short):
-    """To the rounding of float32."""
+    """They are equal to the rounding of float32."""
     overrides = {"seeds": ("0", "1"), "vary": GRID[script]}
     eager = train_short(script, out="eager", **overrides).agent
     compiled = train_short(script, out="compiled", compile=True, **overrides).agent

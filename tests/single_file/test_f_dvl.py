@@ -6,13 +6,13 @@ import torch
 from offline_data import (
     BATCH,
     Plain,
-    agent_of,
     at_random,
     batch_of,
     chain_values,
     derivative,
     huber,
     learned_chain,
+    offline_agent,
     trained_value,
 )
 
@@ -23,7 +23,7 @@ D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 
 
 def agent(**overrides):
-    return agent_of("f_dvl", **overrides)
+    return offline_agent("f_dvl", **overrides)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_derivative_of_the_value_loss_by_hand(f, advantages, slopes):
 )
 def test_a_trained_value_is_the_minimum(f, optimism, q, low, high, float64):
     loss = agent(f=f, optimism=optimism).value_loss
-    found = trained_value(loss, [float(x) for x in q], start=40.0 if 100 in q else 0.0)
-    assert low - 2e-3 < found < high + 2e-3
+    value = trained_value(loss, [float(x) for x in q], start=40.0 if 100 in q else 0.0)
+    assert low - 2e-3 < value < high + 2e-3
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_trained_value_is_the_minimum(f, optimism, q, low, high, float64):
     ],
 )
 def test_values_of_the_chain(f, optimism, values, float64):
-    found = chain_values(agent(f=f, optimism=optimism).value_loss)
-    torch.testing.assert_close(found, torch.tensor(values), atol=1e-4, rtol=0)
+    learned = chain_values(agent(f=f, optimism=optimism).value_loss)
+    torch.testing.assert_close(learned, torch.tensor(values), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("f", ["chi2", "tv"])
 def test_three_updates_equal_the_algorithm_written_for_one_run(f, float64):
-    """With dropout, and a learning rate that falls along a cosine."""
+    """The agent has dropout, and a learning rate that falls along a cosine."""
     data, one = at_random(), agent(f=f, dropout=0.3, total_steps=4, lr=0.01, tau=0.1)
 
     def loss(d):

@@ -1,7 +1,6 @@
 """IQL against hand-computed values, and what the implicit methods share: the actor, its weights, the order of steps."""
 
 import math
-import shutil
 
 import iql
 import pytest
@@ -9,15 +8,16 @@ import torch
 from offline_data import (
     BATCH,
     Plain,
-    agent_of,
     at_random,
     batch_of,
     chain_values,
     derivative,
     draws_of,
     learned_chain,
+    offline_agent,
     trained_value,
 )
+from scripts import needs_compiler
 
 from algos.compile import compiled
 
@@ -26,7 +26,7 @@ implicit = pytest.mark.parametrize("script", ["iql", "xql", "f_dvl", "recoil"])
 
 
 def agent(**overrides):
-    return agent_of("iql", **overrides)
+    return offline_agent("iql", **overrides)
 
 
 def update(one, batch, **draws):
@@ -67,14 +67,14 @@ def test_a_trained_value_is_the_expectile(expectile, value, float64):
     ],
 )
 def test_values_of_the_chain(expectile, values, float64):
-    found = chain_values(agent(expectile=expectile).value_loss)
-    torch.testing.assert_close(found, torch.tensor(values), atol=1e-4, rtol=0)
+    learned = chain_values(agent(expectile=expectile).value_loss)
+    torch.testing.assert_close(learned, torch.tensor(values), atol=1e-4, rtol=0)
 
 
 def test_derivative_of_the_value_loss_by_hand():
     q = torch.tensor([[2.0], [-3.0]])
-    found = derivative(agent(expectile=0.7).value_loss, q, torch.zeros(2))
-    torch.testing.assert_close(found, torch.tensor([-2.8, 1.8]))
+    slopes = derivative(agent(expectile=0.7).value_loss, q, torch.zeros(2))
+    torch.testing.assert_close(slopes, torch.tensor([-2.8, 1.8]))
 
 
 # -- the actor and the critics -----------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_derivative_of_the_value_loss_by_hand():
 
 @implicit
 def test_the_actors_weight_is_at_most_100(script):
-    one = agent_of(script, temperature=3.0)
+    one = offline_agent(script, temperature=3.0)
     advantage = torch.tensor([[-1.0, 0.0, 1.0, 2.0], [1e3, -1e3, 0.0, 0.0]])
     weight = torch.tensor([[0.0498, 1.0, 20.0855, 100.0], [100.0, 0.0, 1.0, 1.0]])
     one.actor.log_prob = lambda *_: torch.tensor([[1.0, 10.0, 100.0, 1000.0]])
@@ -93,11 +93,11 @@ def test_the_actors_weight_is_at_most_100(script):
 
 @pytest.mark.parametrize("script", ["bc", "iql", "xql", "f_dvl", "recoil"])
 def test_log_density_by_hand(script):
-    one = agent_of(script)
+    one = offline_agent(script)
     one.actor.net = Constant(torch.tensor([[[0.5, -0.2]], [[0.5, -0.2]]]))
     action = torch.tensor([[[0.3, 0.1]], [[0.3, 0.1]]])
-    found = one.actor.log_prob(None, action)
-    torch.testing.assert_close(found, torch.full((2, 1), -1.895234), atol=1e-6, rtol=0)
+    log_prob = one.actor.log_prob(None, action)
+    torch.testing.assert_close(log_prob, torch.full((2, 1), -1.895234), atol=1e-6, rtol=0)
     with torch.no_grad():
         one.actor.log_std[0] = 9.0  # counts as 2
         one.actor.log_std[1] = -9.0  # counts as -5
@@ -116,7 +116,7 @@ def test_critic_loss_by_hand():
 
 @implicit
 def test_networks_have_the_sizes_of_the_official_code(script):
-    one = agent_of(script, at_random(obs_size=11, act_size=3), seeds=(0,), hidden=(256, 256))
+    one = offline_agent(script, at_random(obs_size=11, act_size=3), seeds=(0,), hidden=(256, 256))
     counts = {name: sum(p.numel() for p in getattr(one, name).parameters()) for name in ("value", "critic", "actor")}
     norm = 1024 if script in ("xql", "f_dvl") else 0
     assert counts == {"value": 69_121 + norm, "critic": 139_778, "actor": 69_638}
@@ -124,7 +124,7 @@ def test_networks_have_the_sizes_of_the_official_code(script):
 
 @implicit
 def test_all_layers_begin_orthogonal_and_targets_as_their_critics(script):
-    one = agent_of(script)
+    one = offline_agent(script)
     for net in (one.actor.net, one.critic.net, one.value.net):
         for layer in [*(block[0] for block in net.hidden), net.out]:
             weight = layer.weight.detach()
@@ -162,7 +162,7 @@ def test_a_terminal_transition_does_not_bootstrap(script):
     ends = []
     batch = batch_of(at_random())
     for shift in (0.0, 100.0):
-        one = agent_of(script)
+        one = offline_agent(script)
         update(one, batch._replace(terminated=torch.ones(2, BATCH), next_obs=batch.next_obs + shift))
         ends.append(list(one.critic.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
@@ -171,7 +171,7 @@ def test_a_terminal_transition_does_not_bootstrap(script):
 @implicit
 def test_dropout_is_each_runs_own_and_only_where_the_actor_learns(script):
     def after(uniform):
-        one = agent_of(script, dropout=0.5)
+        one = offline_agent(script, dropout=0.5)
         update(one, batch_of(at_random()), dropout=uniform)
         return one
 
@@ -231,16 +231,16 @@ def test_settings_depend_on_the_domain(dataset, settings):
     assert {name: getattr(args, name) for name in given} == given
 
 
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("script", ["iql", pytest.param("xql", marks=pytest.mark.slow)])
 def test_the_compiled_update_is_the_same(script):
     agents, data = [], at_random()
     for compile_on_cpu in (False, True):
-        one = agent_of(script, hidden=(8,), dropout=0.3, total_steps=4)
-        fast = compiled(one.update, torch.device("cpu"), compile_on_cpu)
+        one = offline_agent(script, hidden=(8,), dropout=0.3, total_steps=4)
+        step = compiled(one.update, torch.device("cpu"), compile_on_cpu)
         for k in range(3):
             uniform = torch.rand(2, 1, BATCH, 8, generator=torch.Generator().manual_seed(k))
-            fast(batch_of(data, k), draws_of(one, dropout=uniform))
+            step(batch_of(data, k), draws_of(one, dropout=uniform))
         agents.append(one)
     for name in ("actor", "critic", "value", "target_critic"):
         for a, b in zip(*(getattr(one, name).parameters() for one in agents), strict=True):

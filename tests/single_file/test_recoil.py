@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import recoil
 import torch
-from offline_data import BATCH, Plain, agent_of, at_random, batch_of, draws_of, seen_data, write_hdf5
+from offline_data import BATCH, Plain, at_random, batch_of, draws_of, offline_agent, seen_data, write_hdf5
 
 from algos.data import Dataset, load
 
@@ -18,7 +18,7 @@ def expert_batch(k=0):
 
 
 def agent(**overrides):
-    return agent_of("recoil", **overrides)
+    return offline_agent("recoil", **overrides)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -38,16 +38,16 @@ def test_value_loss_is_of_the_mixed_half_scaled_by_the_greatest_of_both():
     loss = agent(scale=1.0, clip=7.0).value_loss
     both = torch.tensor([[1.0, -1.0, 2.0, 0.0], [1.0, -1.0, 2.0, 0.0]])
     torch.testing.assert_close(loss(both), torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
-    found = [loss(torch.tensor([[d, d, 2.0, 0.0]])).item() for d in (1.0, -1.0)]
-    assert found == pytest.approx([0.0972089, 0.0497871], abs=1e-6)
+    losses = [loss(torch.tensor([[d, d, 2.0, 0.0]])).item() for d in (1.0, -1.0)]
+    assert losses == pytest.approx([0.0972089, 0.0497871], abs=1e-6)
     wide = agent(scale=2.0).value_loss(2 * both)
     torch.testing.assert_close(wide, torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
 
 
 def test_a_clipped_sample_has_no_gradient():
     advantage = torch.tensor([[8.0, 1.0, 0.0, 0.0]], requires_grad=True)
-    found = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(advantage).sum(), advantage)[0]
-    assert found[0, 0] == 0 and found[0, 1] > 0 and found[0, 2:].eq(0).all()
+    gradient = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(advantage).sum(), advantage)[0]
+    assert gradient[0, 0] == 0 and gradient[0, 1] > 0 and gradient[0, 2:].eq(0).all()
 
 
 def test_paper_loss_by_hand():
@@ -63,7 +63,7 @@ def test_paper_loss_by_hand():
 
 
 def gumbel(d):
-    """Of both halves, with scale 0.5 and clip 2: losses of the first."""
+    """The losses of the first half of d, divided by the greatest of both halves, with scale 0.5 and clip 2."""
     z = torch.minimum(d / 0.5, torch.tensor(2.0))
     m = max(z.max().item(), -1.0)
     return (torch.exp(z - m) - z * math.exp(-m) - math.exp(-m))[:BATCH]
@@ -248,7 +248,7 @@ def test_it_reaches_the_goal_of_the_expert_and_cloning_the_mixed_data_does_not()
     mixed, expert = point_data()
     own = {"scale": 5.0, "temperature": 1.0, "discount": 0.9, "tau": 0.02}
     settings = {"batch_size": 128, "hidden": (64, 64), "lr": 1.5e-3, "total_steps": 400}
-    one, cloned = agent_of("recoil", mixed, **own, **settings), agent_of("bc", mixed, **settings)
+    one, cloned = offline_agent("recoil", mixed, **own, **settings), offline_agent("bc", mixed, **settings)
     nothing, nothing_cloned = draws_of(one), draws_of(cloned)
     for k in range(400):
         one.update(batch_of(mixed, 2 * k, 128), batch_of(expert, 2 * k + 1, 128), nothing)

@@ -4,9 +4,8 @@ import math
 
 import pandas as pd
 import pytest
-import stream_q
 import torch
-from scripts import state_of
+from scripts import DISCRETE, agent_of, state_of, stream_layers_of
 from stream_q import Draws, StreamQ
 from torch import nn
 
@@ -14,17 +13,14 @@ from algos.learner import Learner
 from algos.stream import Step
 from envs import Task
 
-TASK = Task("Made-v0", (7,), 3, True, (), (), 50)
 IMAGES = Task("Made-v0", (4, 10, 10), 3, True, (), (), 0)
 
 
-def agent_of(seeds=(0,), task=TASK, **overrides) -> StreamQ:
-    args = stream_q.Args(**{"hidden": (16, 16), "total_steps": 400, "exploration": 0.5, **overrides})
-    return StreamQ(args, task, list(seeds), torch.device("cpu"))
+def stream_of(runs: int, ticks: int, task=DISCRETE):
+    """Yields `ticks` transitions, each reward, next_obs, done, noise and first_obs [runs, ...].
 
-
-def stream_of(runs: int, ticks: int, task=TASK):
-    """As many transitions: reward, next_obs, done, noise, first_obs, each [runs, ...]; episodes end at other ticks."""
+    The episodes of different runs end at different ticks.
+    """
     g = torch.Generator().manual_seed(0)
     size = math.prod(task.obs_shape)
     for _ in range(ticks):
@@ -49,12 +45,7 @@ class Lone:
 
     def __init__(self, agent: StreamQ, run: int):
         self.args = agent.args
-        layers: list[nn.Module] = []
-        for source in [*agent.critic.hidden, agent.critic.out]:
-            layer = nn.Linear(*source.weight.shape[:0:-1])
-            layer.weight.data, layer.bias.data = source.weight[run].detach().clone(), source.bias[run].detach().clone()
-            layers += [layer, nn.LayerNorm(layer.out_features, elementwise_affine=False), nn.LeakyReLU()]
-        self.net = nn.Sequential(*layers[:-2])
+        self.net = stream_layers_of(agent.critic, run)
         self.traces = [torch.zeros_like(p) for p in self.net.parameters()]
         self.obs: list[torch.Tensor] = []
         self.totals: list[float] = []
@@ -73,7 +64,7 @@ class Lone:
 
     def choose(self, state, noise):
         self.drawn += 1
-        epsilon = max(0.01, 1 - 0.99 * self.drawn / (0.5 * 400))
+        epsilon = max(0.01, 1 - 0.99 * self.drawn / (0.5 * self.args.total_steps))
         best = int(self.net(state).argmax())
         action = int(noise[1] * 3) if noise[0] < epsilon else best
         return action, action == best
@@ -108,9 +99,9 @@ class Lone:
 @pytest.mark.parametrize("target", ["q", "sarsa"])
 def test_many_runs_are_what_each_would_be_alone(target, float64):
     runs = 3
-    agent = agent_of(range(runs), target=target)
+    agent = agent_of("stream_q", range(runs), target=target, total_steps=150, hidden=(16, 16))
     lone = [Lone(agent, run) for run in range(runs)]
-    (_, _, _, noise, first), *rest = stream_of(runs, 401)
+    (_, _, _, noise, first), *rest = stream_of(runs, 151)
     agent.restart(first, draws_of(noise))
     for run in range(runs):
         lone[run].start(first[run], noise[run])
@@ -128,11 +119,11 @@ def test_many_runs_are_what_each_would_be_alone(target, float64):
         torch.testing.assert_close(flat, nn.utils.parameters_to_vector(one.net.parameters()), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("task", [TASK, IMAGES])
+@pytest.mark.parametrize("task", [DISCRETE, IMAGES])
 @pytest.mark.parametrize("target", ["q", "sarsa"])
 def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(target, task):
     def run_all(change=None, order=(0, 1, 2, 3)):
-        agent = agent_of(order, task, target=target, hidden=(16,))
+        agent = agent_of("stream_q", order, task, target=target, total_steps=400, hidden=(16,))
         (_, _, _, noise, first), *rest = stream_of(4, 61, task)
         agent.restart(first[list(order)], draws_of(noise[list(order)]))
         for tick, parts in enumerate(rest):
@@ -153,7 +144,7 @@ def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(target, task):
 
 
 def test_epsilon_falls_with_the_actions_drawn():
-    agent = agent_of(total_steps=500_000, exploration=0.05)
+    agent = agent_of("stream_q", [0], total_steps=500_000, exploration=0.05)
     for drawn, epsilon in ((1, 0.9999604), (12_500, 0.505), (25_000, 0.01), (400_000, 0.01)):
         agent.drawn.fill_(drawn)
         assert agent.epsilon().item() == pytest.approx(epsilon)
@@ -161,7 +152,7 @@ def test_epsilon_falls_with_the_actions_drawn():
 
 def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
     for target, cleared in (("q", True), ("sarsa", False)):
-        agent = agent_of((0, 1), target=target)
+        agent = agent_of("stream_q", target=target)
         (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
         agent.restart(first, draws_of(noise))
         agent.greedy.copy_(torch.tensor([False, True]))
@@ -176,7 +167,7 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
 SHORT = {"compile": False, "threads": 1, "log_every": 2_000}
 
 
-@pytest.mark.parametrize("target", ["q", "sarsa"])
+@pytest.mark.parametrize("target", ["q", pytest.param("sarsa", marks=pytest.mark.slow)])
 def test_cart_pole_is_learned(target, train):
     result = train("stream_q", env_id="CartPole-v1", seeds=("0:4",), target=target, total_steps=4_000,
                    exploration=0.9, eval_every=1_000, **SHORT)  # fmt: skip

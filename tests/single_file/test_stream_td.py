@@ -1,6 +1,5 @@
 """Stream TD against a learner of one run written with torch's own layers, its score, and what a run leaves."""
 
-import contextlib
 import json
 import math
 import os
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 import stream_td
 import torch
+from scripts import agent_of, stream_layers_of
 from stream_td import ObservationAverage, Score, StreamTD
 from torch import nn
 
@@ -20,21 +20,13 @@ import algos.run
 from algos.errors import UserError
 from algos.learner import Learner, learner_file
 from algos.stream import Step
-from envs import Task
 from envs.series import Sample, SeriesEnvs
 
-CPU = torch.device("cpu")
-TASK = Task("Made", (7,), 0, False, (), (), 0)
 EAGER = {"compile": False, "threads": 1}
 
 
-def agent_of(seeds=(0,), **overrides) -> StreamTD:
-    args = stream_td.Args(**{"hidden": (16, 16), **overrides})
-    return StreamTD(args, TASK, list(seeds), CPU)
-
-
 def stream_of(runs: int, ticks: int, seed: int = 0):
-    """As many steps: cumulant [runs], row [runs, 7], end [runs], other for each run."""
+    """Yields `ticks` steps, each cumulant [runs], row [runs, 7] and end [runs], which differ between runs."""
     g = torch.Generator().manual_seed(seed)
     for _ in range(ticks):
         row = 3 * torch.randn(runs, 7, generator=g, dtype=torch.float64) + 1
@@ -42,12 +34,13 @@ def stream_of(runs: int, ticks: int, seed: int = 0):
         yield torch.rand(runs, generator=g, dtype=torch.float64), row, end
 
 
-def begin(agent, rows):
+def start(agent, rows):
+    """Starts all runs of an agent at their first rows."""
     agent.start(rows, torch.ones(len(rows), dtype=torch.float64))
 
 
 def predicted(agent, cumulant, row, end):
-    """What an agent predicts [runs] after it has learned from a step."""
+    """Lets an agent learn from a step; returns its next predictions [runs]."""
     agent.update(Step(cumulant, row, end))
     return agent.output.clone()
 
@@ -56,12 +49,7 @@ class Lone:
     """Stream TD of one run, straight from the equations: torch's layers, and statistics of all that has been seen."""
 
     def __init__(self, agent: StreamTD, run: int):
-        layers: list[nn.Module] = []
-        for source in [*agent.critic.hidden, agent.critic.out]:
-            layer = nn.Linear(*source.weight.shape[:0:-1])
-            layer.weight.data, layer.bias.data = source.weight[run].detach().clone(), source.bias[run].detach().clone()
-            layers += [layer, nn.LayerNorm(layer.out_features, elementwise_affine=False), nn.LeakyReLU()]
-        self.net = nn.Sequential(*layers[:-2])
+        self.net = stream_layers_of(agent.critic, run)
         self.z = [torch.zeros_like(p) for p in self.net.parameters()]
         self.rows, self.seen, self.sums = [], [], []
 
@@ -98,10 +86,10 @@ class Lone:
 
 def test_many_runs_are_what_each_would_be_alone(float64):
     runs = 3
-    agent = agent_of(range(runs))
+    agent = agent_of("stream_td", range(runs), hidden=(16, 16))
     lone = [Lone(agent, run) for run in range(runs)]
     (_, first, _), *rest = stream_of(runs, 301)
-    begin(agent, first)
+    start(agent, first)
     for run in range(runs):
         lone[run].start(first[run])
     assert sum(end.sum() for *_, end in rest) > 5
@@ -115,11 +103,11 @@ def test_many_runs_are_what_each_would_be_alone(float64):
 
 
 def test_seeds_together_are_what_they_are_alone(float64):
-    together, (_, first, _), *rest = agent_of((4, 5, 6)), *stream_of(1, 101)
-    alone = [agent_of((seed,)) for seed in (4, 5, 6)]
-    begin(together, first.expand(3, -1))
+    together, (_, first, _), *rest = agent_of("stream_td", (4, 5, 6)), *stream_of(1, 101)
+    alone = [agent_of("stream_td", (seed,)) for seed in (4, 5, 6)]
+    start(together, first.expand(3, -1))
     for one in alone:
-        begin(one, first)
+        start(one, first)
     for cumulant, row, end in rest:
         ours = predicted(together, cumulant.expand(3), row.expand(3, -1), end.expand(3))
         theirs = torch.cat([predicted(one, cumulant, row, end) for one in alone])
@@ -129,9 +117,9 @@ def test_seeds_together_are_what_they_are_alone(float64):
 
 def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
     def run_all(change=None, order=(0, 1, 2, 3)):
-        agent, order = agent_of(order), list(order)
+        agent, order = agent_of("stream_td", order), list(order)
         (_, first, _), *rest = stream_of(4, 201)
-        begin(agent, first[order])
+        start(agent, first[order])
         for tick, parts in enumerate(rest):
             cumulant, row, end = (part[order].clone() for part in parts)
             if change is not None and tick == 100:
@@ -207,8 +195,8 @@ def panels_of(tmp_path, monkeypatch):
 
 def test_perfect_predictions_score_one_at_all_steps_and_the_end_does_not_count(tmp_path, panels_of):
     panels = panels_of(Oracle, eval_every=300)
-    for (start, truth, predicted), (begin, known) in zip(panels, ((1, 499), (500, 470)), strict=True):
-        assert start == begin and predicted.shape == (1, 499) and np.isfinite(truth).sum() == known
+    for (first, truth, predicted), (row, known) in zip(panels, ((1, 499), (500, 470)), strict=True):
+        assert first == row and predicted.shape == (1, 499) and np.isfinite(truth).sum() == known
         assert predicted[0, :known].tolist() == truth[:known].tolist()
     table = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
     assert table["return"].tolist() == pytest.approx([1, 1, 1, 1])
@@ -274,15 +262,19 @@ def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
     assert {path.name for path in (tmp_path / "out").rglob("*.png")} == {"curve.png", "prediction.png"}
 
 
-def test_a_run_that_says_it_is_finished_has_its_figure(tmp_path, monkeypatch):
+def test_a_run_that_says_it_is_finished_has_its_figures(tmp_path, monkeypatch):
     def end(*_):
-        raise SystemExit
+        raise ZeroDivisionError
 
-    monkeypatch.setattr(algos.plot, "curves", end)  # what comes after the last checkpoint
-    with contextlib.suppress(SystemExit):
-        train_csv(tmp_path, csv_of(tmp_path, 400))
-    config = json.loads(next(tmp_path.rglob("config.json")).read_text())
-    assert config["status"] == "finished" and len(list(tmp_path.rglob("prediction.png"))) == 1
+    file = csv_of(tmp_path, 400)
+    with monkeypatch.context() as patch:
+        patch.setattr(algos.plot, "curves", end)  # it is drawn after the last checkpoint
+        with pytest.raises(ZeroDivisionError):
+            train_csv(tmp_path, file)
+    config = next(tmp_path.rglob("config.json"))
+    assert json.loads(config.read_text())["status"] == "running" and len(list(tmp_path.rglob("prediction.png"))) == 1
+    train_csv(tmp_path, file, resume=True)
+    assert json.loads(config.read_text())["status"] == "finished" and len(list(tmp_path.rglob("curve.png"))) == 1
 
 
 def csv_of(tmp_path, rows):
@@ -300,6 +292,7 @@ def train_csv(tmp_path, path, **overrides):
     stream_td.main(stream_td.Args(quiet=True, out=tmp_path / "out", device="cpu", **args))
 
 
+@pytest.mark.slow
 def test_it_learns_seasons(train):
     result = train("stream_td", seeds=("0", "1"), total_steps=3_000, eval_every=1_000, **EAGER)
     table = pd.read_parquet(result.folder / "eval.parquet").pivot(index="seed", columns="step", values="return")
@@ -357,9 +350,9 @@ def test_a_run_leaves_its_tables_figures_and_a_learner(train):
 
 
 def test_a_learner_goes_on_predicting_by_itself_where_its_run_was(tmp_path):
-    together = agent_of((5, 6))
+    together = agent_of("stream_td", (5, 6))
     (_, first, _), *rest = stream_of(2, 60)
-    begin(together, first)
+    start(together, first)
     for parts in rest[:30]:
         together.update(Step(*parts))
     (tmp_path / "learner.safetensors").write_bytes(learner_file(together))
@@ -371,15 +364,15 @@ def test_a_learner_goes_on_predicting_by_itself_where_its_run_was(tmp_path):
 
 
 def test_a_learner_that_starts_anew_has_clear_traces(float64):
-    agent = agent_of((6,))
+    agent = agent_of("stream_td", (6,))
     learner, (_, first, _), *rest = Learner(agent), *stream_of(1, 30)
     learner.start(first[0].numpy())
     for cumulant, row, _ in rest[:20]:
         learner.step(row[0].numpy(), float(cumulant), False)
-    fresh = agent_of((6,))
+    fresh = agent_of("stream_td", (6,))
     for name in ("critic", "features", "reward_scaler"):  # what it has learned; no traces
         getattr(fresh, name).load_state_dict(getattr(agent, name).state_dict())
-    begin(fresh, first)
+    start(fresh, first)
     assert learner.start(first[0].numpy()) == pytest.approx(fresh.predict().item(), abs=1e-12)
     for cumulant, row, end in rest[20:]:
         expected = predicted(fresh, cumulant, row, 0 * end)

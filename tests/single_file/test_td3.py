@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import td3
 import torch
-from scripts import Feed, agent_of, differing, state_of
+from scripts import Feed, agent_of, assert_same, differing, layers_of, state_of
 from torch import nn
 
 from algos.replay import Batch, ReplayBuffer
@@ -22,28 +22,13 @@ def constant(actor: td3.Actor, action: float) -> None:
     nn.init.constant_(actor.net.out.bias, float(np.arctanh(action)))
 
 
-def layers(mlp, *place: int) -> nn.Sequential:
-    """A copy of one network of an MLP, from torch's own parts."""
-    modules: list[nn.Module] = []
-    for layer in [*(hidden[0] for hidden in mlp.hidden), mlp.out]:
-        weight, bias = layer.weight[place].detach(), layer.bias[place].detach()
-        linear = nn.Linear(*weight.shape)
-        linear.weight, linear.bias = nn.Parameter(weight.T.clone()), nn.Parameter(bias.view(-1).clone())
-        modules += [linear, nn.ReLU()]
-    return nn.Sequential(*modules[:-1])
-
-
-def assert_same(mlp, place: tuple[int, ...], plain: nn.Sequential) -> None:
-    for ours, theirs in zip(layers(mlp, *place).parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
-
-
 def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
-    """Critics always; actor with the new critics, then all targets, at the second and the fourth."""
+    """Critics move at every update; the actor with the new critics, then all targets, at the second and the fourth."""
     agent, run = agent_of("td3", task=TASK, actor_lr=0.01, critic_lr=0.02, tau=0.1), 1
     feed = Feed(agent)
-    actor, critics = layers(agent.actor.net, run), [layers(agent.critic.net, run, e) for e in (0, 1)]
-    target_actor, target_critics = layers(agent.actor.net, run), [layers(agent.critic.net, run, e) for e in (0, 1)]
+    actor, critics = layers_of(agent.actor.net, run), [layers_of(agent.critic.net, run, e) for e in (0, 1)]
+    target_actor = layers_of(agent.actor.net, run)
+    target_critics = [layers_of(agent.critic.net, run, e) for e in (0, 1)]
     actor_adam = torch.optim.Adam(actor.parameters(), lr=0.01)
     critic_adam = torch.optim.Adam([p for net in critics for p in net.parameters()], lr=0.02)
 
@@ -72,11 +57,11 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
                 for a, b in zip(online.parameters(), target.parameters(), strict=True):
                     b.data.mul_(0.9).add_(0.1 * a.data)
         agent.update(batch, draws, due)
-        assert_same(agent.actor.net, (run,), actor)
-        assert_same(agent.target_actor.net.net, (run,), target_actor)
+        assert_same(agent.actor.net, actor, run)
+        assert_same(agent.target_actor.net.net, target_actor, run)
         for e in (0, 1):
-            assert_same(agent.critic.net, (run, e), critics[e])
-            assert_same(agent.target_critic.net.net, (run, e), target_critics[e])
+            assert_same(agent.critic.net, critics[e], run, e)
+            assert_same(agent.target_critic.net.net, target_critics[e], run, e)
 
 
 def test_actor_and_targets_move_only_when_due_and_critics_always():

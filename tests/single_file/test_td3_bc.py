@@ -3,14 +3,15 @@
 import pytest
 import td3_bc
 import torch
-from offline_data import BATCH, agent_of, assert_same, at_random, batch_of, layers_of, write_hdf5
+from offline_data import BATCH, at_random, batch_of, offline_agent, write_hdf5
+from scripts import assert_same, layers_of
 
 from algos.replay import Batch
 
 
 def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
-    """Critics always; actor, then all targets, at the second and the fourth."""
-    data, one = at_random(), agent_of("td3_bc", lr=0.01, tau=0.1)
+    """Critics move at every update; the actor, and then all targets, at the second and the fourth."""
+    data, one = at_random(), offline_agent("td3_bc", lr=0.01, tau=0.1)
     actor, critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, 1, e) for e in range(2)]
     target_actor, target_critics = layers_of(one.actor.net, 1), [layers_of(one.critic.net, 1, e) for e in range(2)]
     actor_adam = torch.optim.Adam(actor.parameters(), lr=0.01)
@@ -53,7 +54,7 @@ def test_four_updates_equal_the_algorithm_written_for_one_run(float64):
 
 def test_actor_loss_by_hand():
     """lambda = 2.5 / 2; -1.25 mean(1, -3) + mean(0.04, 0.04, 0, 0.16)."""
-    one = agent_of("td3_bc")
+    one = offline_agent("td3_bc")
     one.actor.forward = lambda obs: torch.tensor([[[0.2, 0.0], [0.0, 0.4]]]).expand(2, 2, 2)
     one.critic.forward = lambda obs, action: torch.tensor([[[1.0, -3.0], [9.0, 9.0]]]).expand(2, 2, 2)
     action = torch.tensor([[[0.0, 0.2], [0.0, 0.0]]]).expand(2, 2, 2)
@@ -61,7 +62,7 @@ def test_actor_loss_by_hand():
 
 
 def test_target_by_hand():
-    one = agent_of("td3_bc", discount=0.9)
+    one = offline_agent("td3_bc", discount=0.9)
     seen = []
     one.target_actor.forward = lambda obs: torch.tensor([[[0.8, -0.1]]]).expand(2, 1, 2)
     one.target_critic.forward = lambda obs, action: (

@@ -8,7 +8,6 @@ import xql
 from offline_data import (
     BATCH,
     Plain,
-    agent_of,
     at_random,
     batch_of,
     chain_values,
@@ -16,6 +15,7 @@ from offline_data import (
     draws_of,
     huber,
     learned_chain,
+    offline_agent,
     trained_value,
 )
 
@@ -24,7 +24,7 @@ D = torch.tensor([[-6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0]])
 
 
 def agent(**overrides):
-    return agent_of("xql", **overrides)
+    return offline_agent("xql", **overrides)
 
 
 def test_value_loss_by_hand():
@@ -53,9 +53,9 @@ def test_the_greatest_of_a_batch_is_each_runs_own_and_at_least_minus_1():
 
 def test_the_divisor_has_no_gradient():
     advantage = torch.tensor([[2.0, 1.0]], requires_grad=True)
-    found = torch.autograd.grad(agent(beta=1.0).value_loss(advantage).sum(), advantage)[0]
+    gradient = torch.autograd.grad(agent(beta=1.0).value_loss(advantage).sum(), advantage)[0]
     scale = math.exp(-2.0)
-    torch.testing.assert_close(found, torch.tensor([[scale * (math.exp(2) - 1), scale * (math.exp(1) - 1)]]))
+    torch.testing.assert_close(gradient, torch.tensor([[scale * (math.exp(2) - 1), scale * (math.exp(1) - 1)]]))
 
 
 def test_it_is_f_dvl_with_reverse_kl(float64):
@@ -69,7 +69,7 @@ def test_it_is_f_dvl_with_reverse_kl(float64):
 
 @pytest.mark.parametrize(("beta", "value"), [(1.0, 2.053895), (5.0, 1.624299), (1000.0, 1.5)])
 def test_a_trained_value_is_the_log_of_the_mean_exponential(beta, value, float64):
-    """With a high beta it is the mean, which is IQL's value at an expectile of 0.5."""
+    """A high beta makes it the mean, which is IQL's value at an expectile of 0.5."""
     assert trained_value(agent(beta=beta).value_loss, [0.0, 1.0, 2.0, 3.0]) == pytest.approx(value, abs=1e-3)
 
 
@@ -86,7 +86,7 @@ def test_values_of_the_chain(beta, values, float64):
 
 @pytest.mark.parametrize("script", ["xql", "f_dvl"])
 def test_critic_loss_is_a_huber_loss_by_hand(script):
-    one = agent_of(script)
+    one = offline_agent(script)
     errors = torch.tensor([[1.0, 20.0, 30.0], [0.0, -30.0, 0.0]])
     one.critic.forward = lambda obs, action: errors.expand(2, 2, 3)
     loss = one.critic_loss(None, None, torch.zeros(2, 3))
@@ -94,7 +94,7 @@ def test_critic_loss_is_a_huber_loss_by_hand(script):
 
 
 def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
-    """With everything on: V learns twice per update, from noisy and from random actions too."""
+    """Everything is on: V learns twice per update, from noisy and from random actions too."""
     data = at_random()
     one = agent(
         beta=0.5, clip=2.0, noise=0.4, random_actions=2, value_updates=2, dropout=0.3, total_steps=4, lr=0.01, tau=0.1
