@@ -52,6 +52,7 @@ Incidental = Annotated[T, ChangesNoResult()]
 
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+NotNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(0, 1, above=True)]

@@ -1,7 +1,6 @@
 """The run: the loop around every algorithm, with evaluation, logging, checkpoints and a clean end."""
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
 from algos.optim import numbers
 from algos.per_run import PerRun
 from algos.random import Random
-from algos.run_folder import RunFolder, identity, write_progress
+from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals
 from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, setting_name
@@ -77,7 +76,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         self.algorithm, self.given = algorithm, args
-        self.facts = json.loads(json.dumps(facts or {}, default=str))
+        self.facts = as_json(facts or {})
         self.score_name, self.show = score, show
         self.device = choose_device(args.device)
         self.threads = Threads(args.threads)
@@ -94,7 +93,8 @@ class Run(Generic[Args]):
         self.over: list[str] = []  # phases that have ended
         self.ending = False  # whether the present phase was told to end
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
-        self.frozen: list[tuple[Tensor, Tensor]] = []  # tensors of diverged runs, and their values when frozen
+        self.frozen: list[Tensor] = []  # tensors of diverged runs
+        self.frozen_values: list[Tensor] = []  # their values when they were frozen
         self.seconds = 0.0  # spent in training, without evaluation
         self.evaluation_seconds = 0.0
         self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
@@ -266,7 +266,7 @@ class Run(Generic[Args]):
         if self.device.type == "cpu":
             self.threads.poll()
         if self.frozen:
-            torch._foreach_copy_([tensor for tensor, _ in self.frozen], [value for _, value in self.frozen])
+            torch._foreach_copy_(self.frozen, self.frozen_values)
         if self.source:
             ended = self.source.take_ended()
             self.episodes += ended
@@ -309,7 +309,8 @@ class Run(Generic[Args]):
         assert self.agent
         for tensor in self.agent.state_dict().values():
             if tensor.dim():
-                self.frozen.append((tensor[run], tensor[run].clone()))
+                self.frozen.append(tensor[run])
+                self.frozen_values.append(tensor[run].clone())
 
     def _evaluate(self, policy: Policy | None) -> None:
         started = time.perf_counter()
@@ -440,7 +441,7 @@ class Run(Generic[Args]):
             "varied": list(self.settings[0]),
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
-            "args": json.loads(json.dumps(asdict(args), default=str)),
+            "args": as_json(asdict(args)),
             "device": device_name(self.device, self.threads.most),
         }
         self.folder.write_config(config)

@@ -161,7 +161,12 @@ def identity(args: RunArgs, algorithm: str, seeds: list[int], device: str) -> di
     left_out = incidental(type(args))
     chosen = {name: value for name, value in asdict(args).items() if name not in left_out}
     chosen |= {"seeds": seeds, "device": device, "algorithm": algorithm}
-    return json.loads(json.dumps(chosen, default=str))
+    return as_json(chosen)
+
+
+def as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """The values in the types of JSON, as they are read from a file."""
+    return json.loads(json.dumps(values, default=str))
 
 
 def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, Any] | None:

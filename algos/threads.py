@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import torch
 
+from envs.cores import own_cores
+
 INTERVAL = 1.0  # seconds between two measurements of the load
 MEMORY = 3  # number of measurements, of which the heaviest counts
 NOISE = 0.25  # cores that others may use without taking a thread from the run
@@ -65,14 +67,6 @@ class Threads:
     def restore(self) -> None:
         """Gives back the number of threads that torch had before."""
         torch.set_num_threads(self.before_run)
-
-
-def own_cores() -> list[int]:
-    """The cores that this process may use."""
-    try:
-        return psutil.Process().cpu_affinity()
-    except AttributeError:  # macOS has no affinity
-        return list(range(psutil.cpu_count() or 1))
 
 
 def cpu_seconds() -> tuple[float, float]:

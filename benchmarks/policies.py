@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from algos.cli import report_errors
 from algos.errors import UserError
-from algos.run_folder import read_table
+from algos.run_folder import as_json, read_table
 from benchmarks.recipes.checkpoint import actor_tensors
 from benchmarks.recipes.locomotion import POLICIES, TASKS
 from benchmarks.suite import ROOT, as_words, load_args
@@ -66,7 +66,7 @@ def main(args: Args) -> None:
     low, high = (np.asarray(b, np.float32) for b in (venv.single_action_space.low, venv.single_action_space.high))  # type: ignore[attr-defined]
     venv.close()
     tensors |= {"mean": torch.tensor((high + low) / 2), "scale": torch.tensor((high - low) / 2)}
-    usual = json.loads(json.dumps(asdict(load_args(ROOT / "single_file" / "sac.py")()), default=str))
+    usual = as_json(asdict(load_args(ROOT / "single_file" / "sac.py")()))
     flags = {"env_id": config["env_id"], "seeds": seeds, "threads": config["args"]["threads"]}
     flags |= {k: v for k, v in config["args"].items() if k not in (*NOT_REPEATED, *flags) and v != usual.get(k)}
     flags["device"] = config["identity"]["device"]

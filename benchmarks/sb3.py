@@ -41,7 +41,7 @@ import pandas as pd
 import torch
 import tyro
 
-RANDOM_START = {"sac": 5_000, "td3": 25_000}  # of the scripts in single_file/
+RANDOM_START = {"sac": 5_000, "td3": 25_000}  # steps, as in single_file/
 
 
 @dataclass

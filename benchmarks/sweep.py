@@ -50,6 +50,7 @@ from benchmarks.display import Display, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.suite import BENCHMARKS, Suite, find, read
+from envs.cores import own_cores
 
 
 @dataclass
@@ -217,7 +218,7 @@ def main(args: Args) -> None:
     elsewhere = args.engine == "ray" or (args.dry_run and args.device == "cuda")
     cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(own_cores())
     workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // args.threads))
     args = replace(args, device="cuda" if cuda else "cpu")
     # for an array or a cluster, the size of this machine says nothing about the number of workers

@@ -61,6 +61,7 @@ from algos.random import Random
 from algos.run_folder import git_commit, versions
 from benchmarks.tables import table_of
 from envs import make_vec
+from envs.cores import own_cores
 from envs.mujoco import quiet_mujoco
 
 SCRIPTS = Path(__file__).parents[1] / "single_file"
@@ -161,7 +162,7 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
         row["gymnasium sync"] = statistics.median(r[1] for r in rates)
         row["ratio"] = statistics.median(a / b for a, b in rates)
         row["physics share"] = share
-        row["ratio's ceiling"] = min(os.cpu_count() or 1, args.num_envs) / share
+        row["ratio's ceiling"] = min(len(own_cores()), args.num_envs) / share
         rows.append(row)
         ours.close()
         theirs.close()

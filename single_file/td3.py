@@ -18,13 +18,13 @@ Results lie in runs/<env>/td3/<variant>/, one row per run and evaluation episode
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Range, Tunable, Widths
+from algos.arguments import Count, Fraction, Incidental, NotNegative, Positive, PositiveFraction, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
@@ -56,7 +56,7 @@ class Args(RunArgs):
     """standard deviation of the noise on actions, in units of half the distance between their bounds"""
     policy_noise: Tunable[Fraction] = 0.2
     """standard deviation of the noise on the target actor's actions, in units of half the distance between bounds"""
-    noise_clip: Tunable[Annotated[float, Range(0)]] = 0.5
+    noise_clip: Tunable[NotNegative] = 0.5
     """greatest magnitude of the noise on the target actor's actions, in the same units"""
     actor_delay: Count = 2
     """the actor learns and the targets move once in this many updates"""

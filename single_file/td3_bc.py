@@ -14,13 +14,13 @@ Results lie in runs/<dataset>/td3_bc/<variant>/, one row per run and evaluation 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Positive, PositiveFraction, Range, Tunable, Widths, by_domain
+from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, offline_run
@@ -48,7 +48,7 @@ class Args(OfflineArgs):
     """weight of the critic against cloning"""
     policy_noise: Tunable[Fraction] = 0.2
     """standard deviation of the noise on the target actor's actions, in units of half the distance between bounds"""
-    noise_clip: Tunable[Annotated[float, Range(0)]] = 0.5
+    noise_clip: Tunable[NotNegative] = 0.5
     """greatest magnitude of the noise on the target actor's actions, in the same units"""
     actor_delay: Count = 2
     """the actor learns and the targets move once in this many updates"""

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.cores import own_cores
 from envs.mujoco.physics import Physics, quiet_mujoco
 from envs.mujoco.tasks import TASKS, Array, Info
 
@@ -31,11 +31,6 @@ RENDERING = {
 }
 # the part of MuJoCo's state that an exact continuation needs; all else is computed anew in every step
 STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-
-
-def own_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class MujocoVectorEnv(VectorEnv):
@@ -89,7 +84,7 @@ class MujocoVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self.task = TASKS[env_id](env, defaults | options)
-        threads = max(1, min(threads or own_cores(), num_envs // 2))
+        threads = max(1, min(threads or len(own_cores()), num_envs // 2))
         self.physics = Physics(env.model, num_envs, self.task.fields, env.frame_skip, threads)
         self.generators: list[np.random.Generator] = [None] * num_envs  # type: ignore[list-item]
         self.all_ids = np.arange(num_envs)
