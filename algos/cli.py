@@ -47,6 +47,9 @@ class RunArgs:
     """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
+    bf16: bool = False
+    """with --compile on a CPU: compute hidden layers of updates in bfloat16, which is faster where the processor can
+    multiply it; weights and sums stay in float32"""
     threads: Incidental[Natural] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
@@ -148,6 +151,14 @@ def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cp
     return replace(args, **values), seeds * len(grid)
 
 
+def device_of(args: RunArgs) -> torch.device:
+    """The device to train on; raises UserError if there is no such device, or if it cannot do what is asked."""
+    device = choose_device(args.device)
+    if args.bf16 and (device.type != "cpu" or args.eager or not args.compile):
+        raise UserError("--bf16 works only in updates that are compiled on a CPU: add --compile --device cpu")
+    return device
+
+
 def check_env_id(env_id: str) -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
@@ -185,7 +196,7 @@ def check_all(args: RunArgs) -> None:
     check(args)
     parse_seeds(args.seeds)
     settings(args)
-    choose_device(args.device)
+    device_of(args)
     args.check_task()
     args.check_ready()
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from algos.errors import UserError
 from algos.threads import one_thread
 
 Lead = tuple[int, ...]  # (R,) or (R, E)
@@ -30,6 +31,7 @@ class Linear(nn.Module):
     def __init__(self, lead: Lead, in_features: int, out_features: int):
         super().__init__()
         self.lead = lead
+        self.bf16 = False  # whether compiled products round their factors and their result to bfloat16
         self.weight = nn.Parameter(torch.empty(*lead, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(*lead, 1, out_features))
 
@@ -47,6 +49,8 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = flat(self.weight, self.lead), flat(self.bias, self.lead)
         if torch.compiler.is_compiling():
+            if self.bf16:
+                return torch.bmm(x.bfloat16(), weight.bfloat16()).float() + bias
             return torch.bmm(x, weight) + bias  # a compiler fuses the sum with the operations that follow
         return torch.baddbmm(bias, x, weight)
 
@@ -121,6 +125,21 @@ def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
     A unit is left out with probability `rate`, and the others are divided by 1 - rate.
     """
     return None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
+
+
+def use_bf16(module: nn.Module, at_least: int = 4096) -> None:
+    """Lets compiled updates compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
+
+    The factors of a matrix product are rounded to bfloat16, its sums are float32, and its result is rounded again.
+    Weights, optimizers, last layers and everything else stay in float32, and so do layers with fewer weights than
+    `at_least`, where rounding takes longer than it saves. Raises UserError if no layer has as many.
+    """
+    layers = [layer[0] for mlp in module.modules() if isinstance(mlp, MLP) for layer in mlp.hidden]
+    large = [layer for layer in layers if layer.weight.shape[-2:].numel() >= at_least]
+    if not large:
+        raise UserError(f"--bf16: no hidden layer of an MLP has {at_least:,} weights or more, so it would change nothing")
+    for layer in large:
+        layer.bf16 = True
 
 
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:

@@ -15,10 +15,11 @@ from tqdm import tqdm
 from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, env_errors, parse_seeds, settings, with_settings
+from algos.cli import RunArgs, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import compiled, tune_cpu
-from algos.device import choose_device, device_name
+from algos.device import device_name
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
+from algos.nn import use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
 from algos.random import Random
@@ -78,7 +79,7 @@ class Run(Generic[Args]):
         self.algorithm, self.given = algorithm, args
         self.facts = as_json(facts or {})
         self.score_name, self.show = score, show
-        self.device = choose_device(args.device)
+        self.device = device_of(args)
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
@@ -169,6 +170,8 @@ class Run(Generic[Args]):
         disk lacks room for checkpoints.
         """
         self.agent, self.memory, self.kept = agent, memory, keep
+        if self.given.bf16:
+            use_bf16(agent)
         self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
 
     def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
