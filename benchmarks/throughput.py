@@ -320,7 +320,9 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
             else:
                 print(f"{module} is not installed and left out: pip install -e '.[peers]'")
     # on CUDA, updates are compiled and captured anyway
-    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
+    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())]
+    if not cuda:
+        kinds += [(" --compile", ("--compile",)), (" --compile --bf16", ("--compile", "--bf16"))]
     many = 16 if cuda else 4
     free: dict[str, list[float]] = {}  # rates in each round
     beside: dict[str, list[float]] = {}  # the same beside busy processes
