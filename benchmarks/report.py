@@ -53,6 +53,10 @@ class Args:
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default those of the sweep's suite"""
     published: tuple[Path, ...] = ()
     """published scores to show beside these: corl, dsac_t, offline, sac_1m, stream_x, or CSVs"""
+    tasks: tuple[str, ...] = ()
+    """report these tasks only"""
+    algorithms: tuple[str, ...] = ()
+    """report these algorithms only, named as in a report: sac, `iql (bf16)`; iql stands for all of its settings"""
     score: Literal[Score, "suite"] = "suite"
     """headline score of a seed: last evaluation, mean or max of the last 10%, or best over training; `suite`: the one
     that the sweep's suite names"""
@@ -228,7 +232,7 @@ def main(args: Args) -> None:
     check(args)
     if not args.folders:
         raise UserError("name at least one folder of runs")
-    scores = load(list(args.folders), args.mix, args.finished_only)
+    scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
     chosen = from_suites(args, scores)
     try:
         args.out.mkdir(parents=True, exist_ok=True)

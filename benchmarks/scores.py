@@ -9,6 +9,7 @@ import copy
 import json
 import tomllib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,10 +122,17 @@ def plain(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(float(value))
 
 
-def load(folders: list[Path], mix: bool = False, finished_only: bool = False) -> Scores:
+def load(
+    folders: list[Path],
+    mix: bool = False,
+    finished_only: bool = False,
+    tasks: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+) -> Scores:
     """All evaluations below some folders; with `finished_only`, without those of runs that are not finished.
 
-    Raises UserError if there is no run, if a table is damaged, if a seed occurs twice, and, unless `mix` is set, if
+    With `tasks` and `algorithms`, all others are left out; the name of an algorithm stands for all of its settings too.
+    Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and, unless `mix` is set, if
     runs on one task follow different protocols.
     """
     frames: list[pd.DataFrame] = []
@@ -155,11 +163,17 @@ def load(folders: list[Path], mix: bool = False, finished_only: bool = False) ->
                 raise UserError(f"{path} is damaged ({error})") from None
     if not frames:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
+    sources = _chosen(sources, tasks, algorithms)
     _no_seed_twice(sources)
     notes = _protocols(sources, mix) + left_out
     table = pd.concat(frames, ignore_index=True)
     none = [pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])]
     compared = pd.concat([frame for frame in values if len(frame)] or none, ignore_index=True)
+    kept = {(config["task"], label(config)) for config in sources}
+    table, compared = (
+        frame[[key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)]]
+        for frame in (table, compared)
+    )
     scores = Scores(table, compared, sources, sweeps, wishes, notes)
     _without_numbers(scores)
     _cut(scores)
@@ -171,6 +185,21 @@ def load(folders: list[Path], mix: bool = False, finished_only: bool = False) ->
             "the truth less often than 95%."
         )
     return scores
+
+
+def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    """The sources on some tasks and of some algorithms, or all; raises UserError for a name that none has."""
+    for flag, wanted, names_of in (
+        ("--tasks", tasks, lambda config: {config["task"]}),
+        ("--algorithms", algorithms, lambda config: {label(config), family_name(config)}),
+    ):
+        known = set().union(*map(names_of, sources))
+        if unknown := [name for name in wanted if name not in known]:
+            raise UserError(f"{flag}: no run is named {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        sources = [config for config in sources if not wanted or names_of(config) & set(wanted)]
+    if not sources:
+        raise UserError("no run is of one of the --algorithms on one of the --tasks")
+    return sources
 
 
 def _json(path: Path) -> Any:

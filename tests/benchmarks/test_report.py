@@ -115,6 +115,22 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     assert "b on Hopper-v5 is not finished, and is left out." in loaded.notes
 
 
+def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
+    for name, task in (("a", "Hopper-v5"), ("b", "Hopper-v5"), ("b", "Ant-v5")):
+        store(tmp_path, name, table({0: {0: [0.0]}, 10: {0: [1.0]}}), task)
+    store(tmp_path, "a", table({0: {0: [0.0]}, 20: {0: [1.0]}}), "Ant-v5")  # of another length: refused with the others
+    with pytest.raises(UserError, match="differ"):
+        scores.load([tmp_path])
+    loaded = scores.load([tmp_path], algorithms=["b"])
+    assert (loaded.tasks, loaded.algorithms, len(loaded.sources)) == (["Ant-v5", "Hopper-v5"], ["b"], 2)
+    loaded = scores.load([tmp_path], tasks=["Hopper-v5"])
+    assert (loaded.tasks, loaded.algorithms) == (["Hopper-v5"], ["a", "b"])
+    with pytest.raises(UserError, match="--tasks: no run is named 'Walker2d-v5'; there are Ant-v5, Hopper-v5"):
+        scores.load([tmp_path], tasks=["Walker2d-v5"])
+    with pytest.raises(UserError, match="--algorithms: no run is named 'c'; there are a, b"):
+        scores.load([tmp_path], algorithms=["c"])
+
+
 def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
     store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")
