@@ -56,12 +56,35 @@ class Linear(nn.Module):
 
 
 class Orthogonal(Linear):
-    """Affine maps that begin as orthogonal matrices times sqrt(2), with biases of 0, as in IQL's JAX code."""
+    """Affine maps that begin as orthogonal matrices times `gain`, with biases of 0, as in IQL's JAX code and in PPO."""
+
+    def __init__(self, lead: Lead, in_features: int, out_features: int, gain: float = math.sqrt(2)):
+        super().__init__(lead, in_features, out_features)
+        self.gain = gain
 
     def reset(self, network: Lead, generator: torch.Generator) -> None:
         weight = torch.empty(self.weight.shape[-2:])
         with one_thread():
-            nn.init.orthogonal_(weight, math.sqrt(2), generator=generator)
+            nn.init.orthogonal_(weight, self.gain, generator=generator)
+        with torch.no_grad():
+            self.weight[network].copy_(weight)
+            self.bias[network].fill_(0.0)
+
+
+class Glorot(Linear):
+    """Affine maps with weights uniform in +-sqrt(6 / (fan_in + fan_out)) and biases of 0, as TensorFlow's `dense`.
+
+    A layer that holds `heads` layers side by side begins as these would.
+    """
+
+    def __init__(self, lead: Lead, in_features: int, out_features: int, heads: int = 1):
+        super().__init__(lead, in_features, out_features)
+        self.heads = heads
+
+    def reset(self, network: Lead, generator: torch.Generator) -> None:
+        fan_in, fan_out = self.weight.shape[-2:]
+        bound = math.sqrt(6 / (fan_in + fan_out / self.heads))
+        weight = torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator)
         with torch.no_grad():
             self.weight[network].copy_(weight)
             self.bias[network].fill_(0.0)
@@ -86,7 +109,7 @@ class MLP(nn.Module):
 
     The lead axes of `x` may be 1 where the networks share their input (x [R, 1, B, in] feeds all E members).
     With `layer_norm`, which is the epsilon, each hidden layer is normalised before its activation. `linear` is the kind
-    of layer, which decides how weights begin.
+    of layer, which decides how weights begin, and `last` that of the last layer if it is another one.
     """
 
     def __init__(
@@ -97,7 +120,8 @@ class MLP(nn.Module):
         out_features: int,
         activation: Callable[[Tensor], Tensor] = torch.relu_,  # in place, on the tensor that the layer has just made
         layer_norm: float | None = None,
-        linear: type[Linear] = Linear,
+        linear: Callable[[Lead, int, int], Linear] = Linear,
+        last: Callable[[Lead, int, int], Linear] | None = None,
     ):
         super().__init__()
         self.lead, self.activation = lead, activation
@@ -106,7 +130,7 @@ class MLP(nn.Module):
             nn.Sequential(linear(lead, i, o), *([LayerNorm(lead, o, layer_norm)] if layer_norm else []))
             for i, o in zip(sizes[:-1], sizes[1:], strict=True)
         )
-        self.out = linear(lead, sizes[-1], out_features)
+        self.out = (last or linear)(lead, sizes[-1], out_features)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from algos.per_run import PerRun
 
 EPS = 1e-8  # inside the root
+PRIOR = 1e-4  # samples with mean 0 and variance 1 with which Gymnasium's wrappers begin
+LIMIT = 10.0  # normalised observations and rewards are clipped to this absolute value
 
 
 class Statistics(nn.Module):
@@ -81,3 +83,28 @@ class RewardScaler(nn.Module):
     def scale(self) -> Tensor:
         """The standard deviation [R] that rewards are divided by."""
         return (self.statistics.variance()[:, 0] + EPS).sqrt()
+
+
+class RewardNormaliser(nn.Module):
+    """Divides rewards [R, N] by the running standard deviation of the discounted sums of rewards, and clips to +-10.
+
+    It is `VecNormalize` of Stable-Baselines: each of the N environments has a sum, which starts anew after the last
+    reward of an episode. Gymnasium's `NormalizeReward` differs at the ends of episodes only: there, a sum goes on after
+    a time limit, and starts anew before the last reward of an episode that the task ended.
+    """
+
+    total: Tensor
+
+    def __init__(self, runs: int, envs_per_run: int, discount: float | PerRun):
+        super().__init__()
+        self.discount = discount
+        self.statistics = Statistics(runs, 1, prior=PRIOR)
+        self.register_buffer("total", torch.zeros(runs, envs_per_run, dtype=torch.float64))
+
+    @torch.no_grad()
+    def forward(self, reward: Tensor, ended: Tensor) -> Tensor:
+        total = self.discount * self.total + reward
+        self.statistics.update(total[..., None])
+        self.total.copy_(total * (1 - ended))
+        scale = (self.statistics.variance() + EPS).sqrt()
+        return (reward / scale).clamp(-LIMIT, LIMIT).to(torch.get_default_dtype())

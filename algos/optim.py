@@ -19,6 +19,11 @@ def cosine(total: int) -> Schedule:
     return lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps / total).clamp(max=1.0)))
 
 
+def linear(total: int, every: int = 1) -> Schedule:
+    """A factor that falls from 1 towards 0 by 1/total after each `every` steps, and reaches 0 after total·every."""
+    return lambda steps: (1 - torch.div(steps, every, rounding_mode="floor") / total).clamp(min=0.0)
+
+
 def per_run(x: Tensor, like: Tensor) -> Tensor:
     """x [R] as a tensor [R, 1, ...] with as many axes as `like`."""
     return x.view(-1, *[1] * (like.dim() - 1))

@@ -1,0 +1,230 @@
+"""The part of on-policy scripts around their algorithm: arguments, normalised observations and rewards, advantages."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Tunable, Widths
+from algos.cli import RunArgs
+from algos.errors import UserError
+from algos.nn import MLP, Orthogonal
+from algos.normalise import LIMIT, PRIOR, RewardNormaliser, Statistics
+from algos.random import Random
+from algos.rollout import Outcome, Rollout, gae
+from envs import Task
+
+
+@dataclass(kw_only=True)
+class OnPolicyArgs(RunArgs):
+    """Arguments of every on-policy script."""
+
+    eval_every: Count = 50_000
+    """environment steps between evaluations, which also take place at the first and the last step"""
+    num_envs: Count = 1
+    """environments of each run"""
+    horizon: Count = 2048
+    """T, the steps of each environment in an iteration; a run learns in whole iterations"""
+    batch_size: Count = 64
+    """samples of a minibatch; those of an iteration that do not fill one are left out"""
+    discount: Tunable[Fraction] = 0.99
+    """gamma"""
+    trace: Tunable[Fraction] = 0.95
+    """lambda of generalised advantage estimation"""
+    bootstrap_limits: bool = False
+    """where a time limit ends an episode, count the value of its last observation; by default it ends like any other"""
+    normalise_obs: bool = True
+    """normalise observations by running statistics and clip them to +-10"""
+    normalise_reward: bool = True
+    """divide rewards by the standard deviation of discounted sums of rewards and clip them to +-10"""
+    hidden: Widths = (64, 64)
+    """widths of the hidden layers of actor and critic"""
+
+    @property
+    def samples(self) -> int:
+        """Environment steps of a run in one iteration."""
+        return self.horizon * self.num_envs
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations; the last one may go beyond `total_steps`."""
+        return math.ceil(self.total_steps / self.samples)
+
+    def check_ready(self) -> None:
+        if self.samples < self.batch_size:
+            raise UserError(
+                f"--batch-size must be at most the {self.samples} samples of an iteration (--horizon times --num-envs), "
+                f"got {self.batch_size}"
+            )
+
+
+class Choice(NamedTuple):
+    """The actions that were chosen for observations."""
+
+    obs: Tensor  # [R, N, O], normalised
+    action: Tensor  # [R, N, A] as it was drawn, or [R, N] if actions are discrete
+    sent: Tensor  # the same as the environments take it, clipped to their bounds
+
+
+class Samples(NamedTuple):
+    """The samples of an iteration, or a part of them; B = T N for the whole."""
+
+    obs: Tensor  # [R, B, O], normalised
+    action: Tensor  # [R, B, A], or [R, B] if actions are discrete
+    log_prob: Tensor  # [R, B] of the action when it was drawn
+    value: Tensor  # [R, B] predicted when it was drawn
+    advantage: Tensor  # [R, B]
+    returns: Tensor  # [R, B] advantage + value
+
+    def normalised_advantage(self) -> Tensor:
+        """Advantages [R, B] with mean 0 and standard deviation 1 over all samples of a run."""
+        centred = self.advantage - self.advantage.mean(-1, keepdim=True)
+        return centred / self.advantage.std(-1, correction=0, keepdim=True)
+
+
+class Gaussian(nn.Module):
+    """Policy whose standard deviation does not depend on the state: obs [R, B, O] -> mean [R, B, A], log_std [R, 1, A].
+
+    Actions are neither squashed nor clipped here.
+    """
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = tanh_mlp(runs, task.obs_size, hidden, task.act_size, gain=0.01)
+        self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.net(obs), self.log_std
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Actions [R, B, A] from standard normal noise [R, B, A]."""
+        mean, log_std = self(obs)
+        return mean + log_std.exp() * noise
+
+    def mode(self, obs: Tensor) -> Tensor:
+        """The most probable actions [R, B, A]."""
+        return self.net(obs)
+
+    def log_prob_and_entropy(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-densities of actions [R, B, A], and the policy's entropies, each [R, B]."""
+        mean, log_std = self(obs)
+        log_prob = gaussian_log_prob(mean, log_std, action)
+        return log_prob, (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1).expand_as(log_prob)
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """Log-density [R, B] of actions [R, B, A] under a diagonal Gaussian."""
+    return (-0.5 * ((action - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_kl(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """KL(p || q) [R, B] of diagonal Gaussians, of which p comes first."""
+    squares = (2 * log_std).exp() + (mean - other_mean).square()
+    return (other_log_std - log_std + squares / (2 * (2 * other_log_std).exp()) - 0.5).sum(-1)
+
+
+class Critic(nn.Module):
+    """State values: obs [R, B, O] -> [R, B]."""
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = tanh_mlp(runs, task.obs_size, hidden, 1, gain=1.0)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net(obs).squeeze(-1)
+
+
+def tanh_mlp(runs: int, in_features: int, hidden: tuple[int, ...], out_features: int, gain: float) -> MLP:
+    """Networks with orthogonal weights: times sqrt(2) in hidden layers, and times `gain` in the last one."""
+    last = partial(Orthogonal, gain=gain)
+    return MLP((runs,), in_features, hidden, out_features, torch.tanh_, linear=Orthogonal, last=last)
+
+
+class OnPolicyAgent(Agent):
+    """Actor and critic of R runs with the running statistics that normalise what they see.
+
+    Observations are counted once, as they come: the first one of an episode is, and the last one, on which nothing
+    acts, is not. The deterministic policy uses the statistics as they are.
+    """
+
+    actor: Any
+    low: Tensor  # [A]
+    high: Tensor  # [A]
+
+    def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.obs_statistics = Statistics(self.runs, task.obs_size, prior=PRIOR).to(device)
+        self.reward_normaliser = RewardNormaliser(self.runs, args.num_envs, args.discount).to(device)
+        self.actor = self.initialise("actor", self.make_actor())
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        for name, bound in (("low", task.low), ("high", task.high)):
+            self.register_buffer(name, torch.tensor(bound, device=device), persistent=False)
+
+    def make_actor(self) -> nn.Module:
+        """The policy's network."""
+        return Gaussian(self.runs, self.task, self.args.hidden)
+
+    def normalise(self, obs: Tensor) -> Tensor:
+        """Observations [R, N, O] as networks see them."""
+        return self.obs_statistics.normalise(obs).clamp(-LIMIT, LIMIT) if self.args.normalise_obs else obs
+
+    def start(self, obs: Tensor) -> None:
+        """Counts the first observations [R, N, O] of environments that were reset."""
+        if self.args.normalise_obs:
+            self.obs_statistics.update(obs)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, noise: Tensor) -> Choice:
+        """Draws actions for obs [R, N, O]; noise [R, N, A] is normal, or uniform if actions are discrete."""
+        x = self.normalise(obs)
+        action = self.actor.sample(x, noise)
+        return Choice(x, action, self.bounded(action))
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The most probable action for each observation: obs [R, N, O] -> [R, N, A], or [R, N] if discrete."""
+        return self.bounded(self.actor.mode(self.normalise(obs)))
+
+    def bounded(self, action: Tensor) -> Tensor:
+        """Actions clipped to the task's bounds."""
+        return action if self.task.discrete else torch.minimum(torch.maximum(action, self.low), self.high)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor, terminated: Tensor, truncated: Tensor, next_obs: Tensor, obs: Tensor) -> Outcome:
+        """Counts the rewards [R, N] of a step, and the observations `obs` [R, N, O] to act on next.
+
+        `next_obs` [R, N, O] has the true last observation where an episode ended.
+        """
+        ended = torch.maximum(terminated, truncated)
+        if self.args.normalise_reward:
+            reward = self.reward_normaliser(reward, ended)
+        self.start(obs)
+        return Outcome(reward, ended, terminated, self.normalise(next_obs))
+
+    @torch.no_grad()
+    def samples(self, rollout: Rollout) -> Samples:
+        """What the steps of a rollout teach: the samples [R, T N] of an iteration."""
+        outcome, flat = rollout.outcome, partial(torch.flatten, start_dim=1, end_dim=2)
+        value = self.critic(flat(rollout.obs)).view(outcome.reward.shape)
+        if self.args.bootstrap_limits:
+            next_value = self.critic(flat(outcome.next_obs)).view(outcome.reward.shape)
+        else:  # what follows the end of an episode counts nothing
+            next_value = torch.cat([value[:, 1:], self.critic(outcome.next_obs[:, -1])[:, None]], 1)
+        advantage = gae(
+            outcome, value, next_value, self.args.discount, self.args.trace, limits=self.args.bootstrap_limits
+        )
+        log_prob, _ = self.actor.log_prob_and_entropy(flat(rollout.obs), flat(rollout.action))
+        return Samples(
+            flat(rollout.obs), flat(rollout.action), log_prob, flat(value), flat(advantage), flat(advantage + value)
+        )
+
+    def noise(self, random: Random) -> Callable[[], Tensor]:
+        """The random numbers of actions."""
+        draw = random.uniform if self.task.discrete else random.normal
+        return draw("action", self.args.num_envs, self.task.act_size)
+

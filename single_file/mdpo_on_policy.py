@@ -1,0 +1,145 @@
+"""MDPO, on-policy: mirror descent policy optimisation, many seeds at once.
+
+Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (arXiv 2005.09814), in the form of its
+official code with the steps of its README. In each iteration, the policy takes m gradient steps on all samples towards
+more advantage and against KL(new || old) / t_k, where old is the policy at the iteration's start; then the critic
+learns from minibatches with an optimiser of its own. t_k falls linearly from 1 + 1/n to about 1/n in n iterations
+(paper: from 1 to 0), and the learning rates are constant (paper: annealed).
+
+A time limit ends an episode like any other end, without bootstrapping (`--bootstrap-limits` does better). Two things
+differ from the official code: in its first iteration, the policy that acts is not the one that learns, and its Adam
+adds epsilon before it corrects the bias. Without the normalisation of observations and rewards, value clipping and
+orthogonal weights, the paper calls the method MDPO-M. Discrete actions are not supported.
+
+    python single_file/mdpo_on_policy.py --env-id HalfCheetah-v5 --seeds 0:10
+
+Results lie in runs/<env>/mdpo_on_policy/<variant>/. Evaluations are of the mean action; the returns of the training
+episodes, which the paper reports, are in train.parquet.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algos.arguments import Count, Positive, Tunable
+from algos.cli import cli
+from algos.on_policy import OnPolicyAgent, OnPolicyArgs, Samples, gaussian_kl, gaussian_log_prob
+from algos.optim import Adam
+from algos.random import Random
+from algos.rollout import Means, Rollout, minibatches
+from algos.run import Run
+from envs import Task
+
+
+@dataclass
+class Args(OnPolicyArgs):
+    batch_size: Count = 128
+    """samples of a minibatch of the critic; those of an iteration that do not fill one are left out"""
+    policy_steps: Count = 10
+    """m, gradient steps of the policy in an iteration, each on all samples; 1 is the plain policy gradient"""
+    step_size: Tunable[Positive] = 1.0
+    """factor of the step size t_k: the KL divergence from the old policy weighs 1/t_k"""
+    lr: Tunable[Positive] = 3e-4
+    """learning rate of the policy"""
+    max_norm: Tunable[Positive] = 0.5
+    """gradients of a run's policy are scaled down to at most this norm"""
+    critic_lr: Tunable[Positive] = 3e-4
+    """learning rate of the critic"""
+    critic_epochs: Count = 5
+    """passes of the critic through the samples of an iteration"""
+    clip: Tunable[Positive] = 0.2
+    """how far a value may move from the one at the iteration's start"""
+
+
+class MDPO(OnPolicyAgent):
+    """Actor and critic of R runs, which share nothing."""
+
+    iteration: Tensor  # k, the number of iterations done
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.lr, eps=1e-5, max_norm=args.max_norm)
+        self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
+        self.register_buffer("iteration", torch.tensor(0.0, device=device))
+
+    def step_size(self) -> Tensor:
+        """t_k [R, 1] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps."""
+        n = max(self.args.total_steps // self.args.samples, 1)
+        ones = torch.ones(self.runs, 1, device=self.device)
+        return self.args.step_size * (ones * (1 - (self.iteration - 1) / n))
+
+    def policy_loss(
+        self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mean of -rho A + KL(new || old) / t_k: losses [R], and mean divergences [R]."""
+        mean, log_std = self.actor(samples.obs)
+        ratio = (gaussian_log_prob(mean, log_std, samples.action) - samples.log_prob).exp()
+        kl = gaussian_kl(mean, log_std, *old).mean(-1)
+        return (kl / step_size.squeeze(-1)) - (ratio * advantage).mean(-1), kl.detach()
+
+    def value_loss(self, batch: Samples) -> Tensor:
+        """Mean of max((V - R)^2, (V_old + clip(V - V_old) - R)^2): losses [R]."""
+        value, clip = self.critic(batch.obs), self.args.clip
+        near = batch.value + (value - batch.value).clamp(-clip, clip)
+        return torch.maximum((value - batch.returns).square(), (near - batch.returns).square()).mean(-1)
+
+    def policy_step(
+        self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor
+    ) -> dict[str, Tensor]:
+        """One gradient step of the policy on all samples; gives metrics [R]."""
+        loss, kl = self.policy_loss(samples, advantage, old, step_size)
+        self.actor_adam.minimise(loss)
+        return {"policy_loss": loss.detach(), "kl": kl}
+
+    def value_step(self, batch: Samples) -> dict[str, Tensor]:
+        """One gradient step of the critic on a minibatch; gives metrics [R]."""
+        loss = self.value_loss(batch)
+        self.critic_adam.minimise(loss)
+        return {"value_loss": loss.detach(), "value": batch.value.mean(-1)}
+
+    def draws(self, random: Random) -> Callable[[], Tensor]:
+        """Random numbers [R, epochs, T N] of the orders in which the critic goes through the samples."""
+        return random.uniform("order", self.args.critic_epochs, self.args.samples)
+
+    def update(self, samples: Samples, draws: Tensor) -> dict[str, Tensor]:
+        """Learns from the samples of an iteration; gives metrics [R] of the last step and the critic's last epoch."""
+        advantage = samples.normalised_advantage()
+        with torch.no_grad():
+            mean, log_std = self.actor(samples.obs)
+            old = mean, log_std.clone()
+        step_size = self.step_size()
+        for _ in range(self.args.policy_steps):
+            metrics = self.policy_step(samples, advantage, old, step_size)
+        for order in draws.unbind(1):
+            values = Means()
+            for batch in minibatches(samples, order, self.args.batch_size):
+                values.add(self.value_step(batch))
+        self.iteration += 1
+        return metrics | values.take()
+
+
+def main(args: Args) -> None:
+    run = Run(args, "mdpo_on_policy")
+    envs = run.environments(args.num_envs)
+    agent = MDPO(run.args, envs.task, run.seeds, run.device)
+    rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
+    noise, draws = agent.noise(run.random), agent.draws(run.random)
+
+    act, observe = run.compiled(agent.act), run.compiled(agent.observe)
+    agent.policy_step, agent.value_step = run.compiled(agent.policy_step), run.compiled(agent.value_step)
+    run.learn(agent)
+    for _ in run.steps(agent.policy, args.samples):
+        if envs.restarted:
+            agent.start(envs.obs)
+        for _ in range(args.horizon):
+            obs, action, sent = act(envs.obs, noise())
+            envs.send(sent)
+            t = envs.receive()
+            rollout.add(obs, action, observe(t.reward, t.terminated, t.truncated, t.next_obs, envs.obs))
+        run.log(agent.update(agent.samples(rollout), draws()))
+
+
+if __name__ == "__main__":
+    cli(main)
