@@ -89,8 +89,8 @@ class RewardNormaliser(nn.Module):
     """Divides rewards [R, N] by the running standard deviation of the discounted sums of rewards, and clips to +-10.
 
     It is `VecNormalize` of Stable-Baselines: each of the N environments has a sum, which starts anew after the last
-    reward of an episode. Gymnasium's `NormalizeReward` differs at the ends of episodes only: there, a sum goes on after
-    a time limit, and starts anew before the last reward of an episode that the task ended.
+    reward of an episode. Gymnasium's `NormalizeReward` differs at the ends of episodes only: where the task ends one,
+    it drops the sum before the last reward.
     """
 
     total: Tensor

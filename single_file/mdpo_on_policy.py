@@ -65,9 +65,9 @@ class MDPO(OnPolicyAgent):
         self.register_buffer("iteration", torch.tensor(0.0, device=device))
 
     def step_size(self) -> Tensor:
-        """t_k [R, 1] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps."""
+        """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps."""
         n = max(self.args.total_steps // self.args.samples, 1)
-        ones = torch.ones(self.runs, 1, device=self.device)
+        ones = torch.ones(self.runs, device=self.device)
         return self.args.step_size * (ones * (1 - (self.iteration - 1) / n))
 
     def policy_loss(
@@ -77,7 +77,7 @@ class MDPO(OnPolicyAgent):
         mean, log_std = self.actor(samples.obs)
         ratio = (gaussian_log_prob(mean, log_std, samples.action) - samples.log_prob).exp()
         kl = gaussian_kl(mean, log_std, *old).mean(-1)
-        return (kl / step_size.squeeze(-1)) - (ratio * advantage).mean(-1), kl.detach()
+        return kl / step_size - (ratio * advantage).mean(-1), kl.detach()
 
     def value_loss(self, batch: Samples) -> Tensor:
         """Mean of max((V - R)^2, (V_old + clip(V - V_old) - R)^2): losses [R]."""
@@ -103,8 +103,9 @@ class MDPO(OnPolicyAgent):
         """Random numbers [R, epochs, T N] of the orders in which the critic goes through the samples."""
         return random.uniform("order", self.args.critic_epochs, self.args.samples)
 
-    def update(self, samples: Samples, draws: Tensor) -> dict[str, Tensor]:
-        """Learns from the samples of an iteration; gives metrics [R] of the last step and the critic's last epoch."""
+    def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
+        """Learns from the steps of an iteration; gives metrics [R] of the policy's last step and the last epoch."""
+        samples = self.samples(rollout)
         advantage = samples.normalised_advantage()
         with torch.no_grad():
             mean, log_std = self.actor(samples.obs)
@@ -138,7 +139,7 @@ def main(args: Args) -> None:
             envs.send(sent)
             t = envs.receive()
             rollout.add(obs, action, observe(t.reward, t.terminated, t.truncated, t.next_obs, envs.obs))
-        run.log(agent.update(agent.samples(rollout), draws()))
+        run.log(agent.update(rollout, draws()))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), i
 rate falls linearly to 0, observations and rewards are normalised and clipped, and a time limit ends an episode like
 any other end, without bootstrapping (`--bootstrap-limits` does better). Discrete actions are drawn from a softmax.
 
-Two things differ from CleanRL. The observation at which an episode ends is not counted in the running statistics, and
-the sum by which rewards are normalised starts anew after every episode, as in Stable-Baselines. The last iteration is
-a whole one where the number of steps is not a multiple of its samples, and CleanRL leaves it out.
+Two things differ from CleanRL. Running statistics are those of Stable-Baselines: they do not count the observation at
+which an episode ends, and the sum by which rewards are normalised starts anew after, not before, an episode's last
+reward. Where the number of steps is not a multiple of an iteration's samples, the last iteration is a whole one, which
+CleanRL leaves out.
 
     python single_file/ppo.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -120,8 +121,9 @@ class PPO(OnPolicyAgent):
         """Random numbers [R, epochs, T N] of the orders in which an update goes through its samples."""
         return random.uniform("order", self.args.epochs, self.args.samples)
 
-    def update(self, samples: Samples, draws: Tensor) -> dict[str, Tensor]:
-        """Learns from the samples of an iteration; gives mean metrics [R] over the minibatches of the last epoch."""
+    def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
+        """Learns from the steps of an iteration; gives mean metrics [R] over the minibatches of the last epoch."""
+        samples = self.samples(rollout)
         for order in draws.unbind(1):
             metrics = Means()
             for batch in minibatches(samples, order, self.args.batch_size):
@@ -147,7 +149,7 @@ def main(args: Args) -> None:
             envs.send(sent)
             t = envs.receive()
             rollout.add(obs, action, observe(t.reward, t.terminated, t.truncated, t.next_obs, envs.obs))
-        run.log(agent.update(agent.samples(rollout), draws()))
+        run.log(agent.update(rollout, draws()))
 
 
 if __name__ == "__main__":

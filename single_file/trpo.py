@@ -150,8 +150,9 @@ class TRPO(OnPolicyAgent):
         """Random numbers [R, epochs, T N] of the orders in which the critic goes through the samples."""
         return random.uniform("order", self.args.critic_epochs, self.args.samples)
 
-    def update(self, samples: Samples, draws: Tensor) -> dict[str, Tensor]:
-        """Learns from the samples of an iteration; gives metrics [R] of the step and of the critic's last epoch."""
+    def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
+        """Learns from the steps of an iteration; gives metrics [R] of the policy's step and the critic's last epoch."""
+        samples = self.samples(rollout)
         metrics = self.policy_step(samples, samples.normalised_advantage())
         for order in draws.unbind(1):
             values = Means()
@@ -178,7 +179,7 @@ def main(args: Args) -> None:
             envs.send(sent)
             t = envs.receive()
             rollout.add(obs, action, observe(t.reward, t.terminated, t.truncated, t.next_obs, envs.obs))
-        run.log(agent.update(agent.samples(rollout), draws()))
+        run.log(agent.update(rollout, draws()))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 import math
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import NormalizeReward
 from gymnasium.wrappers.utils import RunningMeanStd
 
-from algos.normalise import RewardScaler, Statistics
+from algos.normalise import RewardNormaliser, RewardScaler, Statistics
 from algos.per_run import PerRun
 
 D = torch.float64
@@ -85,3 +87,56 @@ def test_the_discount_may_differ_between_runs():
         own = [one(torch.tensor([reward], dtype=D), torch.zeros(1, dtype=D)) for one in alone]
         assert torch.equal(out, torch.cat(own))
     assert out[0] != out[1]
+
+
+def rewards_and_ends(steps: int = 60) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [(rng.normal(1, 3, (2, 4)), (rng.random((2, 4)) < 0.1).astype(float)) for _ in range(steps)]
+
+
+def test_normalised_rewards_equal_a_plain_loop():
+    """The sum starts anew after the last reward of an episode, and there is no mean to subtract."""
+    normaliser = RewardNormaliser(2, 4, 0.9)
+    totals, statistics = np.zeros((2, 4)), [RunningMeanStd(shape=()) for _ in range(2)]
+    for reward, ended in rewards_and_ends():
+        out = normaliser(torch.from_numpy(reward), torch.from_numpy(ended))
+        totals = 0.9 * totals + reward
+        for run, own in enumerate(statistics):
+            own.update(totals[run])
+            expected = np.clip(reward[run] / np.sqrt(own.var + 1e-8), -10, 10)
+            np.testing.assert_allclose(out[run], expected, rtol=1e-5)
+        totals *= 1 - ended
+
+
+class Rewards(gym.Env):
+    """An environment that gives the rewards that it was given, and never ends an episode."""
+
+    observation_space = action_space = gym.spaces.Box(0, 1, (1,))
+
+    def __init__(self, rewards: list[float]):
+        self.rewards = iter(rewards)
+
+    def step(self, action):
+        return np.zeros(1), next(self.rewards), False, False, {}
+
+
+def test_normalised_rewards_are_bitwise_gymnasiums_as_long_as_no_episode_ends():
+    """Those of its wrapper for one environment, whose sums are float64 like ours, rounded to float32."""
+    rewards = [float(reward[0, 0]) for reward, _ in rewards_and_ends()]
+    theirs, ours = NormalizeReward(Rewards(rewards), gamma=0.9), RewardNormaliser(1, 1, 0.9)
+    for reward in rewards:
+        expected = np.clip(theirs.step(None)[1], -10, 10).astype(np.float32)
+        out = ours(torch.tensor([[reward]], dtype=D), torch.zeros(1, 1))
+        assert out.item() == expected.item()
+
+
+def test_rewards_of_a_broken_run_change_no_other_run():
+    whole, broken = RewardNormaliser(3, 2, 0.9), RewardNormaliser(3, 2, 0.9)
+    for number in range(6):
+        reward, ended = torch.randn(3, 2, dtype=D), torch.zeros(3, 2, dtype=D)
+        bad = reward.clone()
+        if number == 2:
+            bad[1] = math.nan
+        out, other = whole(reward, ended), broken(bad, ended)
+        assert torch.equal(out[[0, 2]], other[[0, 2]])
+    assert broken.total[1].isnan().all()
