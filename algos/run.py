@@ -179,7 +179,8 @@ class Run(Generic[Args]):
 
         Around the iterations, it evaluates `policy` (obs [R, B, O] -> action [R, B, A]), logs, writes checkpoints,
         resumes, and ends the run: after the last step, on SIGINT and SIGTERM (exit code 130), and when all runs have
-        diverged (exit code 3).
+        diverged (exit code 3). An evaluation takes place after the iteration that reaches its step, and is recorded at
+        that step, even if an iteration of many steps goes beyond it.
         """
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
@@ -194,7 +195,7 @@ class Run(Generic[Args]):
         with self._working(args.total_steps, self.step) as progress:
             progress.update(self.step - progress.n)
             if self.step == 0 and self.evaluator and not self.tables.eval_rows:
-                self._evaluate(policy)
+                self._evaluate(policy, 0)
             while self.step < args.total_steps and len(self.diverged) < self.runs:
                 before, started = self.step, time.perf_counter()
                 yield before + stride
@@ -207,7 +208,8 @@ class Run(Generic[Args]):
                 progress.update(stride)
                 self._report_progress()
                 if last or due(args.eval_every, before, self.step):
-                    self._evaluate(policy)
+                    reached = self.step // args.eval_every * args.eval_every
+                    self._evaluate(policy, args.total_steps if last else reached)
                 self._pause(not last and due(args.checkpoint_every, before, self.step))
             self._finish()
 
@@ -315,12 +317,13 @@ class Run(Generic[Args]):
                 self.frozen.append(tensor[run])
                 self.frozen_values.append(tensor[run].clone())
 
-    def _evaluate(self, policy: Policy | None) -> None:
+    def _evaluate(self, policy: Policy | None, step: int) -> None:
+        """Evaluates a policy, and records its scores at a step."""
         started = time.perf_counter()
         self._find_diverged(self.step)
         scores: list[list[Score]] = [[] for _ in self.seeds]
         if self.evaluator and policy:
-            scores = self.evaluator(policy, self.step)
+            scores = self.evaluator(policy, step)
         else:
             for episode in self.scored:
                 scores[episode.run].append(Score("", episode.total, episode.length, None))
@@ -330,24 +333,24 @@ class Run(Generic[Args]):
             episodes = scores[run] or self.tables.last_scores(run)
             if run in self.diverged or not episodes:
                 continue
-            self.tables.add_scores(run, self.step, episodes)
+            self.tables.add_scores(run, step, episodes)
             means.append(float(np.mean([score.total for score in episodes])))
-            self.tables.show(run, "eval/return", means[-1], self.step)
+            self.tables.show(run, "eval/return", means[-1], step)
             if self.score_name == "score":
-                self.tables.show(run, "eval/score", self.show(means[-1]), self.step)
+                self.tables.show(run, "eval/score", self.show(means[-1]), step)
         if self.value_evaluator:
-            predicted, observed = self.value_evaluator.values(self.predict, self.discount, self.step)
+            predicted, observed = self.value_evaluator.values(self.predict, self.discount, step)
             for name, values in (("value_predicted", predicted), ("value_observed", observed)):
                 for run, value in enumerate(values):
                     if run not in self.diverged and np.isfinite(value):
-                        self.tables.add_metrics(run, self.step, {name: float(value)}, "eval")
+                        self.tables.add_metrics(run, step, {name: float(value)}, "eval")
         with self.folder.writing():
             self.tables.write()
         if means:
-            self._say_score(means)
+            self._say_score(means, step)
         self.evaluation_seconds += time.perf_counter() - started
 
-    def _say_score(self, means: list[float]) -> None:
+    def _say_score(self, means: list[float], step: int) -> None:
         """Prints the mean score over runs, and the range."""
         self.mean_score = float(np.mean(means))
         digits = DIGITS.get(self.score_name, 1)
@@ -355,7 +358,7 @@ class Run(Generic[Args]):
         self.progress.set_postfix_str(f"{self.score_name} {mean}")
         runs = "seeds" if len(self.settings) == 1 else "runs"
         spread = f" ({low} to {high} over {len(means)} {runs})" if len(means) > 1 else ""
-        self.say(f"{self.algorithm:<7} step {self.step:>9,}  {self.score_name} {mean:>9}{spread}")
+        self.say(f"{self.algorithm:<7} step {step:>9,}  {self.score_name} {mean:>9}{spread}")
 
     def _finish(self) -> None:
         """Writes the final checkpoint and the curve, and prints one line for each run."""

@@ -1,6 +1,7 @@
 """Measures the speed of another library and prints one number; `benchmarks.throughput` runs it as a process.
 
 python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
+python -m benchmarks.peer_speed sb3 --algorithm ppo              steps per second of PPO
 python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
 """
 
@@ -32,6 +33,8 @@ class Args:
     """number of steps that are timed"""
     device: str = "cpu"
     """torch device"""
+    algorithm: Literal["sac", "ppo"] = "sac"
+    """the algorithm (sb3)"""
 
 
 def d3rlpy_seconds(args: Args) -> float:
@@ -58,7 +61,12 @@ def main(args: Args) -> None:
         return
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[args.library])
     device = {"device": args.device} if args.library == "sb3" else {}
-    model = library.SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)
+    if args.algorithm == "ppo":
+        from benchmarks.sb3 import make_ppo  # with the normalisers that this project's script has
+
+        model, args.warm_up = make_ppo(args.env_id, 0), 2_048
+    else:
+        model = library.SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)
     model.learn(args.warm_up)
     started = time.perf_counter()
     model.learn(args.steps, reset_num_timesteps=False)

@@ -52,7 +52,8 @@ class Args:
     references: str = ""
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default those of the sweep's suite"""
     published: tuple[Path, ...] = ()
-    """published scores to show beside these: corl, dsac_t, offline, sac_1m, stream_x, or CSVs"""
+    """published scores to show beside these: corl, dsac_t, mdpo_off_policy, offline, on_policy, sac_1m, stream_x, or
+    CSVs"""
     tasks: tuple[str, ...] = ()
     """report these tasks only"""
     algorithms: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-r"""Stable-Baselines3's SAC and TD3 as peers: trained and evaluated under this project's protocol, stored in its tables.
+r"""Stable-Baselines3's SAC, TD3 and PPO as peers: trained and evaluated under this project's protocol, stored in its tables.
 
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 sac --env-id $task
@@ -14,6 +14,10 @@ r"""Stable-Baselines3's SAC and TD3 as peers: trained and evaluated under this p
     python -m benchmarks.report runs/td3_vs_sb3 --references d4rl --formats png \
       --title "TD3 beside Stable-Baselines3's" --out results/td3_vs_sb3
 
+    for task in HalfCheetah-v5 Hopper-v5; do
+      python -m benchmarks.sb3 ppo --env-id $task --total-steps 1000000 --eval-every 50000 --out runs/on_policy_peers
+    done
+
 One process trains the seeds one after the other, as the library does.
 
 Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
@@ -25,6 +29,12 @@ for the actor.
 Hyperparameters of TD3 are the defaults of `single_file/td3.py`. They replace the library's own learning rate of 1e-3,
 its networks of 400 and 300 units, and its lack of exploration noise. Two differences remain: the library also adds the
 exploration noise to the actions of the random start, and its critics see actions scaled to [-1, 1].
+
+Hyperparameters of PPO are those of `single_file/ppo.py`, which are mostly the library's own; it gets the
+clipping of values, the annealing, and half the weight of the value's loss, which is the whole squared error there and
+half of it here. Observations and rewards are normalised by its `VecNormalize`, and evaluation uses these statistics as
+they are. Two differences remain: it bootstraps where a time limit ends an episode, and its loss of a clipped value
+leaves out the maximum with the loss of the value itself.
 """
 
 import json
@@ -41,12 +51,12 @@ import pandas as pd
 import torch
 import tyro
 
-RANDOM_START = {"sac": 5_000, "td3": 25_000}  # steps, as in single_file/
+RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0}  # steps, as in single_file/
 
 
 @dataclass
 class Args:
-    algorithm: Annotated[Literal["sac", "td3"], tyro.conf.Positional]
+    algorithm: Annotated[Literal["sac", "td3", "ppo"], tyro.conf.Positional]
     """the algorithm"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
@@ -68,18 +78,43 @@ class Args:
 
 def evaluate(model, env_id: str, seed: int, episodes: int) -> list[tuple[float, int]]:
     """(return, length) of `episodes` deterministic episodes, reset from `seed`, `seed + 1`, ..."""
-    env = gym.make(env_id)
-    rows = []
+    env, rows = gym.make(env_id), []
+    statistics = model.get_vec_normalize_env()
+    normalise = statistics.normalize_obs if statistics else lambda obs: obs
     for episode in range(episodes):
         obs, _ = env.reset(seed=seed + episode)
         total, length, done = 0.0, 0, False
         while not done:
-            action, _ = model.predict(obs, deterministic=True)
+            action, _ = model.predict(normalise(obs), deterministic=True)
             obs, reward, terminated, truncated, _ = env.step(action)
             total, length, done = total + float(reward), length + 1, terminated or truncated
         rows.append((total, length))
     env.close()
     return rows
+
+
+def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
+    """The library's PPO with the hyperparameters of `single_file/ppo.py` and its `VecNormalize`."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    class Counted(VecNormalize):
+        """Counts the steps."""
+
+        steps = 0
+
+        def step_wait(self) -> Any:
+            self.steps += 1
+            return super().step_wait()
+
+    env = Counted(DummyVecEnv([lambda: gym.make(env_id)]), gamma=0.99)
+    def rate(_: float) -> float:  # its own progress starts anew at every call of `learn`
+        return 3e-4 * max(0.0, 1 - env.steps / total_steps)
+
+    return PPO(
+        "MlpPolicy", env, learning_rate=rate, n_steps=2048, batch_size=64, n_epochs=10, gamma=0.99, gae_lambda=0.95,
+        clip_range=0.2, clip_range_vf=0.2, vf_coef=0.25, max_grad_norm=0.5, seed=seed, device="cpu",
+    )  # fmt: skip
 
 
 def make_model(args: Args, seed: int) -> Any:
@@ -90,6 +125,8 @@ def make_model(args: Args, seed: int) -> Any:
     except ImportError:
         raise SystemExit("stable_baselines3 is missing: pip install -e '.[peers]'") from None
 
+    if args.algorithm == "ppo":
+        return make_ppo(args.env_id, seed, args.total_steps)
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
         return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
@@ -114,7 +151,7 @@ def main(args: Args) -> None:
         model = make_model(args, seed)
         for step in range(0, args.total_steps + 1, args.eval_every):
             if step:
-                model.learn(args.eval_every, reset_num_timesteps=False)
+                model.learn(step - model.num_timesteps, reset_num_timesteps=False)
             before = time.perf_counter()
             results = evaluate(model, args.env_id, 1_000_000 + 1_000 * seed, args.eval_episodes)
             evaluating += time.perf_counter() - before

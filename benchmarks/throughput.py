@@ -4,6 +4,7 @@
     python -m benchmarks.throughput envs     batched MuJoCo against gymnasium.make_vec(..., "sync")
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
+    python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
@@ -17,6 +18,9 @@ is that figure divided by the one without them.
 
 In the table of streaming learners, `cost` is the time of a run-step divided by the shortest of those with 8 or more
 seeds, and `late / early` is the rate in the last third of the steps divided by the rate in the first.
+
+In the table of on-policy scripts, `cost` is the same over ppo.py with 8 or more seeds, and `time / sac` is the time of
+a step of mdpo_off_policy.py divided by that of sac.py.
 
 In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes. `ratio
 to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
@@ -72,7 +76,7 @@ CORL = 103  # updates per second of CORL's iql.py, measured once with two thread
 
 @dataclass
 class Args:
-    what: Annotated[Literal["scripts", "envs", "streams", "offline", "tables"], tyro.conf.Positional] = "scripts"
+    what: Annotated[Literal["scripts", "envs", "streams", "offline", "on_policy", "tables"], tyro.conf.Positional] = "scripts"
     """the measurement; `tables` writes the stored ones as Markdown"""
     rounds: Count = 3
     """every figure is measured this many times, in turns"""
@@ -85,15 +89,15 @@ class Args:
     env_ids: tuple[str, ...] = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
     """tasks (envs)"""
     env_id: str = "HalfCheetah-v5"
-    """task (scripts, streams)"""
+    """task (scripts, streams, on_policy)"""
     threads: Natural = 0
-    """CPU threads of torch (scripts, streams, offline); 0: the default of each script and library"""
+    """CPU threads of torch (all but envs); 0: the default of each script and library"""
     steps: Count = 3_000
-    """number of environment steps or updates that are timed (scripts, streams, offline)"""
+    """number of environment steps or updates that are timed (all but envs)"""
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
-    """measure the other libraries too (scripts, offline, on a CPU)"""
+    """measure the other libraries too (scripts, offline, on_policy, on a CPU)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
@@ -374,6 +378,52 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_on_policy(args: Args) -> list[dict[str, Any]]:
+    """Measures PPO for 1 to 64 seeds against Stable-Baselines3's, and the other scripts for eight seeds.
+
+    Figures are over whole iterations of 2,048 steps, so `steps` is rounded up to them, and the first one does not count.
+    """
+    peers = args.peers and choose_device(args.device).type != "cuda" and bool(importlib.util.find_spec("stable_baselines3"))
+    if args.peers and not peers:
+        print("stable_baselines3 is not installed, or is not measured on CUDA, and is left out")
+    horizon, iterations = 2048, math.ceil(args.steps / 2048)
+    kinds: list[tuple[str, str, int, tuple[str, ...]]] = []
+    for seeds in (1, 8, 16, 32, 64):
+        kinds.append((f"ppo, {seeds} seed{'s' * (seeds > 1)}", "ppo", seeds, ()))
+    kinds += [(f"ppo --compile, {seeds} seed{'s' * (seeds > 1)}", "ppo", seeds, ("--compile",)) for seeds in (1, 8)]
+    kinds += [(f"{script}, 8 seeds", script, 8, ()) for script in ("mdpo_on_policy", "trpo")]
+    rates: dict[str, list[float]] = {}
+    pairs = [(script, f"{script}, 1 seed") for script in ("sac", "mdpo_off_policy")]
+    for _ in range(args.rounds):
+        for name, script, seeds, flags in kinds:
+            timed = replace(args, steps=horizon * iterations)
+            log = script_log(script, timed, seeds, "--eval-episodes", "0", *flags, warm_up=horizon)
+            rates.setdefault(name, []).append(horizon * iterations / (log.iloc[-1] - log.iloc[0]))
+            print(f"{name}: {rates[name][-1] * seeds:,.0f} run-steps/s", flush=True)
+        if peers:
+            rate = peer_rate("sb3", replace(args, steps=horizon * iterations), "--algorithm", "ppo")
+            rates.setdefault("sb3 ppo, 1 seed", []).append(rate)
+            print(f"sb3 ppo, 1 seed: {rate:,.0f} steps/s", flush=True)
+        for script, name in pairs:
+            rates.setdefault(name, []).append(script_rate(script, replace(args, steps=1_000), 1)[0])
+            print(f"{name}: {rates[name][-1]:,.0f} steps/s", flush=True)
+    seeds_of = {name: seeds for name, _, seeds, _ in kinds}
+    many = [max(a * seeds_of[name] for a in rates[name]) for name in rates if name.startswith("ppo, ") and seeds_of[name] >= 8]
+    rows = []
+    for name, values in rates.items():
+        seeds = seeds_of.get(name, 1)
+        row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
+        row["run-steps/s"] = row["rate"] * seeds
+        if peers and name in seeds_of:
+            row["ratio to sb3"] = seeds * median_ratio(values, rates["sb3 ppo, 1 seed"])
+        if name.startswith("ppo, ") and seeds >= 8:
+            row["cost"] = max(many) / row["run-steps/s"]
+        if name == pairs[1][1]:
+            row["time / sac"] = median_ratio(rates[pairs[0][1]], values)
+        rows.append(row)
+    return rows
+
+
 def median_ratio(ours: list[float], theirs: list[float]) -> float:
     """The median of the ratios of each round."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
@@ -405,11 +455,13 @@ def main(args: Args) -> None:
     for env_id in args.env_ids if args.what == "envs" else (args.env_id,):
         check_env_id(env_id)
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
-    rows = {"envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline}[
-        args.what
-    ](args)
+    measurements = {
+        "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
+        "on_policy": measure_on_policy,
+    }  # fmt: skip
+    rows = measurements[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
-    fine = ("ratio", "physics", "share", "late", "cost", "kept")
+    fine = ("ratio", "physics", "share", "late", "cost", "kept", "time")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)

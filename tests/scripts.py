@@ -22,12 +22,17 @@ from algos.arguments import tunable
 from algos.cli import with_settings
 from algos.random import Random
 from algos.replay import Batch
+from algos.rollout import Outcome, Rollout
 from algos.stream import Step
 from envs import Task
 
 ALL = {"total_steps": 40, "log_every": 5, "checkpoint_every": 1_000, "eval_every": 40, "threads": 1}
 ONLINE = {
     "env_id": "InvertedPendulum-v5", "learning_starts": 20, "batch_size": 16, "hidden": (16, 12), "eval_episodes": 1,
+}  # fmt: skip
+ON_POLICY = {
+    "env_id": "InvertedPendulum-v5", "horizon": 4, "num_envs": 2, "batch_size": 4, "hidden": (16, 12),
+    "eval_episodes": 1,
 }  # fmt: skip
 STREAM = {"hidden": (16, 12), "compile": False}
 # the files are those that the fixture `train_short` makes
@@ -40,6 +45,12 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "td3": ONLINE,
     "dsac_t": ONLINE,
     "dsac_t huber": ONLINE | {"loss": "huber"},
+    "mdpo_off_policy": ONLINE,
+    "mdpo_off_policy tsallis": ONLINE | {"q": 1.4, "refresh_every": 4, "value_loss": "broadcast"},
+    "mdpo_on_policy": ON_POLICY | {"lr": 0.02, "critic_lr": 0.02},
+    "ppo": ON_POLICY | {"lr": 0.02, "entropy_weight": 0.01},
+    "ppo discrete": ON_POLICY | {"lr": 0.02, "entropy_weight": 0.01, "env_id": "CartPole-v1", "bootstrap_limits": True},
+    "trpo": ON_POLICY,
     "stream_ac": STREAM | {"env_id": "InvertedPendulum-v5"},
     "stream_ac adaptive": STREAM | {"env_id": "InvertedPendulum-v5", "adaptive": True},
     "stream_ac discrete": STREAM | {"env_id": "CartPole-v1"},
@@ -117,9 +128,9 @@ def hyperparameters(script: str) -> list[str]:
 class Feed:
     """An endless sequence of arguments for an agent's `update`; those of a run depend on its seed alone.
 
-    They are chosen by the type of a parameter (Batch, Step) or by its name (draws, noise, actor_due). About every sixth
-    transition is terminal, and every tenth step of a stream ends an episode. `restart` begins the episodes of a
-    streaming agent, and does nothing for others.
+    They are chosen by the type of a parameter (Batch, Step, Rollout) or by its name (draws, noise, actor_due,
+    refresh_due). About every sixth transition is terminal, and every tenth step of a stream ends an episode. `restart`
+    begins the episodes of a streaming agent, and does nothing for others.
     """
 
     def __init__(self, agent: Any):
@@ -129,7 +140,9 @@ class Feed:
         size = getattr(agent.args, "batch_size", 1)
         self.normal, self.uniform = {}, {}
         for name, parameter in self.parameters.items():
-            if parameter.annotation in (Batch, Step):
+            if parameter.annotation is Rollout:
+                size = agent.args.samples
+            if parameter.annotation in (Batch, Step, Rollout):
                 self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)
 
@@ -145,21 +158,39 @@ class Feed:
             return self._batch(name)
         if kind is Step:
             return self._step(name)
+        if kind is Rollout:
+            return self._rollout(name)
+        if name == "refresh_due":
+            return self.number % self.agent.args.refresh_every == 0
         if name == "actor_due":
             return self.number % self.agent.args.actor_delay == 0
         if name in ("draws", "noise"):
             return self.draws()
         raise TypeError(
             f"{type(self.agent).__name__}.update takes {name!r}, for which this feed has nothing: it knows parameters "
-            "of the types Batch and Step and those named draws, noise and actor_due"
+            "of the types Batch, Step and Rollout, and those named draws, noise, actor_due and refresh_due"
         )
 
     def _batch(self, name: str) -> Batch:
         task, normal, uniform = self.agent.task, self.normal[name]().mT, self.uniform[name]().mT
         obs, next_obs, reward = normal.split((task.obs_size, task.obs_size, 1), -1)
-        low, high = torch.tensor(task.low), torch.tensor(task.high)
+        low, high = (torch.tensor(bound or default) for bound, default in ((task.low, 0.0), (task.high, 1.0)))
         action = low + (high - low) * uniform[..., :-1]
         return Batch(obs, action, reward[..., 0].clone(), next_obs, (uniform[..., -1] < 1 / 6).to(obs.dtype))
+
+    def _rollout(self, name: str) -> Rollout:
+        """A segment in which about every sixth step ends an episode, half of them by a time limit."""
+        task, args, batch = self.agent.task, self.agent.args, self._batch(name)
+        rollout = Rollout(self.agent.runs, args.horizon, args.num_envs, task)
+        chance = self.uniform[name]().mT[..., -1]
+        if task.discrete:
+            batch = batch._replace(action=(batch.action[..., 0] * task.act_size).long())
+        ended, terminated = (chance < 1 / 6).to(batch.obs.dtype), (chance < 1 / 12).to(batch.obs.dtype)
+        fields = (batch.obs, batch.action, batch.reward, ended, terminated, batch.next_obs)
+        for t in range(args.horizon):
+            rows = [x.unflatten(1, (args.horizon, args.num_envs))[:, t] for x in fields]
+            rollout.add(rows[0], rows[1], Outcome(*rows[2:]))
+        return rollout
 
     def _step(self, name: str) -> Step:
         size, normal = self.agent.task.obs_size, self.normal[name]()[..., 0].double()

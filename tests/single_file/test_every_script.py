@@ -283,7 +283,7 @@ def test_runs_together_equal_runs_alone(script, float64):
 
 
 # Where values near the default change nothing in 20 updates, because they bound what stays far within the bound.
-VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6)}
+VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6), "q": (1.2, 1.6)}
 # Only the paper's objective has this weight; this noise is on the actions in the environment and not in an update.
 UNUSED = {("recoil", "beta"), ("td3", "exploration_noise")}
 PAPER = ("recoil paper", "beta")
@@ -327,6 +327,7 @@ def test_settings_of_one_seed_begin_alike_and_see_the_same_numbers():
 def poison(arguments: list[Any], run: int, value: float, observations: bool) -> None:
     """Puts a value in one run's rewards, or in its observations."""
     for part in arguments:
+        part = getattr(part, "outcome", part)  # in a rollout
         if hasattr(part, "reward"):
             (part.next_obs if observations else part.reward)[run] = value
             if observations and hasattr(part, "action"):

@@ -1,0 +1,266 @@
+"""Off-policy MDPO. The values are those of the MDPO sheet, section 9, where nothing else is said."""
+
+import math
+
+import pytest
+import torch
+from mdpo_off_policy import MDPO, Gaussian, log_q
+from scripts import Feed, agent_of, differing, state_of
+from torch import Tensor
+
+from algos.errors import UserError
+from algos.replay import Batch
+from envs import Task
+
+TASK = Task("Made-v0", (1,), 2, False, (-1.0, -1.0), (1.0, 1.0), 50)
+LAMBDA = 0.2
+
+
+def gaussian(mean: tuple[float, float], log_std: tuple[float, float]) -> Gaussian:
+    return Gaussian(*(torch.tensor([[values]], requires_grad=True) for values in (mean, log_std)))
+
+
+def agent_with(new: Gaussian, old: Gaussian, q: float, c: float) -> MDPO:
+    """An agent with given policies, whose first action value is -sum a^2 + sum a / 2, and whose second is 9."""
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=TASK, q=q, kl_weight=c, entropy_weight=LAMBDA)
+    agent.actor, agent.old_actor = lambda obs: new, lambda obs: old
+
+    def values(obs: Tensor, action: Tensor) -> Tensor:
+        first = (-action.square() + 0.5 * action).sum(-1)
+        return torch.stack([first, torch.full_like(first, 9.0)], 1)
+
+    agent.critic = values
+    return agent
+
+
+NEW, OLD = ((0.3, -0.4), (-0.5, -1.0)), ((0.1, -0.1), (-0.4, -0.8))
+NOISE = (0.2, -0.6)
+
+
+def policy_loss(q: float, c: float, old: tuple = OLD) -> tuple[float, float, list[float], list[float]]:
+    """The loss, log_q pi, and the gradients with respect to mean and log standard deviation."""
+    new = gaussian(*NEW)
+    agent = agent_with(new, gaussian(*old), q, c)
+    loss, log_new, *_ = agent.policy_loss(torch.zeros(1, 1, 1), torch.tensor([[NOISE]]))
+    gradients = torch.autograd.grad(loss.sum(), new)
+    return loss.item(), log_new.item(), *(g.flatten().tolist() for g in gradients)
+
+
+@pytest.mark.parametrize(
+    ("q", "c", "log_new", "loss", "mean", "log_std"),
+    [
+        (1.0, 1.0, -0.002557, 1.248892, (0.980730, -3.399782), (-0.881568, -0.250663)),
+        (1.0, 0.2, -0.002557, 0.539769, (0.408668, -1.336447), (-0.150962, 0.093902)),
+        (1.4, 1.0, 0.025583, 1.477905, (0.889619, -3.735013), (-0.791521, -0.288001)),
+        (2.0, 1.0, 0.068086, 1.756371, (0.777623, -4.092036), (-0.672296, -0.399860)),
+    ],
+)
+def test_the_policys_loss(q, c, log_new, loss, mean, log_std, float64):
+    values = policy_loss(q, c)
+    assert values[0] == pytest.approx(loss, abs=1e-6)
+    assert values[1] == pytest.approx(log_new, abs=1e-6)
+    assert values[2] == pytest.approx(mean, abs=1e-6)
+    assert values[3] == pytest.approx(log_std, abs=1e-6)
+
+
+@pytest.mark.parametrize(("q", "expected"), [(1.0, -0.888960), (1.4, -0.814322), (2.0, -0.717503)])
+def test_the_old_policys_density_is_of_the_new_policys_action(q, expected, float64):
+    new, old = gaussian(*NEW), gaussian(*OLD)
+    x = new.mean + new.log_std.exp() * torch.tensor([[NOISE]])
+    action = torch.tanh(x)
+    assert action.flatten().tolist() == pytest.approx((0.398030, -0.551634), abs=1e-6)
+    assert log_q(old.log_density(x, action), q).sum().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_with_equal_weights_the_old_policy_plays_no_part_and_this_is_sac(float64):
+    here, elsewhere = policy_loss(1.0, LAMBDA), policy_loss(1.0, LAMBDA, old=((1.0, 1.0), (0.5, 0.5)))
+    assert here == elsewhere
+    loss, log_pi, *_ = here
+    value = -0.539531
+    assert loss == pytest.approx(LAMBDA * log_pi - value + 0.00075, abs=1e-6)
+    assert policy_loss(1.0, 1.0) != policy_loss(1.0, 1.0, old=((1.0, 1.0), (0.5, 0.5)))
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"),
+    [
+        (1.0, (-13.815511, -2.302585, -0.693147, 0, 0.693147)),
+        (1.4, (-2.490047, -1.504732, -0.605354, 0, 0.798770)),
+        (2.0, (-0.999999, -0.9, -0.5, 0, 1)),
+    ],
+)
+def test_logarithms_of_tsallis(q, expected, float64):
+    x = torch.tensor([1e-8, 0.1, 0.5, 1, 2])
+    assert log_q(x.log(), q).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_logarithm_is_continuous_in_q_and_flat_below_the_floor(float64):
+    log_p = torch.tensor([-20.0, -3.0, 0.0, 2.0], requires_grad=True)
+    torch.testing.assert_close(log_q(log_p, 1.0), log_q(log_p, 1 + 1e-9), atol=1e-7, rtol=0)
+    for q in (1.0, 1.4, 2.0):
+        (slope,) = torch.autograd.grad(log_q(log_p, q).sum(), log_p)
+        assert slope.tolist() == pytest.approx([0.0, *torch.exp((q - 1) * log_p[1:]).tolist()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "gradient"), [("per_state", 1.525, (-0.45, -1.15)), ("broadcast", 1.425, (-0.55, -1.05))]
+)
+def test_the_states_values_loss(kind, loss, gradient, float64):
+    """Pitfall 19 of the sheet."""
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=TASK, entropy_weight=LAMBDA, value_loss=kind)
+    value = torch.zeros(1, 2, requires_grad=True)
+    zeros = torch.zeros(1, 2)
+    agent.critic, agent.target_value = lambda obs, action: torch.zeros(1, 2, 2), lambda obs: zeros
+    agent.critic.state = lambda obs: value
+    batch = Batch(torch.zeros(1, 2, 1), torch.zeros(1, 2, 2), zeros, torch.zeros(1, 2, 1), zeros)
+    ours, _ = agent.critic_loss(batch, torch.tensor([[0.5, -1.5]]), torch.tensor([[1.0, 2.0]]))
+    assert ours.item() == pytest.approx(loss)
+    (slope,) = torch.autograd.grad(ours.sum(), value)
+    assert slope[0].tolist() == pytest.approx(gradient)
+
+
+def test_action_values_learn_towards_the_target_value_half_squared(float64):
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=TASK, discount=0.9)
+    agent.critic = lambda obs, action: torch.tensor([[[1.0, 2.0], [3.0, 5.0]]])
+    agent.critic.state, agent.target_value = lambda obs: torch.zeros(1, 2), lambda obs: torch.tensor([[10.0, 10.0]])
+    zeros = torch.zeros(1, 2)
+    rewards, terminated = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
+    batch = Batch(torch.zeros(1, 2, 1), torch.zeros(1, 2, 2), rewards, torch.zeros(1, 2, 1), terminated)
+    _, metrics = agent.critic_loss(batch, zeros, zeros)  # targets 10 and 2
+    assert metrics["action_loss"].item() == pytest.approx(0.5 * ((81 + 0) / 2 + (49 + 9) / 2))
+
+
+# -- exact steps over three actions ------------------------------------------------------------------------------------
+
+
+def exact_step(old: Tensor, value: Tensor, q: float, c: float, weight: float) -> Tensor:
+    """The policy over finitely many actions that minimises what the loss estimates, by its stationary condition.
+
+    The derivative of pi log_q pi is (q p^(q-1) - 1) / (q - 1), and that of the rest is q (weight - c) log_q p_old - Q.
+    The sum of the probabilities fixes the multiplier, by bisection.
+    """
+    log_old = log_q(old.log(), q)
+
+    def policy(multiplier: float) -> Tensor:
+        level = (value - q * (weight - c) * log_old + multiplier) / c
+        if q == 1:
+            return torch.exp(level - 1)
+        return (((q - 1) * level + 1) / q).clamp(min=0) ** (1 / (q - 1))
+
+    low, high = -50.0, 50.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if policy(middle).sum() < 1 else (low, middle)
+    return policy(low)
+
+
+PRIOR, VALUES = (0.5, 0.3, 0.2), (1.0, 0.0, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("q", "c", "weight", "expected"),
+    [
+        (1.0, 1.0, 0.2, (0.763655, 0.186691, 0.049654)),
+        (1.0, 0.2, 0.2, (0.993262, 0.006693, 0.000045)),
+        (1.0, 0.5, 0.0, (0.918672, 0.074597, 0.006730)),
+        (1.4, 1.0, 0.2, (0.79877, 0.19153, 0.00970)),
+        (2.0, 1.0, 0.2, (0.83, 0.17, 0.0)),
+    ],
+)
+def test_the_exact_step(q, c, weight, expected, float64):
+    policy = exact_step(torch.tensor(PRIOR), torch.tensor(VALUES), q, c, weight)
+    assert policy.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("q", "c"), [(1.0, 1.0), (1.4, 1.0), (2.0, 1.0), (1.0, 0.2)])
+def test_the_loss_has_its_minimum_at_the_exact_step(q, c, float64):
+    """Gradient descent on the loss with the densities of three actions, by the terms that the script has."""
+    old, value = torch.tensor(PRIOR), torch.tensor(VALUES)
+    logits = old.log().requires_grad_()
+    for _ in range(2_000):
+        log_p = logits.log_softmax(0)
+        terms = c * log_q(log_p, q) + q * (LAMBDA - c) * log_q(old.log(), q) - value
+        (slope,) = torch.autograd.grad((log_p.exp() * terms).sum(), logits)
+        logits = (logits - 3 * slope).detach().requires_grad_()
+    expected = exact_step(old, value, q, c, LAMBDA)
+    torch.testing.assert_close(logits.softmax(0).detach(), expected, atol=2e-3, rtol=0)
+
+
+def test_iterations_converge_to_the_soft_optimal_policy(float64):
+    policy, value = torch.full((3,), 1 / 3), torch.tensor(VALUES)
+    first = []
+    for _ in range(60):
+        policy = exact_step(policy, value, 1.0, 1.0, LAMBDA)
+        first.append(policy[0].item())
+    assert [first[k] for k in (0, 1, 2, 9)] == pytest.approx((0.665241, 0.838488, 0.913444, 0.988475), abs=1e-6)
+    torch.testing.assert_close(policy, (value / LAMBDA).softmax(0), atol=1e-5, rtol=0)
+
+
+# -- the update --------------------------------------------------------------------------------------------------------
+
+
+def test_the_old_policy_moves_only_when_it_is_due_and_then_becomes_the_present_one():
+    agent = agent_of("mdpo_off_policy", refresh_every=3)
+    for _, (batch, draws, due) in zip(range(6), Feed(agent), strict=False):
+        before = state_of(agent)
+        agent.update(batch, draws, due)
+        moved = {name.partition(".")[0] for name in differing(before, state_of(agent))}
+        always = {"actor", "critic", "actor_adam", "critic_adam", "target_value"}
+        assert moved == always | ({"old_actor"} if due else set())
+        if due:
+            for old, new in zip(agent.old_actor.net.parameters(), agent.actor.parameters(), strict=True):
+                assert torch.equal(old, new)
+
+
+def test_an_update_equals_the_algorithm_written_for_one_run(float64):
+    """All losses come from the parameters before the update, and only their own parameters move."""
+    agent, run = agent_of("mdpo_off_policy", kl_weight=0.7, q=1.4), 1
+    twin = agent_of("mdpo_off_policy", kl_weight=0.7, q=1.4)
+    batch, draws, _ = next(Feed(agent))
+    agent.update(batch, draws, False)
+    policy_loss, log_new, least, _ = twin.policy_loss(batch.obs, draws.action)
+    critic_loss, _ = twin.critic_loss(batch, log_new, least)
+    for loss, module, optimised in ((policy_loss, twin.actor, agent.actor), (critic_loss, twin.critic, agent.critic)):
+        parameters = list(module.parameters())
+        gradients = torch.autograd.grad(loss[run], parameters)
+        for p, g, moved in zip(parameters, gradients, optimised.parameters(), strict=True):
+            expected = p[run] - 3e-4 * g[run] / (g[run].abs() + 1e-8)  # the first step of Adam
+            torch.testing.assert_close(moved[run], expected, atol=1e-10, rtol=0)
+
+
+def test_actions_are_in_the_tasks_bounds_and_learned_from_in_units_of_one():
+    task = Task("Made-v0", (1,), 2, False, (-0.4, -3.0), (0.4, 3.0), 50)
+    agent = agent_of("mdpo_off_policy", task=task)
+    action = agent.act(torch.zeros(2, 500, 1), 5 * torch.randn(2, 500, 2)).abs().amax((0, 1))
+    assert 0.39 < action[0] <= 0.4
+    assert 2.9 < action[1] <= 3.0
+    seen = []
+    forward = agent.critic.forward
+    agent.critic.forward = lambda obs, action: seen.append(action) or forward(obs, action)
+    zeros = torch.zeros(2, 1)
+    batch = Batch(torch.zeros(2, 1, 1), torch.tensor([[[0.2, -3.0]]] * 2), zeros, torch.zeros(2, 1, 1), zeros)
+    agent.critic_loss(batch, zeros, zeros)
+    torch.testing.assert_close(seen[0], torch.tensor([[[0.5, -1.0]]] * 2))
+
+
+def test_with_explore_mean_noise_does_nothing():
+    obs, noise = torch.randn(2, 3, 7), torch.randn(2, 3, 2)
+    sampling, plain = agent_of("mdpo_off_policy"), agent_of("mdpo_off_policy", explore="mean")
+    assert torch.equal(plain.act(obs, noise), sampling.policy(obs))
+    assert not torch.equal(sampling.act(obs, noise), sampling.policy(obs))
+
+
+@pytest.mark.parametrize(
+    ("flags", "got"), [({"kl_weight": 0.1}, "0.1 and 0.2"), ({"vary": ("kl_weight=1,0.05",)}, "0.05 and 0.2")]
+)
+def test_a_weight_with_which_the_policy_does_not_converge_is_refused(flags, got):
+    with pytest.raises(UserError, match=rf"--kl-weight must be above half of --entropy-weight.*got {got}"):
+        agent_of("mdpo_off_policy", task=TASK, **flags)
+
+
+def test_the_divergence_grows_without_bound_at_the_weight_that_is_refused(float64):
+    """At c = lambda / 2, an exact step only turns the preferences round."""
+    policy, value = torch.tensor(PRIOR), torch.tensor(VALUES)
+    twice = exact_step(exact_step(policy, value, 1.0, LAMBDA / 2, LAMBDA), value, 1.0, LAMBDA / 2, LAMBDA)
+    torch.testing.assert_close(twice, policy, atol=1e-6, rtol=0)
+    assert not math.isclose(exact_step(policy, value, 1.0, LAMBDA / 2, LAMBDA)[0].item(), policy[0].item())

@@ -1,0 +1,148 @@
+"""PPO against CleanRL's arithmetic, and what is ours."""
+
+import math
+
+import gymnasium as gym
+import pytest
+import torch
+from on_policy_data import prints, set_layers, wave
+from ppo import PPO, Args, Softmax, main
+from scripts import DISCRETE, agent_of
+from torch import nn
+
+from algos.errors import UserError
+from algos.on_policy import Gaussian, Samples
+from algos.rollout import Outcome, Rollout
+from envs import Task
+
+TASK = Task("Made-v0", (3,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
+T, N = 8, 2
+# What one update of CleanRL's ppo_continuous_action.py (commit fe8d8a0, its own text executed) makes of these arrays:
+# a number for each weight and bias of actor and critic, the log standard deviations, and the losses of the last step.
+CLEANRL_ACTOR: list[float] = []
+CLEANRL_CRITIC: list[float] = []
+CLEANRL_LOG_STD = ()
+CLEANRL_LOSSES = ()
+
+
+def update(runs: tuple[int, ...] = (0, 1)) -> tuple[PPO, dict[str, torch.Tensor]]:
+    """One update of two runs, of which the first has the arrays of the oracle, or of one of them alone."""
+    agent = agent_of(
+        "ppo", seeds=runs, task=TASK, lr=0.01, entropy_weight=0.01, discount=0.9, trace=0.8, horizon=T, num_envs=N,
+        batch_size=4, epochs=2, hidden=(64, 64), total_steps=160,
+    )  # fmt: skip
+    rollout = Rollout(len(runs), T, N, TASK)
+    order = torch.zeros(len(runs), 2, T * N)
+    for place, run in enumerate(runs):
+        set_layers(agent.actor.net, place, run)
+        set_layers(agent.critic.net, place, 5 + run)
+        agent.actor.log_std.data[place] = torch.tensor([[-0.3, 0.2]])
+        rollout.obs[place] = 2 * wave(T, N, 3, phase=run)
+        rollout.action[place] = wave(T, N, 2, phase=1.0 + run)
+        reward, ended = wave(T, N, phase=2.0 + run), (wave(T, N, phase=3.0 + run) > 0.8).double()
+        next_obs = torch.zeros(T, N, 3)  # the last one alone is looked at
+        next_obs[-1] = 2 * wave(N, 3, phase=4.0 + run)
+        for ours, given in zip(rollout.outcome, Outcome(reward, ended, 0 * ended, next_obs), strict=True):
+            ours[place] = given
+        for epoch, (factor, shift) in enumerate([(5, 3), (7, 1)]):
+            chosen = torch.tensor([(factor * i + shift) % 16 for i in range(16)])
+            order[place, epoch, chosen] = torch.arange(16) / 16
+    return agent, agent.update(rollout, order)
+
+
+def test_an_update_is_cleanrls(float64):
+    agent, _ = update()
+    assert prints(agent.actor.net, 0) == pytest.approx(CLEANRL_ACTOR, abs=1e-9)
+    assert prints(agent.critic.net, 0) == pytest.approx(CLEANRL_CRITIC, abs=1e-9)
+    assert agent.actor.log_std[0, 0].tolist() == pytest.approx(CLEANRL_LOG_STD, abs=1e-9)
+
+
+def test_runs_are_clipped_and_shuffled_apart(float64):
+    together, metrics = update((0, 1))
+    for run in (0, 1):
+        alone, own = update((run,))
+        assert prints(together.actor.net, run) == pytest.approx(prints(alone.actor.net, 0), abs=1e-12)
+        assert metrics["clipped"][run].item() == pytest.approx(own["clipped"][0].item())
+    assert metrics["clipped"].min() > 0  # the clip plays a part in both
+
+
+def test_the_learning_rate_falls_by_iterations_to_zero():
+    agent = agent_of("ppo", task=TASK, lr=0.5, horizon=8, num_envs=2, batch_size=4, epochs=3, total_steps=60)
+    rates = []
+    for _ in range(4):  # the last iteration goes beyond the 60 steps
+        for _ in range(12):
+            rates.append(float(agent.adam.rate()))
+            agent.adam.steps += 1
+    assert rates == [0.5] * 12 + [0.375] * 12 + [0.25] * 12 + [0.125] * 12
+    assert float(agent.adam.rate()) == 0.0
+    assert agent_of("ppo", task=TASK, anneal=False).adam.rate() == 0.02
+
+
+def batch(**fields: torch.Tensor) -> Samples:
+    zeros = torch.zeros(1, 4)
+    start = Samples(torch.zeros(1, 4, 3), torch.zeros(1, 4, 2), zeros, zeros, zeros, zeros)
+    return start._replace(**fields)
+
+
+@pytest.mark.parametrize(("advantage", "ratio", "moves"), [(1, 1.3, False), (1, 0.7, True), (-1, 1.3, True), (-1, 0.7, False)])
+def test_a_ratio_that_has_gone_far_enough_has_no_gradient(advantage, ratio, moves, float64):
+    agent = agent_of("ppo", seeds=(0,), task=TASK, entropy_weight=0.0)
+    log_prob = torch.tensor([[math.log(ratio), 0.0]], requires_grad=True)
+    agent.actor = nn.Module()
+    agent.actor.log_prob_and_entropy = lambda obs, action: (log_prob, torch.zeros(1, 2))
+    given = Samples(*(torch.zeros(1, 2) for _ in range(4)), torch.tensor([[advantage, -advantage]]).double(), torch.zeros(1, 2))
+    loss, _ = agent.policy_loss(given)
+    (slope,) = torch.autograd.grad(loss.sum(), log_prob)
+    assert bool(slope[0, 0]) == moves
+
+
+def test_the_softmax_draws_by_its_probabilities_and_knows_them():
+    policy = Softmax(2, DISCRETE, (16,))
+    for p in policy.parameters():
+        nn.init.zeros_(p)
+    policy.net.out.bias.data[1, 0] = torch.tensor([0.0, 1.0, 2.0])
+    obs, noise = torch.zeros(2, 20_000, 7), torch.rand(2, 20_000, 3, generator=torch.Generator().manual_seed(0))
+    action = policy.sample(obs, noise)
+    expected = torch.tensor([[1 / 3] * 3, torch.tensor([0.0, 1.0, 2.0]).softmax(0).tolist()])
+    shares = torch.stack([(action == a).float().mean(1) for a in range(3)], 1)
+    torch.testing.assert_close(shares, expected, atol=0.02, rtol=0)
+    log_prob, entropy = policy.log_prob_and_entropy(obs, action)
+    torch.testing.assert_close(log_prob.exp(), expected.gather(1, action))
+    torch.testing.assert_close(entropy[:, 0], -(expected * expected.log()).sum(1))
+    assert policy.mode(obs)[1].unique().tolist() == [2]
+
+
+def test_densities_are_those_of_torchs_normal_distribution(float64):
+    policy = Gaussian(2, TASK, (16,))
+    for p in policy.parameters():
+        nn.init.normal_(p)
+    obs, action = wave(2, 5, 3), wave(2, 5, 2)
+    mean, log_std = policy(obs)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    log_prob, entropy = policy.log_prob_and_entropy(obs, action)
+    torch.testing.assert_close(log_prob, normal.log_prob(action).sum(-1))
+    torch.testing.assert_close(entropy, normal.entropy().sum(-1).expand(2, 5))
+    torch.testing.assert_close(policy.sample(obs, action), mean + normal.stddev * action)
+
+
+class Dictionary(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.MultiDiscrete([2, 2])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"batch_size": 100, "horizon": 32, "num_envs": 3}, "--batch-size must be at most the 96 samples"),
+        ({"clip": 0.0}, "--clip must be above 0"),
+        ({"num_envs": 0}, "--num-envs must be at least 1"),
+        ({"env_id": "test_ppo:Dictionary-v0"}, "MultiDiscrete actions"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(flags, message, tmp_path):
+    gym.register("Dictionary-v0", entry_point=Dictionary)
+    flags = {"env_id": "Pendulum-v1"} | flags
+    flags["env_id"] = flags["env_id"].replace("test_ppo:", "")
+    with pytest.raises(UserError, match=message):
+        main(Args(**flags, device="cpu", out=tmp_path / "out", quiet=True))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,125 @@
+"""TRPO against the code of stable-baselines3-contrib, and what is ours."""
+
+import pytest
+import torch
+from on_policy_data import prints, set_layers, wave
+from scripts import agent_of
+from trpo import SLACK, TRPO, conjugate_gradients, dot
+
+from algos.on_policy import Samples, gaussian_kl
+from envs import Task
+
+TASK = Task("Made-v0", (3,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
+T = 16
+# The policy after one call of `train` of stable-baselines3-contrib's TRPO on these arrays: where the first step is
+# taken, it does the same as ours.
+CONTRIB: list[float] = []
+CONTRIB_LOG_STD = ()
+
+
+def agent_and_samples(runs: tuple[int, ...] = (0,), **overrides) -> tuple[TRPO, Samples, torch.Tensor]:
+    agent = agent_of("trpo", seeds=runs, task=TASK, hidden=(64, 64), curvature_every=1, **overrides)
+    fields = []
+    for place, run in enumerate(runs):
+        set_layers(agent.actor.net, place, run)
+        agent.actor.log_std.data[place] = torch.tensor([[-0.3, 0.2]])
+        fields.append((2 * wave(T, 3, phase=run), wave(T, 2, phase=1.0 + run), wave(T, phase=2.0 + run)))
+    obs, action, advantage = map(torch.stack, zip(*fields, strict=True))
+    log_prob, _ = agent.actor.log_prob_and_entropy(obs, action)
+    samples = Samples(obs, action, log_prob.detach(), 0 * advantage, advantage, advantage)
+    return agent, samples, samples.normalised_advantage()
+
+
+def test_a_step_that_is_taken_at_once_is_stable_baselines3_contribs(float64):
+    agent, samples, advantage = agent_and_samples()
+    metrics = agent.policy_step(samples, advantage)
+    assert metrics["step_length"].item() == 1.0
+    assert prints(agent.actor.net, 0) == pytest.approx(CONTRIB, abs=1e-9)
+    assert agent.actor.log_std[0, 0].tolist() == pytest.approx(CONTRIB_LOG_STD, abs=1e-9)
+
+
+def test_conjugate_gradients_solve_each_run_apart(float64):
+    root = torch.stack([wave(5, 5, phase=p) + 3 * torch.eye(5) for p in (0.0, 1.0, 2.0)])
+    matrix, b = root.mT @ root, wave(3, 5, phase=4.0)
+    b[1] *= 1e-7  # converged from the start, so that it stays at 0
+    x = conjugate_gradients(lambda v: (matrix @ v[..., None]).squeeze(-1), b, 5)
+    expected = torch.linalg.solve(matrix, b)
+    torch.testing.assert_close(x[[0, 2]], expected[[0, 2]], atol=1e-8, rtol=1e-6)
+    assert not x[1].any()
+
+
+def test_the_step_has_the_length_of_the_trust_region_in_the_curvature(float64):
+    """Without damping, half of x H x is delta, and so is the divergence of a small step."""
+    agent, samples, advantage = agent_and_samples(damping=0.0, delta=1e-6, cg_steps=60)
+    step = agent.natural_step(samples, advantage)
+    start = [p.clone() for p in agent.actor.parameters()]
+    mean, log_std = agent.actor(samples.obs)
+    old = mean.detach(), log_std.detach().clone()
+    agent.move(start, step)
+    assert agent.divergence(samples.obs, old).item() == pytest.approx(1e-6, rel=0.01)
+
+
+def test_the_divergence_is_from_old_to_new(float64):
+    agent, samples, _ = agent_and_samples()
+    old = torch.zeros(1, T, 2), torch.zeros(1, 1, 2)
+    expected = gaussian_kl(*old, *agent.actor(samples.obs)).mean(-1)
+    assert agent.divergence(samples.obs, old).item() == expected.item()
+    assert expected.item() != pytest.approx(gaussian_kl(*agent.actor(samples.obs), *old).mean().item(), rel=1e-3)
+
+
+def test_the_line_search_of_each_run_is_its_own(float64, monkeypatch):
+    """One run takes the whole step, one a part of it, and one whose advantages contradict each other's none."""
+    runs = (0, 1, 2)
+    deltas = {0: 0.01, 1: 3.0, 2: 500.0}
+    together, samples, advantage = agent_and_samples(runs)
+    from algos.per_run import PerRun
+
+    together.args.delta = PerRun([deltas[run] for run in runs])
+    lengths = together.policy_step(samples, advantage)["step_length"]
+    for run in runs:
+        alone, own, its_advantage = agent_and_samples((run,), delta=deltas[run])
+        assert alone.policy_step(own, its_advantage)["step_length"].item() == lengths[run].item()
+        assert prints(together.actor.net, run) == pytest.approx(prints(alone.actor.net, 0), abs=1e-12)
+    assert lengths[0] == 1.0
+    assert len(set(lengths.tolist())) > 1
+
+
+def test_an_accepted_step_keeps_to_the_trust_region_and_is_no_worse(float64):
+    for delta in (0.01, 0.5, 5.0):
+        agent, samples, advantage = agent_and_samples(delta=delta)
+        before = agent.surrogate(samples, advantage)
+        metrics = agent.policy_step(samples, advantage)
+        if metrics["step_length"] > 0:
+            assert metrics["kl"] <= SLACK * delta
+            assert metrics["surrogate"] >= before
+
+
+def test_a_run_without_a_good_step_stays_where_it_is(float64, monkeypatch):
+    agent, samples, advantage = agent_and_samples((0, 1))
+    natural = agent.natural_step
+
+    def uphill(*given):
+        step = natural(*given)
+        step[1] *= -1  # every length of it is worse
+        return step
+
+    monkeypatch.setattr(agent, "natural_step", uphill)
+    before = prints(agent.actor.net, 0), prints(agent.actor.net, 1)
+    metrics = agent.policy_step(samples, advantage)
+    assert metrics["step_length"].tolist() == [1.0, 0.0]
+    assert prints(agent.actor.net, 1) == before[1]
+    assert prints(agent.actor.net, 0) != before[0]
+
+
+def test_a_broken_run_does_not_move_and_harms_no_other(float64):
+    agent, samples, advantage = agent_and_samples((0, 1))
+    advantage[1, 3] = float("nan")
+    agent.policy_step(samples, advantage)
+    alone, own, its_advantage = agent_and_samples((0,))
+    alone.policy_step(own, its_advantage)
+    assert prints(agent.actor.net, 0) == prints(alone.actor.net, 0)
+    assert all(torch.isfinite(p[1]).all() for p in agent.actor.parameters())
+
+
+def test_inner_products_are_per_run():
+    assert dot(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 1.0], [0.0, 2.0]])).tolist() == [[3.0], [8.0]]
