@@ -108,6 +108,7 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
             return super().step_wait()
 
     env = Counted(DummyVecEnv([lambda: gym.make(env_id)]), gamma=0.99)
+
     def rate(_: float) -> float:  # its own progress starts anew at every call of `learn`
         return 3e-4 * max(0.0, 1 - env.steps / total_steps)
 
