@@ -61,8 +61,8 @@ class Checkpoints:
     def load(self, parts: dict[str, Stateful]) -> tuple[dict[str, Any] | None, list[str]]:
         """Restores the newest sound checkpoint; gives its values, and a sentence for each damaged one that it removes.
 
-        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones, and
-        ValueError if one has the state of something that is not among the parts.
+        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones, or if one
+        has other tensors than the parts, and ValueError if one has the state of something that is not among the parts.
         """
         complaints = []
         for path in self._newest_first():
@@ -83,7 +83,13 @@ class Checkpoints:
             for name, part in parts.items():
                 tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
                 if tensors or not values["final"]:
-                    part.load_state_dict(tensors)
+                    try:
+                        part.load_state_dict(tensors)
+                    except (RuntimeError, KeyError):  # other names or shapes
+                        raise UserError(
+                            f"{file} was written by another version of this code, whose {name} held other tensors: "
+                            "choose another --out or --variant"
+                        ) from None
             for damaged in self._newest_first():
                 if damaged > path:
                     damaged.unlink()

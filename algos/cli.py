@@ -79,7 +79,7 @@ class RunArgs:
         check_env_id(self.env_id)
 
     def check_ready(self) -> None:
-        """Raises UserError if something has to be made before this can run."""
+        """Raises UserError if something has to be made before this can run, or if arguments do not fit together."""
 
 
 Args = TypeVar("Args", bound=RunArgs)

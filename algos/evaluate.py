@@ -126,6 +126,7 @@ class Evaluator:
         for _ in range(LONGEST):
             action = torch.nan_to_num(act(self._tensor(obs), *goals)).cpu().numpy()
             action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
+            action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
             obs, reward, terminated, truncated, infos = venv.step(action)
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
             success = success_of(infos, terminated | truncated)

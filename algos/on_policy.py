@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Tunable, Widths
+from algos.arguments import Count, Fraction, Range, Tunable, Widths
 from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
@@ -30,8 +30,8 @@ class OnPolicyArgs(RunArgs):
     """environments of each run"""
     horizon: Count = 2048
     """T, the steps of each environment in an iteration; a run learns in whole iterations"""
-    batch_size: Count = 64
-    """samples of a minibatch; those of an iteration that do not fill one are left out"""
+    batch_size: Annotated[int, Range(2)] = 64
+    """samples of a minibatch; left-over samples of an iteration are not used"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     trace: Tunable[Fraction] = 0.95
@@ -46,21 +46,24 @@ class OnPolicyArgs(RunArgs):
     """widths of the hidden layers of actor and critic"""
 
     @property
-    def samples(self) -> int:
+    def stride(self) -> int:
         """Environment steps of a run in one iteration."""
         return self.horizon * self.num_envs
 
     @property
     def iterations(self) -> int:
         """Number of iterations; the last one may go beyond `total_steps`."""
-        return math.ceil(self.total_steps / self.samples)
+        return math.ceil(self.total_steps / self.stride)
 
     def check_ready(self) -> None:
-        if self.samples < self.batch_size:
-            raise UserError(
-                f"--batch-size must be at most the {self.samples} samples of an iteration (--horizon times --num-envs), "
-                f"got {self.batch_size}"
-            )
+        words = f"{self.stride}, the steps of an iteration (--horizon times --num-envs)"
+        if self.batch_size > self.stride:
+            raise UserError(f"--batch-size must be at most {words}, got {self.batch_size}")
+        for name, steps in (("--total-steps", self.total_steps), ("--eval-every", self.eval_every)):
+            if steps < self.stride:
+                raise UserError(f"{name} must be at least {words}, got {steps}")
+        if self.bf16:
+            raise UserError("--bf16 rounds too much for on-policy methods, whose ratios are near 1: leave it out")
 
 
 class Choice(NamedTuple):
@@ -148,8 +151,9 @@ def tanh_mlp(runs: int, in_features: int, hidden: tuple[int, ...], out_features:
 class OnPolicyAgent(Agent):
     """Actor and critic of R runs with the running statistics that normalise what they see.
 
-    Observations are counted once, as they come: the first one of an episode is, and the last one, on which nothing
-    acts, is not. The deterministic policy uses the statistics as they are.
+    Each observation is counted once, when it comes. The first one of an episode is counted; the last one is not,
+    because nothing acts on it. The deterministic policy uses the statistics as they are. Raises UserError where the
+    numbers of steps and samples do not fit together.
     """
 
     actor: Any
@@ -158,6 +162,7 @@ class OnPolicyAgent(Agent):
 
     def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
+        args.check_ready()
         self.obs_statistics = Statistics(self.runs, task.obs_size, prior=PRIOR).to(device)
         self.reward_normaliser = RewardNormaliser(self.runs, args.num_envs, args.discount).to(device)
         self.actor = self.initialise("actor", self.make_actor())
@@ -174,7 +179,12 @@ class OnPolicyAgent(Agent):
         return self.obs_statistics.normalise(obs).clamp(-LIMIT, LIMIT) if self.args.normalise_obs else obs
 
     def start(self, obs: Tensor) -> None:
-        """Counts the first observations [R, N, O] of environments that were reset."""
+        """Counts the first observations [R, N, O] after all environments were reset."""
+        self.reward_normaliser.total.zero_()
+        self.count(obs)
+
+    def count(self, obs: Tensor) -> None:
+        """Counts the observations [R, N, O] to act on next."""
         if self.args.normalise_obs:
             self.obs_statistics.update(obs)
 
@@ -196,24 +206,24 @@ class OnPolicyAgent(Agent):
 
     @torch.no_grad()
     def observe(self, reward: Tensor, terminated: Tensor, truncated: Tensor, next_obs: Tensor, obs: Tensor) -> Outcome:
-        """Counts the rewards [R, N] of a step, and the observations `obs` [R, N, O] to act on next.
+        """Counts the rewards [R, N] of a step, and the observations `obs` [R, N, O] to act on next; gives the outcome.
 
-        `next_obs` [R, N, O] has the true last observation where an episode ended.
+        `next_obs` [R, N, O] has the true last observation where an episode ended. The outcome is normalised.
         """
         ended = torch.maximum(terminated, truncated)
         if self.args.normalise_reward:
             reward = self.reward_normaliser(reward, ended)
-        self.start(obs)
+        self.count(obs)
         return Outcome(reward, ended, terminated, self.normalise(next_obs))
 
     @torch.no_grad()
     def samples(self, rollout: Rollout) -> Samples:
-        """What the steps of a rollout teach: the samples [R, T N] of an iteration."""
+        """Turns the steps of a rollout into the samples [R, T N] of an iteration."""
         outcome, flat = rollout.outcome, partial(torch.flatten, start_dim=1, end_dim=2)
         value = self.critic(flat(rollout.obs)).view(outcome.reward.shape)
         if self.args.bootstrap_limits:
             next_value = self.critic(flat(outcome.next_obs)).view(outcome.reward.shape)
-        else:  # what follows the end of an episode counts nothing
+        else:  # the value after the end of an episode counts for nothing
             next_value = torch.cat([value[:, 1:], self.critic(outcome.next_obs[:, -1])[:, None]], 1)
         advantage = gae(
             outcome, value, next_value, self.args.discount, self.args.trace, limits=self.args.bootstrap_limits

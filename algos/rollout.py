@@ -60,8 +60,8 @@ def gae(
     """Generalised advantage estimates [R, T, N] (Schulman et al., arXiv 1506.02438).
 
     delta_t = r_t + discount n_t V(s_t+1) - V(s_t) and A_t = delta_t + discount trace n_t A_t+1, where n_t is 0 if the
-    step ended an episode. With `limits`, a time limit is no end of the task: delta_t has the value of the episode's
-    last observation there, while the sum still stops.
+    step ended an episode. With `limits`, delta_t counts the value of the last observation where a time limit ended the
+    episode, and the sum still stops there.
     """
     ended = outcome.terminated if limits else outcome.ended
     delta = outcome.reward + discount * (1 - ended) * next_value - value
@@ -74,7 +74,7 @@ def minibatches(rows: Rows, order: Tensor, size: int) -> Iterator[Rows]:
     Rows that do not fill a minibatch are left out.
     """
     runs, count = order.shape
-    chosen = order.argsort(-1) + count * torch.arange(runs, device=order.device)[:, None]
+    chosen = order.argsort(-1, stable=True) + count * torch.arange(runs, device=order.device)[:, None]
     kind: Any = type(rows)
     shuffled = [x.reshape(runs * count, *x.shape[2:])[chosen] for x in rows]
     for first in range(0, count - size + 1, size):

@@ -202,9 +202,10 @@ class Run(Generic[Args]):
                 self.step += stride
                 last = self.step >= args.total_steps
                 self._after_iteration()
+                started = self._count_seconds(started)
                 if last or due(args.log_every, before, self.step):
                     self._flush(self.step)
-                self.seconds += time.perf_counter() - started
+                self._count_seconds(started)
                 progress.update(stride)
                 self._report_progress()
                 if last or due(args.eval_every, before, self.step):
@@ -233,9 +234,10 @@ class Run(Generic[Args]):
                     self.over.append(name)
                     self.ending = False
                 self._after_iteration()
+                started = self._count_seconds(started)
                 if name in self.over or done % log_every == 0:
                     self._flush(done, f"{name}/")
-                self.seconds += time.perf_counter() - started
+                self._count_seconds(started)
                 progress.update(1)
                 self._pause(name in self.over or done % checkpoint_every == 0)
 
@@ -277,6 +279,12 @@ class Run(Generic[Args]):
             self.episodes += ended
             if not self.evaluator:
                 self.scored += ended
+
+    def _count_seconds(self, since: float) -> float:
+        """Adds the time since then to that of training; gives the present time."""
+        now = time.perf_counter()
+        self.seconds += now - since
+        return now
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""

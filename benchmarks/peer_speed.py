@@ -61,7 +61,7 @@ def main(args: Args) -> None:
         return
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[args.library])
     device = {"device": args.device} if args.library == "sb3" else {}
-    if args.algorithm == "ppo":
+    if args.algorithm == "ppo" and args.library == "sb3":
         from benchmarks.sb3 import make_ppo  # with the normalisers that this project's script has
 
         model, args.warm_up = make_ppo(args.env_id, 0), 2_048

@@ -110,7 +110,7 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
     env = Counted(DummyVecEnv([lambda: gym.make(env_id)]), gamma=0.99)
 
     def rate(_: float) -> float:  # its own progress starts anew at every call of `learn`
-        return 3e-4 * max(0.0, 1 - env.steps / total_steps)
+        return 3e-4 * max(0.0, 1 - (env.steps - 2048) / total_steps)
 
     return PPO(
         "MlpPolicy", env, learning_rate=rate, n_steps=2048, batch_size=64, n_epochs=10, gamma=0.99, gae_lambda=0.95,

@@ -93,7 +93,7 @@ class Args:
     threads: Natural = 0
     """CPU threads of torch (all but envs); 0: the default of each script and library"""
     steps: Count = 3_000
-    """number of environment steps or updates that are timed (all but envs)"""
+    """number of environment steps or updates that are timed (all but envs); rounded up to iterations (on_policy)"""
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
@@ -383,9 +383,10 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
 
     Figures are over whole iterations of 2,048 steps, so `steps` is rounded up to them, and the first one does not count.
     """
-    peers = args.peers and choose_device(args.device).type != "cuda" and bool(importlib.util.find_spec("stable_baselines3"))
-    if args.peers and not peers:
-        print("stable_baselines3 is not installed, or is not measured on CUDA, and is left out")
+    cuda = choose_device(args.device).type == "cuda"
+    peers = args.peers and not cuda and importlib.util.find_spec("stable_baselines3") is not None
+    if args.peers and not cuda and not peers:
+        print("stable_baselines3 is not installed and left out: pip install -e '.[peers]'")
     horizon, iterations = 2048, math.ceil(args.steps / 2048)
     kinds: list[tuple[str, str, int, tuple[str, ...]]] = []
     for seeds in (1, 8, 16, 32, 64):
@@ -398,7 +399,8 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
         for name, script, seeds, flags in kinds:
             timed = replace(args, steps=horizon * iterations)
             log = script_log(script, timed, seeds, "--eval-episodes", "0", *flags, warm_up=horizon)
-            rates.setdefault(name, []).append(horizon * iterations / (log.iloc[-1] - log.iloc[0]))
+            log = log[log.index >= horizon]
+            rates.setdefault(name, []).append((log.index[-1] - log.index[0]) / (log.iloc[-1] - log.iloc[0]))
             print(f"{name}: {rates[name][-1] * seeds:,.0f} run-steps/s", flush=True)
         if peers:
             rate = peer_rate("sb3", replace(args, steps=horizon * iterations), "--algorithm", "ppo")
@@ -408,7 +410,8 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
             rates.setdefault(name, []).append(script_rate(script, replace(args, steps=1_000), 1)[0])
             print(f"{name}: {rates[name][-1]:,.0f} steps/s", flush=True)
     seeds_of = {name: seeds for name, _, seeds, _ in kinds}
-    many = [max(a * seeds_of[name] for a in rates[name]) for name in rates if name.startswith("ppo, ") and seeds_of[name] >= 8]
+    sweep = [name for name in rates if name.startswith("ppo, ") and seeds_of[name] >= 8]
+    fastest = max(statistics.median(rates[name]) * seeds_of[name] for name in sweep)
     rows = []
     for name, values in rates.items():
         seeds = seeds_of.get(name, 1)
@@ -416,8 +419,8 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
         row["run-steps/s"] = row["rate"] * seeds
         if peers and name in seeds_of:
             row["ratio to sb3"] = seeds * median_ratio(values, rates["sb3 ppo, 1 seed"])
-        if name.startswith("ppo, ") and seeds >= 8:
-            row["cost"] = max(many) / row["run-steps/s"]
+        if name in sweep:
+            row["cost"] = fastest / row["run-steps/s"]
         if name == pairs[1][1]:
             row["time / sac"] = median_ratio(rates[pairs[0][1]], values)
         rows.append(row)

@@ -47,7 +47,8 @@ class SeededEnvs:
     `task` has the sizes and bounds. `restarted` says whether the present episodes were begun by `reset` and not by a
     step: it is True until the next `receive`, and False after `load_state_dict`.
 
-    `actions` is "continuous", "discrete" or "any"; `dtype` is the precision of all tensors, by default torch's default
+    `actions` is "continuous", "discrete" or "any"; with `every_step_valid`, environments with next-step resets are
+    refused, for algorithms that cannot leave out a step; `dtype` is the precision of all tensors, by default torch's default
     one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of the
     other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say how
     it resets.
@@ -61,6 +62,7 @@ class SeededEnvs:
         device: torch.device | str = "cpu",
         *,
         actions: str = "continuous",
+        every_step_valid: bool = False,
         dtype: torch.dtype | None = None,
         **kwargs: Any,
     ):
@@ -82,6 +84,8 @@ class SeededEnvs:
                 f"AutoresetMode.SAME_STEP or NEXT_STEP of gymnasium.vector, not {mode}"
             )
         self.next_step_reset = mode == AutoresetMode.NEXT_STEP
+        if every_step_valid and self.next_step_reset:
+            raise ValueError(f"{env_id} spends a step on every reset, and this algorithm cannot leave such steps out")
         obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers")

@@ -3,13 +3,15 @@
 Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (arXiv 2005.09814), in the form of its
 official code. It is soft actor-critic with a state value and a fixed temperature, whose policy is held near an old copy
 of itself: the Bregman distance to the copy has the weight c = 1/t, and the copy is made anew every 1,000 steps. With
-c = lambda the copy plays no part, and this is the first version of SAC. With q above 1, logarithms are those of
-Tsallis, taken of the density of each dimension. The policy's loss has Q1 alone where others take the smaller of the
-two, and weights of 1e-3 on the squares of mean and log standard deviation, which the paper does not mention.
+c = lambda and q = 1 the copy plays no part, and the rest is the first version of SAC with Q1 alone in the policy's
+loss. With q above 1, logarithms are those of Tsallis, taken of the density of each dimension. The squares of mean and
+log standard deviation have weights of 1e-3 in the policy's loss, as in the code; the paper does not mention them.
 
 The official code acts with the mean action while it trains, and its value loss pairs every state with the entropy of
 every other one. The published figures most likely came from both; `--explore mean` and `--value-loss broadcast` do the
-same. By default, actions are sampled, and each state has its own entropy.
+same. By default, actions are sampled, and each state has its own entropy. Two faults of that code are not repeated:
+after a time limit it bootstraps from the next episode's first observation, and it stores the random actions of the
+start in other units than those of the policy.
 
     python single_file/mdpo_off_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -28,19 +30,21 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import (
-    Count, Fraction, Natural, NotNegative, Positive, PositiveFraction, Range, Tunable, Widths, by_domain, for_domain,
+    Count, Fraction, NotNegative, Positive, PositiveFraction, Range, Tunable, Widths, by_domain, for_domain,
 )  # fmt: skip
 from algos.cli import RunArgs, cli
 from algos.errors import UserError
 from algos.nn import MLP, Glorot
 from algos.optim import Adam, Target, numbers
+from algos.per_run import PerRun
 from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run
 from envs import Task
 
-LEAST = math.log(1e-6)  # log-densities below count as this
+LEAST = math.log(1e-6)  # a smaller log-density counts as this one, as in the official code
 REGULARISER = 1e-3  # weight of the squares of mean and log standard deviation
+EPS = 1e-6  # of the official code
 
 
 @dataclass
@@ -49,7 +53,7 @@ class Args(RunArgs):
     """transitions kept per run"""
     batch_size: Count = 256
     """transitions per update and run"""
-    learning_starts: Natural = 10_000
+    learning_starts: Count = 10_000
     """uniformly random steps before learning"""
     explore: Literal["sample", "mean"] = "sample"
     """the action while it trains: a sample, or the mean without any noise as in the official code"""
@@ -64,12 +68,13 @@ class Args(RunArgs):
     entropy_weight: Tunable[NotNegative] = 0.2
     """lambda, the weight of the policy's entropy"""
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
-    """c = 1/t, the weight of the distance to the old policy, above half of the entropy's weight; the paper chose one
-    for each task, of which Walker2d's 1 and HalfCheetah's 0.3 are known"""
+    """c = 1/t, the weight of the distance to the old policy, above half of the entropy's weight. The paper chose one for
+    each task; known are 1 for Walker2d, from the README of its code, and 0.3 for HalfCheetah, from an early version"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
-    """1: the KL divergence; up to 2: Tsallis, for which the paper chose 1.4 for HumanoidStandup and 2 for Ant"""
+    """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
+    for Ant without the tricks of its code"""
     refresh_every: Count = 1_000
-    """environment steps after which the old policy becomes the present one"""
+    """environment steps between two copies of the policy into the old policy"""
     value_loss: Literal["per_state", "broadcast"] = "per_state"
     """the entropy in the target of a state's value: its own, or the mean of the batch as in the official code"""
     hidden: Widths = (256, 256)
@@ -93,8 +98,8 @@ class Gaussian(NamedTuple):
 
     def log_density(self, x: Tensor, action: Tensor) -> Tensor:
         """The log-density of each dimension [R, B, A] of action = tanh(x), in (-1, 1)."""
-        normal = ((x - self.mean) / (self.log_std.exp() + 1e-6)).square() + 2 * self.log_std + math.log(2 * math.pi)
-        return -0.5 * normal - torch.log(1 - action.square() + 1e-6)
+        normal = ((x - self.mean) / (self.log_std.exp() + EPS)).square() + 2 * self.log_std + math.log(2 * math.pi)
+        return -0.5 * normal - torch.log(1 - action.square() + EPS)
 
 
 class Actor(nn.Module):
@@ -133,8 +138,11 @@ class Value(nn.Module):
         return self.net(obs).squeeze(-1)
 
 
-def log_q(log_p: Tensor, q: float) -> Tensor:
-    """The q-logarithm (p^(q-1) - 1) / (q - 1) of densities, which is log p for q = 1."""
+def log_q(log_p: Tensor, q: float | PerRun) -> Tensor:
+    """The q-logarithm (p^(q-1) - 1) / (q - 1) of densities p, from their logarithms; it is log p for q = 1.
+
+    Densities below 1e-6 count as 1e-6 and have no gradient.
+    """
     exponent = (q - 1) * log_p.clamp(min=LEAST)
     small = exponent.abs() < 1e-6  # where expm1(x) / x is 1
     factor = torch.where(small, 1 + exponent / 2, torch.expm1(exponent) / torch.where(small, 1.0, exponent))
@@ -153,7 +161,7 @@ class MDPO(Agent):
         for kl_weight, entropy_weight in weights:
             if kl_weight <= entropy_weight / 2:
                 raise UserError(
-                    f"--kl-weight must be above half of --entropy-weight, or the policy does not converge; "
+                    "--kl-weight must be above half of --entropy-weight, or the policies do not converge; "
                     f"got {kl_weight:g} and {entropy_weight:g}"
                 )
         low, high = torch.tensor(task.low, device=device), torch.tensor(task.high, device=device)
@@ -182,7 +190,7 @@ class MDPO(Agent):
     def policy_loss(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         """Mean of c log_q pi + q (lambda - c) log_q pi_old - Q1 with the regularisers: losses [R].
 
-        Also gives log_q pi and the smaller action value of the same actions, each [R, B], and metrics [R].
+        It also gives log_q pi and the smaller value of the same actions, each [R, B], and metrics [R].
         """
         new, old = self.actor(obs), self.old_actor(obs)
         x = new.mean + new.log_std.exp() * noise
@@ -197,19 +205,19 @@ class MDPO(Agent):
         metrics = {"policy_loss": loss.detach(), "entropy": entropy, "std": new.log_std.detach().exp().mean((1, 2))}
         return loss, log_new.detach(), values.detach().amin(1), metrics
 
-    def critic_loss(self, batch: Batch, log_new: Tensor, least: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, batch: Batch, log_new: Tensor, min_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Half the mean squared errors of Q1, Q2 and V, added up: losses [R], and metrics [R]."""
         with torch.no_grad():
             target = batch.reward + self.args.discount * (1 - batch.terminated) * self.target_value(batch.next_obs)
         values = self.critic(batch.obs, (batch.action - self.bias) / self.scale)
         action_loss = 0.5 * (values - target[:, None]).square().mean(-1).sum(-1)
         value = self.critic.state(batch.obs)
-        entropy = self.args.entropy_weight * log_new
+        penalty = self.args.entropy_weight * log_new
         if self.args.value_loss == "per_state":
-            value_loss = 0.5 * (value - least + entropy).square().mean(-1)
-        else:  # the mean over all pairs of states
-            centre = entropy.mean(-1, keepdim=True)
-            value_loss = 0.5 * ((value - least + centre).square().mean(-1) + entropy.var(-1, correction=0))
+            value_loss = 0.5 * (value - min_value + penalty).square().mean(-1)
+        else:  # the mean over all pairs of a value and a penalty, which is this sum
+            shared = penalty.mean(-1, keepdim=True)
+            value_loss = 0.5 * ((value - min_value + shared).square().mean(-1) + penalty.var(-1, correction=0))
         metrics = {"action_loss": action_loss, "value_loss": value_loss, "value": value.mean(-1)}
         return action_loss + value_loss, {name: metric.detach() for name, metric in metrics.items()}
 
@@ -223,11 +231,10 @@ class MDPO(Agent):
 
         The policy's loss and the value's target have the same actions, drawn before the policy moves.
         """
-        policy_loss, log_new, least, metrics = self.policy_loss(batch.obs, draws.action)
-        critic_loss, more = self.critic_loss(batch, log_new, least)
-        policy_gradients = self.actor_adam.gradients(policy_loss)
+        policy_loss, log_new, min_value, metrics = self.policy_loss(batch.obs, draws.action)
+        critic_loss, more = self.critic_loss(batch, log_new, min_value)
+        self.actor_adam.minimise(policy_loss)
         self.critic_adam.minimise(critic_loss)
-        self.actor_adam.step(policy_gradients)
         self.target_value.update()
         if refresh_due:
             self.old_actor.update()
@@ -251,7 +258,7 @@ def main(args: Args) -> None:
             envs.send(torch.lerp(envs.action_low, envs.action_high, uniform()))
         else:
             envs.send(act(envs.obs, noise()))
-            run.log(update(replay.choose(choice()), draws(), step % args.refresh_every == 0))
+            run.log(update(replay.choose(choice()), draws(), (step - 1) % args.refresh_every == 0))
         replay.add(envs.receive())
 
 

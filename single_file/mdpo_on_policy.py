@@ -3,17 +3,18 @@
 Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (arXiv 2005.09814), in the form of its
 official code with the steps of its README. In each iteration, the policy takes m gradient steps on all samples towards
 more advantage and against KL(new || old) / t_k, where old is the policy at the iteration's start; then the critic
-learns from minibatches with an optimiser of its own. t_k falls linearly from 1 + 1/n to about 1/n in n iterations
-(paper: from 1 to 0), and the learning rates are constant (paper: annealed).
+learns from minibatches with an optimiser of its own. t_k falls linearly from 1 + 1/n, where n is the number of whole
+iterations in all steps, to 1/n, or to 2/n if nothing is left over (paper: from 1 to 0). The learning rates are constant
+(paper: annealed).
 
-A time limit ends an episode like any other end, without bootstrapping (`--bootstrap-limits` does better). Two things
-differ from the official code: in its first iteration, the policy that acts is not the one that learns, and its Adam
-adds epsilon before it corrects the bias. Without the normalisation of observations and rewards, value clipping and
-orthogonal weights, the paper calls the method MDPO-M. Discrete actions are not supported.
+A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the
+last observation instead. Three things differ from the official code: it always trains for ten million steps, in its
+first iteration the policy that acts is not the one that learns, and its Adam adds epsilon before it corrects the bias.
+Discrete actions are not supported.
 
     python single_file/mdpo_on_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/mdpo_on_policy/<variant>/. Evaluations are of the mean action; the returns of the training
+Results lie in runs/<env>/mdpo_on_policy/<variant>/. Evaluations use the mean action; the returns of the training
 episodes, which the paper reports, are in train.parquet.
 """
 
@@ -36,7 +37,7 @@ from envs import Task
 @dataclass
 class Args(OnPolicyArgs):
     batch_size: Count = 128
-    """samples of a minibatch of the critic; those of an iteration that do not fill one are left out"""
+    """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
     policy_steps: Count = 10
     """m, gradient steps of the policy in an iteration, each on all samples; 1 is the plain policy gradient"""
     step_size: Tunable[Positive] = 1.0
@@ -65,19 +66,24 @@ class MDPO(OnPolicyAgent):
         self.register_buffer("iteration", torch.tensor(0.0, device=device))
 
     def step_size(self) -> Tensor:
-        """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps."""
-        n = max(self.args.total_steps // self.args.samples, 1)
+        """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps; at least 1/n."""
+        n = max(self.args.total_steps // self.args.stride, 1)
         ones = torch.ones(self.runs, device=self.device)
-        return self.args.step_size * (ones * (1 - (self.iteration - 1) / n))
+        return self.args.step_size * (ones * (1 - (self.iteration - 1) / n).clamp(min=1 / n))
+
+    @torch.no_grad()
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean [R, B, A] and log standard deviation [R, 1, A] of the present policy, as it will not change."""
+        mean, log_std = self.actor(obs)
+        return mean, log_std.clone()
 
     def policy_loss(
         self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Mean of -rho A + KL(new || old) / t_k: losses [R], and mean divergences [R]."""
+    ) -> Tensor:
+        """Mean of -rho A + KL(new || old) / t_k: losses [R]."""
         mean, log_std = self.actor(samples.obs)
         ratio = (gaussian_log_prob(mean, log_std, samples.action) - samples.log_prob).exp()
-        kl = gaussian_kl(mean, log_std, *old).mean(-1)
-        return kl / step_size - (ratio * advantage).mean(-1), kl.detach()
+        return gaussian_kl(mean, log_std, *old).mean(-1) / step_size - (ratio * advantage).mean(-1)
 
     def value_loss(self, batch: Samples) -> Tensor:
         """Mean of max((V - R)^2, (V_old + clip(V - V_old) - R)^2): losses [R]."""
@@ -89,9 +95,9 @@ class MDPO(OnPolicyAgent):
         self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor
     ) -> dict[str, Tensor]:
         """One gradient step of the policy on all samples; gives metrics [R]."""
-        loss, kl = self.policy_loss(samples, advantage, old, step_size)
+        loss = self.policy_loss(samples, advantage, old, step_size)
         self.actor_adam.minimise(loss)
-        return {"policy_loss": loss.detach(), "kl": kl}
+        return {"policy_loss": loss.detach()}
 
     def value_step(self, batch: Samples) -> dict[str, Tensor]:
         """One gradient step of the critic on a minibatch; gives metrics [R]."""
@@ -101,18 +107,16 @@ class MDPO(OnPolicyAgent):
 
     def draws(self, random: Random) -> Callable[[], Tensor]:
         """Random numbers [R, epochs, T N] of the orders in which the critic goes through the samples."""
-        return random.uniform("order", self.args.critic_epochs, self.args.samples)
+        return random.uniform("order", self.args.critic_epochs, self.args.stride)
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
-        """Learns from the steps of an iteration; gives metrics [R] of the policy's last step and the last epoch."""
+        """Learns from the steps of an iteration; gives metrics [R], those of the critic of its last epoch."""
         samples = self.samples(rollout)
-        advantage = samples.normalised_advantage()
-        with torch.no_grad():
-            mean, log_std = self.actor(samples.obs)
-            old = mean, log_std.clone()
-        step_size = self.step_size()
+        advantage, step_size = samples.normalised_advantage(), self.step_size()
+        old = self.distribution(samples.obs)
         for _ in range(self.args.policy_steps):
             metrics = self.policy_step(samples, advantage, old, step_size)
+        metrics = metrics | {"kl": gaussian_kl(*self.distribution(samples.obs), *old).mean(-1), "step_size": step_size}
         for order in draws.unbind(1):
             values = Means()
             for batch in minibatches(samples, order, self.args.batch_size):
@@ -123,7 +127,7 @@ class MDPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "mdpo_on_policy")
-    envs = run.environments(args.num_envs)
+    envs = run.environments(args.num_envs, every_step_valid=True)
     agent = MDPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)
@@ -131,7 +135,7 @@ def main(args: Args) -> None:
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
     agent.policy_step, agent.value_step = run.compiled(agent.policy_step), run.compiled(agent.value_step)
     run.learn(agent)
-    for _ in run.steps(agent.policy, args.samples):
+    for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:
             agent.start(envs.obs)
         for _ in range(args.horizon):

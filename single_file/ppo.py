@@ -3,16 +3,17 @@
 Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv 1707.06347), in the form of CleanRL's
 `ppo_continuous_action.py`: advantages are normalised in each minibatch, the value's loss is clipped too, the learning
 rate falls linearly to 0, observations and rewards are normalised and clipped, and a time limit ends an episode like
-any other end, without bootstrapping (`--bootstrap-limits` does better). Discrete actions are drawn from a softmax.
+any other end, without bootstrapping; `--bootstrap-limits` counts the value of the last observation instead. Discrete
+actions are drawn from a softmax.
 
-Two things differ from CleanRL. Running statistics are those of Stable-Baselines: they do not count the observation at
-which an episode ends, and the sum by which rewards are normalised starts anew after, not before, an episode's last
-reward. Where the number of steps is not a multiple of an iteration's samples, the last iteration is a whole one, which
-CleanRL leaves out.
+Three things differ from CleanRL. Running statistics are those of Stable-Baselines: they are over all environments of a
+run, do not count the observation at which an episode ends, and start the sum by which rewards are normalised anew after
+an episode's last reward. Where the number of steps is not a multiple of an iteration's, the last iteration is a whole
+one, which CleanRL leaves out. A last minibatch that is not full is left out, and CleanRL takes it.
 
     python single_file/ppo.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/ppo/<variant>/. Evaluations are of the most probable actions; the returns of the training
+Results lie in runs/<env>/ppo/<variant>/. Evaluations use the most probable actions; the returns of the training
 episodes, which papers report, are in train.parquet.
 """
 
@@ -43,7 +44,7 @@ class Args(OnPolicyArgs):
     anneal: bool = True
     """let the learning rate fall linearly to 0"""
     clip: Tunable[Positive] = 0.2
-    """epsilon, how far a probability ratio may move from 1, and a value from the one at the iteration's start"""
+    """epsilon: a probability ratio may move this far from 1, and a value this far from the one at the iteration's start"""
     value_weight: Tunable[NotNegative] = 0.5
     """weight of the value's loss"""
     entropy_weight: Tunable[NotNegative] = 0.0
@@ -78,7 +79,7 @@ class PPO(OnPolicyAgent):
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
-        updates = args.epochs * (args.samples // args.batch_size)  # in an iteration
+        updates = args.epochs * (args.stride // args.batch_size)  # in an iteration
         self.adam = Adam(
             [*self.actor.parameters(), *self.critic.parameters()], lr=args.lr, eps=1e-5, max_norm=args.max_norm,
             schedule=linear(args.iterations, updates) if args.anneal else None,
@@ -119,7 +120,7 @@ class PPO(OnPolicyAgent):
 
     def draws(self, random: Random) -> Callable[[], Tensor]:
         """Random numbers [R, epochs, T N] of the orders in which an update goes through its samples."""
-        return random.uniform("order", self.args.epochs, self.args.samples)
+        return random.uniform("order", self.args.epochs, self.args.stride)
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives mean metrics [R] over the minibatches of the last epoch."""
@@ -133,7 +134,7 @@ class PPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "ppo")
-    envs = run.environments(args.num_envs, actions="any")
+    envs = run.environments(args.num_envs, actions="any", every_step_valid=True)
     agent = PPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)
@@ -141,7 +142,7 @@ def main(args: Args) -> None:
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
     agent.step = run.compiled(agent.step)
     run.learn(agent)
-    for _ in run.steps(agent.policy, args.samples):
+    for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:
             agent.start(envs.obs)
         for _ in range(args.horizon):

@@ -2,16 +2,16 @@
 
 Schulman et al., "Trust Region Policy Optimization" (arXiv 1502.05477) with generalised advantage estimation, in the
 form of Stable-Baselines' `trpo_mpi` with the numbers of its MuJoCo script: the natural gradient comes from conjugate
-gradients with the curvature of KL(old || new) on every fifth sample, and a line search takes the longest step, halved
+gradients with the curvature of KL(old || new) on every fifth step, and a line search takes the longest step, halved
 at most nine times, whose KL divergence is at most 1.5 delta and whose surrogate is not worse. A time limit ends an
-episode like any other end, without bootstrapping (`--bootstrap-limits` does better).
+episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the last observation instead.
 
-That script does not normalise observations and rewards. Here they are normalised by default, as in the comparisons of
-the MDPO paper, where TRPO and PPO have all that MDPO has. Discrete actions are not supported.
+That script does not normalise observations and rewards. Here they are normalised by default, because the MDPO paper
+compares methods with the same tricks; the critic's loss is not clipped, as in that script. Discrete actions are not supported.
 
     python single_file/trpo.py --env-id HalfCheetah-v5 --seeds 0:10
 
-Results lie in runs/<env>/trpo/<variant>/. Evaluations are of the mean action; the returns of the training episodes,
+Results lie in runs/<env>/trpo/<variant>/. Evaluations use the mean action; the returns of the training episodes,
 which papers report, are in train.parquet.
 """
 
@@ -30,7 +30,7 @@ from algos.rollout import Means, Rollout, minibatches
 from algos.run import Run
 from envs import Task
 
-TRIALS = 10  # of the line search
+TRIALS = 10  # steps that the line search tries
 SLACK = 1.5  # factor of delta up to which the line search accepts a step
 CONVERGED = 1e-10  # squared norm of the residual at which conjugate gradients stop
 
@@ -42,7 +42,7 @@ class Args(OnPolicyArgs):
     trace: Tunable[Fraction] = 0.98
     """lambda of generalised advantage estimation"""
     batch_size: Count = 128
-    """samples of a minibatch of the critic; those of an iteration that do not fill one are left out"""
+    """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
     delta: Tunable[Positive] = 0.01
     """size of the trust region, a mean KL divergence"""
     damping: Tunable[NotNegative] = 0.1
@@ -50,7 +50,7 @@ class Args(OnPolicyArgs):
     cg_steps: Count = 10
     """iterations of conjugate gradients"""
     curvature_every: Count = 5
-    """the curvature is taken from every so-manieth sample"""
+    """n: the curvature is computed from every n-th step"""
     critic_lr: Tunable[Positive] = 1e-3
     """learning rate of the critic"""
     critic_epochs: Count = 5
@@ -101,7 +101,8 @@ class TRPO(OnPolicyAgent):
         """The step [R, P] along the natural gradient to the border of the trust region."""
         parameters = tuple(self.actor.parameters())
         gradient = flat(torch.autograd.grad(self.surrogate(samples, advantage).sum(), parameters))
-        obs = samples.obs[:, :: self.args.curvature_every]
+        steps = samples.obs.unflatten(1, (-1, self.args.num_envs))  # [R, T, N, O]
+        obs = steps[:, :: self.args.curvature_every].flatten(1, 2)
         mean, log_std = self.actor(obs)
         kl = self.divergence(obs, (mean.detach(), log_std.detach()))
         slope = flat(torch.autograd.grad(kl.sum(), parameters, create_graph=True))
@@ -148,7 +149,7 @@ class TRPO(OnPolicyAgent):
 
     def draws(self, random: Random) -> Callable[[], Tensor]:
         """Random numbers [R, epochs, T N] of the orders in which the critic goes through the samples."""
-        return random.uniform("order", self.args.critic_epochs, self.args.samples)
+        return random.uniform("order", self.args.critic_epochs, self.args.stride)
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives metrics [R] of the policy's step and the critic's last epoch."""
@@ -163,7 +164,7 @@ class TRPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "trpo")
-    envs = run.environments(args.num_envs)
+    envs = run.environments(args.num_envs, every_step_valid=True)
     agent = TRPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)
@@ -171,7 +172,7 @@ def main(args: Args) -> None:
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
     agent.value_step = run.compiled(agent.value_step)
     run.learn(agent)
-    for _ in run.steps(agent.policy, args.samples):
+    for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:
             agent.start(envs.obs)
         for _ in range(args.horizon):

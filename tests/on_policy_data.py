@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algos.nn import MLP
 
@@ -22,6 +22,23 @@ def set_layers(mlp: MLP, run: int, phase: float = 0.0) -> None:
             size_in, size_out = layer.weight.shape[-2:]
             layer.weight[run].copy_(0.3 * wave(size_out, size_in, phase=number + phase).T)
             layer.bias[run, 0].copy_(0.1 * wave(size_out, phase=number + 2))
+
+
+def tanh_layers_of(mlp: MLP, run: int) -> nn.Sequential:
+    """The network of a run in torch's layers."""
+    modules: list[nn.Module] = []
+    for own in layers(mlp):
+        layer = nn.Linear(*own.weight.shape[-2:])
+        layer.weight.data, layer.bias.data = own.weight[run].T.detach().clone(), own.bias[run, 0].detach().clone()
+        modules += [layer, nn.Tanh()]
+    return nn.Sequential(*modules[:-1])
+
+
+def assert_same_tanh(mlp: MLP, others: nn.Sequential, run: int) -> None:
+    """The network of a run is the one in torch's layers."""
+    for own, other in zip(layers(mlp), (layer for layer in others if isinstance(layer, nn.Linear)), strict=True):
+        torch.testing.assert_close(own.weight[run].T, other.weight, atol=1e-9, rtol=0)
+        torch.testing.assert_close(own.bias[run, 0], other.bias, atol=1e-9, rtol=0)
 
 
 def layers(mlp: MLP) -> Iterable[Any]:

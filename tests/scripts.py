@@ -31,7 +31,7 @@ ONLINE = {
     "env_id": "InvertedPendulum-v5", "learning_starts": 20, "batch_size": 16, "hidden": (16, 12), "eval_episodes": 1,
 }  # fmt: skip
 ON_POLICY = {
-    "env_id": "InvertedPendulum-v5", "horizon": 4, "num_envs": 2, "batch_size": 4, "hidden": (16, 12),
+    "env_id": "InvertedPendulum-v5", "horizon": 3, "num_envs": 2, "batch_size": 3, "hidden": (16, 12),
     "eval_episodes": 1,
 }  # fmt: skip
 STREAM = {"hidden": (16, 12), "compile": False}
@@ -91,6 +91,15 @@ def is_stream(script: str) -> bool:
     return script.startswith("stream_")
 
 
+def is_on_policy(script: str) -> bool:
+    return "horizon" in SCRIPTS[script]
+
+
+def stride_of(script: str) -> int:
+    """The environment steps of an iteration."""
+    return SCRIPTS[script].get("horizon", 1) * SCRIPTS[script].get("num_envs", 1)
+
+
 def is_form(script: str) -> bool:
     """True for a name with a second word: another form of a script that is in the table by itself."""
     return " " in script
@@ -116,6 +125,8 @@ def task_of(script: str) -> Task:
 
 def agent_of(script: str, seeds: Sequence[int] = (0, 1), task: Task | None = None, **overrides: Any) -> Any:
     """An agent with short arguments, on a made task. With `vary`, every setting is made with every seed."""
+    if is_on_policy(script):
+        overrides.setdefault("total_steps", 400)  # or its schedules would be at their end
     args, seeds = with_settings(module_of(script).Args(**short(script, **overrides)), list(seeds))
     return agent_type(script)(args, task or task_of(script), seeds)
 
@@ -141,7 +152,7 @@ class Feed:
         self.normal, self.uniform = {}, {}
         for name, parameter in self.parameters.items():
             if parameter.annotation is Rollout:
-                size = agent.args.samples
+                size = agent.args.stride
             if parameter.annotation in (Batch, Step, Rollout):
                 self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)

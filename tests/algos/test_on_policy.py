@@ -107,4 +107,7 @@ def test_actions_are_kept_as_drawn_and_sent_within_bounds():
     _, action, sent = agent.act(torch.zeros(1, 2, 1), torch.tensor([[[1.0], [-1.0]]]))
     assert action.abs().min() > 5
     assert sent.flatten().tolist() == [1.0, -1.0]
-    torch.testing.assert_close(agent.policy(torch.zeros(1, 1, 1)), agent.actor.mode(agent.normalise(torch.zeros(1, 1, 1))))
+    agent.actor.net.out.bias.data.fill_(0.5)
+    assert agent.policy(torch.zeros(1, 1, 1)).item() == pytest.approx(0.5, abs=0.1)
+    agent.actor.net.out.bias.data.fill_(3.0)
+    assert agent.policy(torch.zeros(1, 1, 1)).item() == 1.0

@@ -56,7 +56,7 @@ def test_advantages_of_a_run_are_bitwise_those_of_the_run_alone():
         assert torch.equal(together[[run]], alone)
 
 
-def test_sums_that_are_not_finite_stay_in_their_episode():
+def test_a_number_that_is_not_finite_leaves_later_steps_alone():
     x = torch.tensor([1.0, float("nan"), 2.0, 3.0]).view(1, 4, 1)
     sums = discounted_sums(x, torch.tensor([1.0, 1.0, 1.0, 1.0]).view(1, 4, 1)).flatten()
     assert sums[2:].tolist() == [5.0, 3.0]

@@ -25,6 +25,7 @@ from scripts import (
     hyperparameters,
     is_form,
     is_offline,
+    is_on_policy,
     is_stream,
     learn,
     module_of,
@@ -32,6 +33,7 @@ from scripts import (
     same,
     short,
     state_of,
+    stride_of,
 )
 from torch import Tensor, nn
 
@@ -375,12 +377,13 @@ def poisoned(monkeypatch):
     """Breaks some runs from now on.
 
     Rewards, and actions of a dataset, become so large that losses overflow in float32 while most of the state stays
-    finite and moves on unless it is frozen. Streams and DSAC-T scale or clip such numbers, so theirs become NaN.
+    finite and moves on unless it is frozen. Some scripts scale or clip such numbers, so theirs become NaN.
     """
     receive, gather, receive_sample = SeededEnvs.receive, Dataset.gather, SeriesEnvs.receive
 
     def of(script: str, *runs: int) -> None:
-        value = math.nan if is_stream(script) or script.startswith("dsac_t") else 1e30
+        scaled = is_stream(script) or is_on_policy(script) or script.startswith("dsac_t")
+        value = math.nan if scaled else 1e30
 
         def transition(envs):
             step = receive(envs)
@@ -424,7 +427,8 @@ def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_sh
     poisoned(script, 0)
     monkeypatch.setattr(Run, "_report_progress", noted)
     result = train_short(script, **overrides)
-    last, log = result.config["step"], short(script).get("learning_starts", 0) + 5
+    last, stride = result.config["step"], stride_of(script)
+    log = max(short(script).get("learning_starts", 0) + 5, stride)
     assert result.code == 0 and result.config["status"] == "diverged"
     assert result.config["diverged"] == [{"seed": 4, "step": log}]
     assert "seed 4 diverged" in capsys.readouterr().err
@@ -432,9 +436,9 @@ def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_sh
     table = result.eval
     assert set(table[table["step"] > log]["seed"]) == {5}
     assert set(result.log[result.log["step"] > log]["seed"]) == {5}
-    assert {step for step in states if step >= log} == set(range(log, last + 1))
-    for step in range(log, last):
-        assert not differing(states[log], states[step + 1], 0)
+    assert {step for step in states if step >= log} == set(range(log, last + 1, stride))
+    for step in range(log, last + 1, stride):
+        assert not differing(states[log], states[step], 0)
     assert differing(states[log], states[last], 1)
     assert not differing(result.agent, whole.agent, 1)
 
@@ -501,7 +505,7 @@ def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_sho
     if short(script).get("env_id") == "CartPole-v1":
         request.getfixturevalue("saved_envs")
     overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3}
-    at = (7, 14) if is_offline(script) else (23, 34)
+    at = (7, 14) if is_offline(script) else (24, 36) if is_on_policy(script) else (23, 34)
     whole = train_short(script, out="whole", **overrides)
     assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
 
@@ -520,6 +524,7 @@ GRID = {
     "sac": ("critic_lr=1e-3,1e-4", "tau=0.005,0.5"),
     "stream_td": ("kappa=2,3",),
     "iql": ("expectile=0.7,0.9", "lr=1e-3,1e-4"),
+    "ppo": ("clip=0.1,0.3", "discount=0.9,0.99"),
 }
 
 
@@ -527,7 +532,7 @@ GRID = {
 def test_a_grid_leaves_tables_with_a_column_for_each_hyperparameter_and_resumes(script, train_short, monkeypatch):
     names = [word.partition("=")[0] for word in GRID[script]]
     overrides = {"seeds": ("0", "1"), "vary": GRID[script], "checkpoint_every": 4, "eval_every": 20}
-    at = (7,) if is_offline(script) else (27,)
+    at = (7,) if is_offline(script) else (24,) if is_on_policy(script) else (27,)
     overrides |= evaluated(script)
     whole = train_short(script, out="whole", **overrides)
     result = break_off(monkeypatch, train_short, script, at, **overrides)
@@ -575,7 +580,7 @@ def test_a_setting_that_diverges_is_named(train_short, poisoned, capsys):
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("script", ["sac", "iql"])
+@pytest.mark.parametrize("script", ["sac", "iql", "ppo"])
 def test_a_compiled_grid_equals_an_eager_one(script, train_short):
     """They are equal to the rounding of float32."""
     overrides = {"seeds": ("0", "1"), "vary": GRID[script]}

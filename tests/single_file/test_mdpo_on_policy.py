@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from mdpo_on_policy import MDPO
-from scripts import agent_of
+from on_policy_data import assert_same_tanh, tanh_layers_of
+from scripts import Feed, agent_of
 from torch import Tensor, nn
 
 from algos.on_policy import Samples, gaussian_kl
@@ -51,7 +52,7 @@ def loss_and_gradient(mean: float, log_std: float, t: float) -> tuple[float, lis
     """The policy's loss at a Gaussian whose old form is the standard normal one, and its gradient."""
     agent, given = agent_with(Fixed(mean, log_std)), samples()
     old = torch.zeros(1, 3, 1), torch.zeros(1, 1, 1)
-    loss, _ = agent.policy_loss(given, given.normalised_advantage(), old, torch.tensor([t]))
+    loss = agent.policy_loss(given, given.normalised_advantage(), old, torch.tensor([t]))
     gradient = torch.autograd.grad(loss.sum(), list(agent.actor.parameters()))
     return loss.item(), [g.item() for g in gradient]
 
@@ -62,8 +63,8 @@ def test_the_divergence_is_from_new_to_old(float64):
     assert gaussian_kl(*new, *old).item() == pytest.approx(0.22814159, abs=1e-8)
     assert gaussian_kl(*old, *new).item() == pytest.approx(0.41987608, abs=1e-8)
     agent, given = agent_with(Fixed(0.2, -0.1)), samples()
-    _, kl = agent.policy_loss(given, torch.zeros(1, 3), (torch.zeros(1, 3, 1), torch.zeros(1, 1, 1)), torch.ones(1))
-    assert kl.item() == pytest.approx(0.02936538, abs=1e-8)
+    loss = agent.policy_loss(given, torch.zeros(1, 3), (torch.zeros(1, 3, 1), torch.zeros(1, 1, 1)), torch.ones(1))
+    assert loss.item() == pytest.approx(0.02936538, abs=1e-8)
 
 
 def test_advantages_are_normalised_over_the_whole_batch(float64):
@@ -110,7 +111,7 @@ def test_a_small_step_size_turns_the_steps_back_to_the_old_policy(float64):
 def test_the_values_loss_is_clipped(float64):
     agent = agent_of("mdpo_on_policy", seeds=(0,), task=TASK)
     value = torch.tensor([[1.0, 0.5, 2.0]], requires_grad=True)
-    agent.critic = lambda obs: value
+    agent.critic.forward = lambda obs: value
     batch = samples()._replace(value=torch.tensor([[0.6, 0.4, 2.0]]), returns=torch.tensor([[2.0, 1.0, 3.0]]))
     loss = agent.value_loss(batch)
     assert loss.item() == pytest.approx(0.89666667, abs=1e-8)
@@ -129,6 +130,66 @@ def test_the_step_size_falls_from_iteration_to_iteration(iteration, expected, fl
     assert agent.step_size().tolist() == pytest.approx([expected] * 2, abs=1e-8)
     agent.args.step_size = PerRun([1.0, 2.0])
     assert agent.step_size().tolist() == pytest.approx([expected, 2 * expected], abs=1e-8)
+
+
+def test_the_step_size_stays_positive_after_the_last_iteration():
+    agent = agent_of("mdpo_on_policy", task=TASK, total_steps=80, horizon=8, num_envs=1)
+    agent.iteration.fill_(15)
+    assert agent.step_size().tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_two_iterations_equal_the_algorithm_written_for_one_run(float64):
+    """The policy first, in steps against the one policy of the start; then the critic; t_k falls; Adams go on."""
+    agent, run = agent_of("mdpo_on_policy", horizon=4, num_envs=2, batch_size=4, policy_steps=3, critic_epochs=2, total_steps=40), 1
+    feed = Feed(agent)
+    actor, critic = tanh_layers_of(agent.actor.net, run), tanh_layers_of(agent.critic.net, run)
+    log_std = agent.actor.log_std[run].detach().clone().requires_grad_()
+    policy = [*actor.parameters(), log_std]
+    actor_adam = torch.optim.Adam(policy, lr=0.02, eps=1e-5)
+    critic_adam = torch.optim.Adam(critic.parameters(), lr=0.02)
+    for k in range(2):
+        rollout, order = next(feed)
+        with torch.no_grad():
+            obs, action = (x[run].flatten(0, 1) for x in (rollout.obs, rollout.action))
+            value, t = critic(obs).squeeze(-1), 1 - (k - 1) / 5
+            final = critic(rollout.outcome.next_obs[run, -1]).squeeze(-1)
+            advantage = plain_gae(*(x[run] for x in rollout.outcome[:2]), value.view(4, 2), final).flatten()
+            returns, normalised = advantage + value, (advantage - advantage.mean()) / advantage.std(correction=0)
+            old = torch.distributions.Normal(actor(obs), log_std.detach().exp())
+        for _ in range(3):
+            new = torch.distributions.Normal(actor(obs), log_std.exp())
+            ratio = (new.log_prob(action) - old.log_prob(action)).sum(-1).exp()
+            kl = torch.distributions.kl_divergence(new, old).sum(-1)
+            actor_adam.zero_grad()
+            (kl.mean() / t - (ratio * normalised).mean()).backward()
+            nn.utils.clip_grad_norm_(policy, 0.5)
+            actor_adam.step()
+        for epoch in order[run]:
+            for rows in epoch.argsort().split(4):
+                prediction = critic(obs[rows]).squeeze(-1)
+                near = value[rows] + (prediction - value[rows]).clamp(-0.2, 0.2)
+                errors = torch.maximum((prediction - returns[rows]) ** 2, (near - returns[rows]) ** 2)
+                critic_adam.zero_grad()
+                errors.mean().backward()
+                critic_adam.step()
+        metrics = agent.update(rollout, order)
+        new = torch.distributions.Normal(actor(obs), log_std.exp())
+        kl = torch.distributions.kl_divergence(new, old).sum(-1).mean()
+        assert metrics["kl"][run].item() == pytest.approx(kl.item(), abs=1e-9)
+        assert metrics["step_size"][run].item() == pytest.approx(t)
+        assert_same_tanh(agent.actor.net, actor, run)
+        assert_same_tanh(agent.critic.net, critic, run)
+        torch.testing.assert_close(agent.actor.log_std[run], log_std, atol=1e-9, rtol=0)
+
+
+def plain_gae(reward: Tensor, ended: Tensor, value: Tensor, final: Tensor) -> Tensor:
+    """Advantages [T, N] by the recursion, with a discount of 0.99 and a trace of 0.95."""
+    advantage, later = torch.zeros_like(value), torch.zeros_like(final)
+    for t in reversed(range(len(value))):
+        following = value[t + 1] if t + 1 < len(value) else final
+        later = reward[t] + 0.99 * (1 - ended[t]) * following - value[t] + 0.99 * 0.95 * (1 - ended[t]) * later
+        advantage[t] = later
+    return advantage
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 import math
 
-import gymnasium as gym
+import mdpo_off_policy
+import mdpo_on_policy
 import pytest
 import torch
+import trpo
 from on_policy_data import prints, set_layers, wave
 from ppo import PPO, Args, Softmax, main
 from scripts import DISCRETE, agent_of
@@ -45,7 +47,7 @@ def update(runs: tuple[int, ...] = (0, 1)) -> tuple[PPO, dict[str, torch.Tensor]
         for ours, given in zip(rollout.outcome, Outcome(reward, ended, 0 * ended, next_obs), strict=True):
             ours[place] = given
         for epoch, (factor, shift) in enumerate([(5, 3), (7, 1)]):
-            chosen = torch.tensor([(factor * i + shift) % 16 for i in range(16)])
+            chosen = torch.tensor([(factor * i + shift + 4 * run) % 16 for i in range(16)])
             order[place, epoch, chosen] = torch.arange(16) / 16
     return agent, agent.update(rollout, order)
 
@@ -78,20 +80,16 @@ def test_the_learning_rate_falls_by_iterations_to_zero():
     assert agent_of("ppo", task=TASK, anneal=False).adam.rate() == 0.02
 
 
-def batch(**fields: torch.Tensor) -> Samples:
-    zeros = torch.zeros(1, 4)
-    start = Samples(torch.zeros(1, 4, 3), torch.zeros(1, 4, 2), zeros, zeros, zeros, zeros)
-    return start._replace(**fields)
-
-
-@pytest.mark.parametrize(("advantage", "ratio", "moves"), [(1, 1.3, False), (1, 0.7, True), (-1, 1.3, True), (-1, 0.7, False)])
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "moves"), [(1, 1.3, False), (1, 0.7, True), (-1, 1.3, True), (-1, 0.7, False)]
+)
 def test_a_ratio_that_has_gone_far_enough_has_no_gradient(advantage, ratio, moves, float64):
     agent = agent_of("ppo", seeds=(0,), task=TASK, entropy_weight=0.0)
     log_prob = torch.tensor([[math.log(ratio), 0.0]], requires_grad=True)
     agent.actor = nn.Module()
     agent.actor.log_prob_and_entropy = lambda obs, action: (log_prob, torch.zeros(1, 2))
-    given = Samples(*(torch.zeros(1, 2) for _ in range(4)), torch.tensor([[advantage, -advantage]]).double(), torch.zeros(1, 2))
-    loss, _ = agent.policy_loss(given)
+    zeros, advantages = torch.zeros(1, 2), torch.tensor([[advantage, -advantage]]).double()
+    loss, _ = agent.policy_loss(Samples(zeros, zeros, zeros, zeros, advantages, zeros))
     (slope,) = torch.autograd.grad(loss.sum(), log_prob)
     assert bool(slope[0, 0]) == moves
 
@@ -125,24 +123,36 @@ def test_densities_are_those_of_torchs_normal_distribution(float64):
     torch.testing.assert_close(policy.sample(obs, action), mean + normal.stddev * action)
 
 
-class Dictionary(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (2,))
-    action_space = gym.spaces.MultiDiscrete([2, 2])
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"batch_size": 100, "horizon": 32, "num_envs": 3}, "--batch-size must be at most the 96 samples"),
+        ({"batch_size": 100, "horizon": 32, "num_envs": 3}, "--batch-size must be at most 96, the steps of an iteration"),
+        ({"total_steps": 2_000}, "--total-steps must be at least 2048, the steps of an iteration"),
+        ({"num_envs": 64}, "--eval-every must be at least 131072"),
+        ({"batch_size": 1}, "--batch-size must be at least 2"),
         ({"clip": 0.0}, "--clip must be above 0"),
         ({"num_envs": 0}, "--num-envs must be at least 1"),
-        ({"env_id": "test_ppo:Dictionary-v0"}, "MultiDiscrete actions"),
+        ({"compile": True, "bf16": True}, "--bf16 rounds too much"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(flags, message, tmp_path):
-    gym.register("Dictionary-v0", entry_point=Dictionary)
-    flags = {"env_id": "Pendulum-v1"} | flags
-    flags["env_id"] = flags["env_id"].replace("test_ppo:", "")
     with pytest.raises(UserError, match=message):
-        main(Args(**flags, device="cpu", out=tmp_path / "out", quiet=True))
+        main(Args(**{"env_id": "Pendulum-v1", "out": tmp_path / "out", "device": "cpu", "quiet": True, **flags}))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("script", [trpo, mdpo_on_policy, mdpo_off_policy])
+def test_discrete_actions_are_refused_where_there_is_no_softmax(script, tmp_path):
+    with pytest.raises(UserError, match="CartPole-v1 has Discrete actions; this needs continuous ones"):
+        script.main(script.Args(env_id="CartPole-v1", out=tmp_path / "out", device="cpu", quiet=True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_agent_that_is_loaded_acts_as_in_evaluation():
+    """Statistics are a part of its state."""
+    agent, _ = update()
+    agent.start(torch.randn(2, 2, 3))
+    other = agent_of("ppo", seeds=(5, 6), task=TASK, horizon=T, num_envs=N, hidden=(64, 64))
+    other.load_state_dict(agent.state_dict())
+    obs = torch.randn(2, 4, 3)
+    assert torch.equal(agent.policy(obs), other.policy(obs))
