@@ -158,10 +158,11 @@ def use_bf16(module: nn.Module, at_least: int = 4096) -> None:
     Weights, optimizers, last layers and everything else stay in float32, and so do layers with fewer weights than
     `at_least`, where rounding takes longer than it saves. Raises UserError if no layer has as many.
     """
-    layers = [layer[0] for mlp in module.modules() if isinstance(mlp, MLP) for layer in mlp.hidden]
+    blocks: list[Any] = [block for mlp in module.modules() if isinstance(mlp, MLP) for block in mlp.hidden]
+    layers = [block[0] for block in blocks]
     large = [layer for layer in layers if layer.weight.shape[-2:].numel() >= at_least]
     if not large:
-        raise UserError(f"--bf16: no hidden layer of an MLP has {at_least:,} weights or more, so it would change nothing")
+        raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {at_least:,} weights or more")
     for layer in large:
         layer.bf16 = True
 

@@ -55,10 +55,17 @@ class OnPolicyArgs(RunArgs):
         """Number of iterations; the last one may go beyond `total_steps`."""
         return math.ceil(self.total_steps / self.stride)
 
-    def check_ready(self) -> None:
-        words = f"{self.stride}, the steps of an iteration (--horizon times --num-envs)"
+    def check_batch(self) -> None:
+        """Raises UserError if an iteration has fewer samples than a minibatch."""
         if self.batch_size > self.stride:
-            raise UserError(f"--batch-size must be at most {words}, got {self.batch_size}")
+            raise UserError(
+                f"--batch-size must be at most {self.stride}, the steps of an iteration (--horizon times --num-envs), "
+                f"got {self.batch_size}"
+            )
+
+    def check_ready(self) -> None:
+        self.check_batch()
+        words = f"{self.stride}, the steps of an iteration (--horizon times --num-envs)"
         for name, steps in (("--total-steps", self.total_steps), ("--eval-every", self.eval_every)):
             if steps < self.stride:
                 raise UserError(f"{name} must be at least {words}, got {steps}")
@@ -152,8 +159,8 @@ class OnPolicyAgent(Agent):
     """Actor and critic of R runs with the running statistics that normalise what they see.
 
     Each observation is counted once, when it comes. The first one of an episode is counted; the last one is not,
-    because nothing acts on it. The deterministic policy uses the statistics as they are. Raises UserError where the
-    numbers of steps and samples do not fit together.
+    because nothing acts on it. The deterministic policy uses the statistics as they are. Raises UserError where an
+    iteration has fewer samples than a minibatch.
     """
 
     actor: Any
@@ -162,7 +169,7 @@ class OnPolicyAgent(Agent):
 
     def __init__(self, args: Any, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
-        args.check_ready()
+        args.check_batch()
         self.obs_statistics = Statistics(self.runs, task.obs_size, prior=PRIOR).to(device)
         self.reward_normaliser = RewardNormaliser(self.runs, args.num_envs, args.discount).to(device)
         self.actor = self.initialise("actor", self.make_actor())
@@ -237,4 +244,3 @@ class OnPolicyAgent(Agent):
         """The random numbers of actions."""
         draw = random.uniform if self.task.discrete else random.normal
         return draw("action", self.args.num_envs, self.task.act_size)
-

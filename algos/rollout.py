@@ -74,7 +74,7 @@ def minibatches(rows: Rows, order: Tensor, size: int) -> Iterator[Rows]:
     Rows that do not fill a minibatch are left out.
     """
     runs, count = order.shape
-    chosen = order.argsort(-1, stable=True) + count * torch.arange(runs, device=order.device)[:, None]
+    chosen = order.argsort(stable=True, dim=-1) + count * torch.arange(runs, device=order.device)[:, None]
     kind: Any = type(rows)
     shuffled = [x.reshape(runs * count, *x.shape[2:])[chosen] for x in rows]
     for first in range(0, count - size + 1, size):

@@ -76,6 +76,7 @@ class Run(Generic[Args]):
         facts: dict[str, Any] | None = None,
     ):
         check(args)
+        args.check_ready()
         self.algorithm, self.given = algorithm, args
         self.facts = as_json(facts or {})
         self.score_name, self.show = score, show
@@ -154,6 +155,11 @@ class Run(Generic[Args]):
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The fast form of a function of tensors; see `algos.compile`."""
         return compiled(function, self.device, self.given.compile, self.given.eager)
+
+    def compile_methods(self, agent: Agent, *names: str) -> None:
+        """Replaces methods by their fast form, for an agent whose update calls them many times."""
+        for name in names:
+            setattr(agent, name, self.compiled(getattr(agent, name)))
 
     def log(self, metrics: dict[str, Tensor]) -> None:
         """Adds up metrics [R] on the device; their means are read and written every `log_every` steps."""

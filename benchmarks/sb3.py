@@ -1,4 +1,4 @@
-r"""Stable-Baselines3's SAC, TD3 and PPO as peers: trained and evaluated under this project's protocol, stored in its tables.
+r"""Stable-Baselines3's SAC, TD3 and PPO as peers: trained and evaluated as this project's, and stored in its tables.
 
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 sac --env-id $task

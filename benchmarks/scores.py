@@ -132,8 +132,8 @@ def load(
     """All evaluations below some folders; with `finished_only`, without those of runs that are not finished.
 
     With `tasks` and `algorithms`, all others are left out; the name of an algorithm stands for all of its settings too.
-    Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and, unless `mix` is set, if
-    runs on one task follow different protocols.
+    Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and,
+    unless `mix` is set, if runs on one task follow different protocols.
     """
     frames: list[pd.DataFrame] = []
     values: list[pd.DataFrame] = []

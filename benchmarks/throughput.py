@@ -73,10 +73,12 @@ WARM_UP = 2_000  # steps before the clock starts
 LOG = 500  # steps between two readings of the clock
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
+What = Literal["scripts", "envs", "streams", "offline", "on_policy", "tables"]
+
 
 @dataclass
 class Args:
-    what: Annotated[Literal["scripts", "envs", "streams", "offline", "on_policy", "tables"], tyro.conf.Positional] = "scripts"
+    what: Annotated[What, tyro.conf.Positional] = "scripts"
     """the measurement; `tables` writes the stored ones as Markdown"""
     rounds: Count = 3
     """every figure is measured this many times, in turns"""
@@ -381,7 +383,7 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
 def measure_on_policy(args: Args) -> list[dict[str, Any]]:
     """Measures PPO for 1 to 64 seeds against Stable-Baselines3's, and the other scripts for eight seeds.
 
-    Figures are over whole iterations of 2,048 steps, so `steps` is rounded up to them, and the first one does not count.
+    Figures are over whole iterations of 2,048 steps, so `steps` is rounded up to them; the first one does not count.
     """
     cuda = choose_device(args.device).type == "cuda"
     peers = args.peers and not cuda and importlib.util.find_spec("stable_baselines3") is not None

@@ -48,10 +48,10 @@ class SeededEnvs:
     step: it is True until the next `receive`, and False after `load_state_dict`.
 
     `actions` is "continuous", "discrete" or "any"; with `every_step_valid`, environments with next-step resets are
-    refused, for algorithms that cannot leave out a step; `dtype` is the precision of all tensors, by default torch's default
-    one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of the
-    other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say how
-    it resets.
+    refused, for algorithms that cannot leave out a step; `dtype` is the precision of all tensors, by default torch's
+    default one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of
+    the other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say
+    how it resets.
     """
 
     def __init__(

@@ -30,8 +30,17 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import (
-    Count, Fraction, NotNegative, Positive, PositiveFraction, Range, Tunable, Widths, by_domain, for_domain,
-)  # fmt: skip
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    PositiveFraction,
+    Range,
+    Tunable,
+    Widths,
+    by_domain,
+    for_domain,
+)
 from algos.cli import RunArgs, cli
 from algos.errors import UserError
 from algos.nn import MLP, Glorot
@@ -68,8 +77,8 @@ class Args(RunArgs):
     entropy_weight: Tunable[NotNegative] = 0.2
     """lambda, the weight of the policy's entropy"""
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
-    """c = 1/t, the weight of the distance to the old policy, above half of the entropy's weight. The paper chose one for
-    each task; known are 1 for Walker2d, from the README of its code, and 0.3 for HalfCheetah, from an early version"""
+    """c = 1/t, the weight of the distance to the old policy, above half of the entropy's weight. The paper chose one
+    for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an early version"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
     """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
     for Ant without the tricks of its code"""

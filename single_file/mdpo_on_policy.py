@@ -66,7 +66,10 @@ class MDPO(OnPolicyAgent):
         self.register_buffer("iteration", torch.tensor(0.0, device=device))
 
     def step_size(self) -> Tensor:
-        """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps; at least 1/n."""
+        """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps.
+
+        After the last iteration, it stays above 0.
+        """
         n = max(self.args.total_steps // self.args.stride, 1)
         ones = torch.ones(self.runs, device=self.device)
         return self.args.step_size * (ones * (1 - (self.iteration - 1) / n).clamp(min=1 / n))
@@ -77,9 +80,7 @@ class MDPO(OnPolicyAgent):
         mean, log_std = self.actor(obs)
         return mean, log_std.clone()
 
-    def policy_loss(
-        self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor
-    ) -> Tensor:
+    def policy_loss(self, samples: Samples, advantage: Tensor, old: tuple[Tensor, Tensor], step_size: Tensor) -> Tensor:
         """Mean of -rho A + KL(new || old) / t_k: losses [R]."""
         mean, log_std = self.actor(samples.obs)
         ratio = (gaussian_log_prob(mean, log_std, samples.action) - samples.log_prob).exp()
@@ -133,7 +134,7 @@ def main(args: Args) -> None:
     noise, draws = agent.noise(run.random), agent.draws(run.random)
 
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
-    agent.policy_step, agent.value_step = run.compiled(agent.policy_step), run.compiled(agent.value_step)
+    run.compile_methods(agent, "policy_step", "value_step")
     run.learn(agent)
     for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:

@@ -44,7 +44,7 @@ class Args(OnPolicyArgs):
     anneal: bool = True
     """let the learning rate fall linearly to 0"""
     clip: Tunable[Positive] = 0.2
-    """epsilon: a probability ratio may move this far from 1, and a value this far from the one at the iteration's start"""
+    """epsilon: a probability ratio may move this far from 1, and a value this far from what it was"""
     value_weight: Tunable[NotNegative] = 0.5
     """weight of the value's loss"""
     entropy_weight: Tunable[NotNegative] = 0.0
@@ -140,7 +140,7 @@ def main(args: Args) -> None:
     noise, draws = agent.noise(run.random), agent.draws(run.random)
 
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
-    agent.step = run.compiled(agent.step)
+    run.compile_methods(agent, "step")
     run.learn(agent)
     for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:

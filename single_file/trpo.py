@@ -4,10 +4,11 @@ Schulman et al., "Trust Region Policy Optimization" (arXiv 1502.05477) with gene
 form of Stable-Baselines' `trpo_mpi` with the numbers of its MuJoCo script: the natural gradient comes from conjugate
 gradients with the curvature of KL(old || new) on every fifth step, and a line search takes the longest step, halved
 at most nine times, whose KL divergence is at most 1.5 delta and whose surrogate is not worse. A time limit ends an
-episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the last observation instead.
+episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the last observation
+instead. Discrete actions are not supported.
 
 That script does not normalise observations and rewards. Here they are normalised by default, because the MDPO paper
-compares methods with the same tricks; the critic's loss is not clipped, as in that script. Discrete actions are not supported.
+compares methods with the same tricks; the critic's loss is not clipped, as in that script.
 
     python single_file/trpo.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -68,7 +69,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
-    """Solves H x = b for the vectors [R, P] of all runs, where `product` is v -> H v; a run that has converged stops."""
+    """Solves H x = b for vectors [R, P], where `product` is v -> H v; a run that has converged stops."""
     x, residual, direction = torch.zeros_like(b), b, b
     square = dot(b, b)
     for _ in range(steps):
@@ -170,7 +171,7 @@ def main(args: Args) -> None:
     noise, draws = agent.noise(run.random), agent.draws(run.random)
 
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
-    agent.value_step = run.compiled(agent.value_step)
+    run.compile_methods(agent, "value_step")
     run.learn(agent)
     for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:

@@ -90,34 +90,6 @@ def test_orthogonal_layers_are_orthogonal_times_the_root_of_2():
         assert torch.equal(a[0], b[1])
 
 
-@needs_compiler
-def test_bfloat16_is_for_compiled_hidden_layers_with_many_weights():
-    net = MLP((1,), 4, (64, 64), 1, linear=Orthogonal)
-    initialise(net, generators([0], "net"))
-    x = torch.randn(1, 9, 4)
-    exact = net(x)
-    use_bf16(net)
-    assert torch.equal(net(x), exact)  # eager
-    (first,), (second,) = net.hidden
-    assert (first.bf16, second.bf16, net.out.bf16) == (False, True, False)  # 4 x 64, 64 x 64, 64 x 1 weights
-
-    def loss(weight):
-        return torch.func.functional_call(second, {"weight": weight}, torch.relu(first(x))).square().sum()
-
-    rounded = torch.compile(torch.func.grad(loss))(second.weight)
-    h = torch.relu(first(x))
-    product = (h.bfloat16() @ second.weight.bfloat16()).float()
-    expected = (h.bfloat16().mT @ (2 * product).bfloat16()).float()
-    torch.testing.assert_close(rounded, expected, atol=1e-6, rtol=1e-5)
-    assert rounded.dtype == torch.float32
-    assert not torch.allclose(rounded, h.mT @ (2 * (h @ second.weight)), atol=1e-6, rtol=1e-5)
-
-
-def test_bfloat16_is_refused_where_it_would_change_nothing():
-    with pytest.raises(UserError, match="no hidden layer of an MLP has 4,096 weights or more"):
-        use_bf16(MLP((1,), 4, (63, 64), 1))
-
-
 def test_orthogonal_layers_have_all_directions_and_signs():
     """The diagonal of R is negative as often as positive: the layers are uniform over orthogonal matrices."""
     net = MLP((200,), 3, (3,), 1, linear=Orthogonal)

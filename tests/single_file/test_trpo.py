@@ -12,14 +12,19 @@ from envs import Task
 
 TASK = Task("Made-v0", (3,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
 T = 16
-# The policy after one call of `train` of stable-baselines3-contrib's TRPO on these arrays: where the first step is
-# taken, it does the same as ours.
-CONTRIB: list[float] = []
-CONTRIB_LOG_STD = ()
+# The policy after one call of `train` of TRPO in sb3-contrib 2.9.2 on these arrays, in float64. It averages the
+# divergence over the two dimensions of an action, so that our delta and damping are twice as large, and its conjugate
+# gradients were made to start at 0. Where the first step is taken, nothing else differs.
+CONTRIB = [
+    25.276389959777482, 0.2646724209961451, 539.1379526100079, -2.525686753254147, 1.3632914362794901,
+    -0.0807777412823262,
+]  # fmt: skip
+CONTRIB_LOG_STD = (-0.2974874775858185, 0.1971076628085822)
 
 
 def agent_and_samples(runs: tuple[int, ...] = (0,), **overrides) -> tuple[TRPO, Samples, torch.Tensor]:
-    agent = agent_of("trpo", seeds=runs, task=TASK, hidden=(64, 64), curvature_every=1, **overrides)
+    overrides = {"curvature_every": 1, "cg_steps": 5} | overrides
+    agent = agent_of("trpo", seeds=runs, task=TASK, hidden=(64, 64), **overrides)
     fields = []
     for place, run in enumerate(runs):
         set_layers(agent.actor.net, place, run)
@@ -32,7 +37,7 @@ def agent_and_samples(runs: tuple[int, ...] = (0,), **overrides) -> tuple[TRPO, 
 
 
 def test_a_step_that_is_taken_at_once_is_stable_baselines3_contribs(float64):
-    agent, samples, advantage = agent_and_samples()
+    agent, samples, advantage = agent_and_samples(delta=0.02, damping=0.2)
     metrics = agent.policy_step(samples, advantage)
     assert metrics["step_length"].item() == 1.0
     assert prints(agent.actor.net, 0) == pytest.approx(CONTRIB, abs=1e-9)
@@ -50,14 +55,15 @@ def test_conjugate_gradients_solve_each_run_apart(float64):
 
 
 def test_the_step_has_the_length_of_the_trust_region_in_the_curvature(float64):
-    """Without damping, half of x H x is delta, and so is the divergence of a small step."""
-    agent, samples, advantage = agent_and_samples(damping=0.0, delta=1e-6, cg_steps=60)
+    """Half of x (H + damping) x is delta, and half of x H x is the divergence of a small step."""
+    agent, samples, advantage = agent_and_samples(delta=1e-6)
     step = agent.natural_step(samples, advantage)
     start = [p.clone() for p in agent.actor.parameters()]
     mean, log_std = agent.actor(samples.obs)
     old = mean.detach(), log_std.detach().clone()
     agent.move(start, step)
-    assert agent.divergence(samples.obs, old).item() == pytest.approx(1e-6, rel=0.01)
+    divergence = agent.divergence(samples.obs, old) + 0.5 * 0.1 * dot(step, step)
+    assert divergence.item() == pytest.approx(1e-6, rel=0.01)
 
 
 def test_the_divergence_is_from_old_to_new(float64):
@@ -69,18 +75,17 @@ def test_the_divergence_is_from_old_to_new(float64):
 
 
 def test_the_line_search_of_each_run_is_its_own(float64):
-    """With a small trust region the whole step is good, and with large ones only a part of it."""
+    """With a very large trust region only a part of the step is good."""
     runs = (0, 1, 2)
-    deltas = {0: 0.01, 1: 3.0, 2: 500.0}
+    deltas = {0: 0.01, 1: 500.0, 2: 1.0}
     together, samples, advantage = agent_and_samples(runs)
     together.args.delta = PerRun([deltas[run] for run in runs])
     lengths = together.policy_step(samples, advantage)["step_length"]
     for run in runs:
         alone, own, its_advantage = agent_and_samples((run,), delta=deltas[run])
         assert alone.policy_step(own, its_advantage)["step_length"].item() == lengths[run].item()
-        assert prints(together.actor.net, run) == pytest.approx(prints(alone.actor.net, 0), abs=1e-12)
-    assert lengths[0] == 1.0
-    assert len(set(lengths.tolist())) > 1
+        assert prints(together.actor.net, run) == pytest.approx(prints(alone.actor.net, 0), abs=1e-10)
+    assert lengths.tolist() == [1.0, 0.25, 1.0]
 
 
 def test_an_accepted_step_keeps_to_the_trust_region_and_is_no_worse(float64):
@@ -116,7 +121,7 @@ def test_a_broken_run_does_not_move_and_harms_no_other(float64):
     agent.policy_step(samples, advantage)
     alone, own, its_advantage = agent_and_samples((0,))
     alone.policy_step(own, its_advantage)
-    assert prints(agent.actor.net, 0) == pytest.approx(prints(alone.actor.net, 0), abs=1e-12)
+    assert prints(agent.actor.net, 0) == pytest.approx(prints(alone.actor.net, 0), abs=1e-10)
     assert all(torch.isfinite(p[1]).all() for p in agent.actor.parameters())
 
 
