@@ -24,6 +24,9 @@ from envs import Task
 class OnPolicyArgs(RunArgs):
     """Arguments of every on-policy script."""
 
+    compile: bool = True
+    """compile the parts of an iteration on a CPU too, which needs a C++ compiler and half a minute; on CUDA they always
+    are"""
     eval_every: Count = 50_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     num_envs: Count = 1

@@ -393,7 +393,7 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
     kinds: list[tuple[str, str, int, tuple[str, ...]]] = []
     for seeds in (1, 8, 16, 32, 64):
         kinds.append((f"ppo, {seeds} seed{'s' * (seeds > 1)}", "ppo", seeds, ()))
-    kinds += [(f"ppo --compile, {seeds} seed{'s' * (seeds > 1)}", "ppo", seeds, ("--compile",)) for seeds in (1, 8)]
+    kinds += [(f"ppo --no-compile, {n} seed{'s' * (n > 1)}", "ppo", n, ("--no-compile",)) for n in (1, 8)]
     kinds += [(f"{script}, 8 seeds", script, 8, ()) for script in ("mdpo_on_policy", "trpo")]
     rates: dict[str, list[float]] = {}
     pairs = [(script, f"{script}, 1 seed") for script in ("sac", "mdpo_off_policy")]

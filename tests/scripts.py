@@ -32,7 +32,7 @@ ONLINE = {
 }  # fmt: skip
 ON_POLICY = {
     "env_id": "InvertedPendulum-v5", "horizon": 3, "num_envs": 2, "batch_size": 3, "hidden": (16, 12),
-    "eval_episodes": 1,
+    "eval_episodes": 1, "compile": False,
 }  # fmt: skip
 STREAM = {"hidden": (16, 12), "compile": False}
 # the files are those that the fixture `train_short` makes

@@ -72,7 +72,7 @@ WRONG = {
     "is missing": ("total_steps = 1000\n", "", "total_steps"),
     "did you mean purpose": ("purpose", "purpos", "purpos"),
     "did you mean sac": ("[algorithms.sac]", "[algorithms.saq]", "algorithms.saq"),
-    "there is no script 'ppo'": ('script = "sac"', 'script = "ppo"', "algorithms.slow_sac.script"),
+    "there is no script 'a2c'": ('script = "sac"', 'script = "a2c"', "algorithms.slow_sac.script"),
     "sac has no flag 'critic_rate'": ("critic_lr", "critic_rate", "algorithms.slow_sac.flags.critic_rate"),
     "sac has no flag 'hiden'; did you mean hidden": ("hidden", "hiden", "flags.hiden"),
     "must be float, got 'fast'": ("1e-5", '"fast"', "algorithms.slow_sac.flags.critic_lr"),
