@@ -53,6 +53,27 @@ def test_returns_and_lengths_are_of_whole_episodes():
     assert scores == [[("", 6.0, 3, None)] * 2] * 2
 
 
+class Count(gym.Env):
+    """One step, whose reward is the action; actions are 5, 6 and 7."""
+
+    observation_space = gym.spaces.Box(0, 10, (1,))
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(action), True, False, {}
+
+
+gym.register("Count-v0", Count)
+
+
+def test_discrete_actions_of_a_policy_count_from_0_whatever_the_task_calls_them():
+    scores = evaluator("Count-v0")(lambda obs: torch.tensor([[0, 1], [2, 2]]), 0)
+    assert [[score.total for score in episodes] for episodes in scores] == [[5.0, 6.0], [7.0, 7.0]]
+
+
 def test_a_run_has_its_own_episodes_whoever_its_neighbours_are():
     together = evaluator("ThreeOrMore-v0", (0, 1, 2, 3), 5)(lambda obs: torch.zeros(4, 5, 1), 7)
     assert len({score.length for scores in together for score in scores}) > 1

@@ -494,6 +494,14 @@ def broken_off(loop):
     return run.folder.path
 
 
+def test_a_checkpoint_of_an_agent_with_other_tensors_is_refused(loop):
+    broken_off(loop)
+    run, agent = loop(resume=True)
+    agent.register_buffer("more", torch.zeros(2))
+    with pytest.raises(UserError, match="was written by another version of this code, whose agent held other tensors"):
+        next(run.steps())
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_a_damaged_checkpoint_is_left_out_and_said_to_be(loop, damage, capsys):
     newest = max((folder := broken_off(loop)).rglob("*.safetensors"))

@@ -11,7 +11,7 @@ import torch
 
 from algos.errors import UserError
 from benchmarks import throughput
-from benchmarks.throughput import Args, busy, main, measure_scripts, measure_streams
+from benchmarks.throughput import Args, busy, main, measure_on_policy, measure_scripts, measure_streams
 
 
 def test_busy_processes_live_as_long_as_the_measurement():
@@ -52,6 +52,31 @@ def test_every_figure_is_measured_again_beside_busy_processes(monkeypatch):
 
     rows = measure_scripts(Args(rounds=1, peers=False, device="cpu"))
     assert not any({"beside 0", "kept"} & set(row) for row in rows)
+
+
+def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
+    """Ours do 2,048 steps in 2 seconds with one seed, and in 2 more with each factor of 2; the first iteration takes 30.
+
+    TRPO's log has a row for every 1,024 steps.
+    """
+
+    def log(script, args, seeds, *flags, warm_up):
+        each = 1024 if script == "trpo" else 2048
+        index = range(each, warm_up + args.steps + 1, each)
+        seconds = 2 * (1 + math.log2(seeds)) * each / 2048
+        return pd.Series([30 + number * seconds for number in range(len(index))], index=index)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(throughput, "script_log", log)
+    monkeypatch.setattr(throughput, "script_rate", lambda script, *args: ({"sac": 100}.get(script, 80), 7.0))
+    monkeypatch.setattr(throughput, "peer_rate", lambda *args: 512)
+    rows = {row["name"]: row for row in measure_on_policy(Args(rounds=3, steps=3_000, device="cpu"))}
+    assert (rows["ppo, 1 seed"]["rate"], rows["ppo, 1 seed"]["ratio to sb3"]) == (1024, 2.0)
+    assert (rows["ppo, 8 seeds"]["run-steps/s"], rows["ppo, 8 seeds"]["ratio to sb3"]) == (2048, 4.0)
+    assert rows["trpo, 8 seeds"]["run-steps/s"] == 2048
+    assert rows["ppo, 64 seeds"]["cost"] == 1.0
+    assert rows["ppo, 8 seeds"]["cost"] == pytest.approx((64 / 7) / (8 / 4))
+    assert rows["mdpo_off_policy, 1 seed"]["time / sac"] == 1.25
 
 
 @pytest.mark.parametrize(("threads", "variables"), [(0, {}), (2, {"OMP_NUM_THREADS": "2"})])

@@ -130,6 +130,12 @@ def test_both_conventions_of_automatic_reset_give_the_same_transitions(registere
     assert ended == [(4.0, 4)] * 3
 
 
+def test_steps_that_only_reset_are_refused_where_they_cannot_be_left_out(registered):
+    with pytest.raises(ValueError, match="CounterVector-v0 spends a step on every reset"):
+        SeededEnvs("CounterVector-v0", [0], every_step_valid=True)
+    assert not SeededEnvs("Counter-v0", [0], every_step_valid=True).next_step_reset
+
+
 @pytest.mark.parametrize("env_id", ["Hopper-v5", "Humanoid-v5"])
 def test_restored_environments_go_on_exactly(env_id):
     envs, other = SeededEnvs(env_id, [0, 4], 2), SeededEnvs(env_id, [0, 4], 2)

@@ -4,6 +4,7 @@ import math
 
 import mdpo_off_policy
 import mdpo_on_policy
+import pandas as pd
 import pytest
 import torch
 import trpo
@@ -83,6 +84,15 @@ def test_the_learning_rate_falls_by_iterations_to_zero():
     assert rates == [0.5] * 12 + [0.375] * 12 + [0.25] * 12 + [0.125] * 12
     assert float(agent.adam.rate()) == 0.0
     assert agent_of("ppo", task=TASK, anneal=False).adam.rate() == 0.02
+
+
+@pytest.mark.slow
+def test_it_learns_to_balance_with_two_actions(train):
+    flags = {"env_id": "CartPole-v1", "num_envs": 4, "horizon": 128, "entropy_weight": 0.01, "lr": 1e-3}
+    result = train("ppo", seeds=("0:4",), total_steps=40_960, eval_every=40_960, compile=False, threads=1, **flags)
+    means = pd.read_parquet(result.folder / "eval.parquet").groupby(["seed", "step"])["return"].mean().unstack()
+    assert (means[0] < 200).all()
+    assert (means[40_960] > 400).sum() >= 3
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import copy
 import math
 
+import pytest
 import torch
-from scripts import agent_of, batch_and_draws
+from scripts import agent_of, batch_and_draws, needs_compiler
 from torch.distributions import Normal
 
 
@@ -107,3 +108,15 @@ def test_temperature_rises_when_entropy_is_short():
     before = agent.log_alpha.detach().clone()
     agent.update(*batch_and_draws(agent), True)
     assert (agent.log_alpha > before).all() and math.isclose(before[0].item(), 0.0)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_a_run_in_bfloat16_differs_by_its_rounding_only(train_short):
+    overrides = {"compile": True, "hidden": (64, 64)}
+    exact = train_short("sac", out="exact", **overrides).agent
+    rounded = train_short("sac", out="rounded", bf16=True, **overrides).agent
+    assert not torch.equal(exact["critic.net.out.weight"], rounded["critic.net.out.weight"])
+    for name, tensor in exact.items():
+        if name.startswith(("actor.", "critic.")):
+            torch.testing.assert_close(rounded[name], tensor, atol=0.01, rtol=0)

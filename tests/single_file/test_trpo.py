@@ -1,5 +1,6 @@
 """TRPO against the code of stable-baselines3-contrib, and what is ours."""
 
+import pandas as pd
 import pytest
 import torch
 from on_policy_data import prints, set_layers, wave
@@ -123,6 +124,16 @@ def test_a_broken_run_does_not_move_and_harms_no_other(float64):
     alone.policy_step(own, its_advantage)
     assert prints(agent.actor.net, 0) == pytest.approx(prints(alone.actor.net, 0), abs=1e-10)
     assert all(torch.isfinite(p[1]).all() for p in agent.actor.parameters())
+
+
+@pytest.mark.slow
+def test_it_learns_to_balance_a_pole(train):
+    """Of five other seeds, all had episodes of 1,000 steps after 25,000 steps."""
+    flags = {"env_id": "InvertedPendulum-v5", "eval_episodes": 0, "compile": False, "threads": 1}
+    result = train("trpo", seeds=("0:4",), total_steps=30_720, eval_every=2_048, **flags)
+    means = pd.read_parquet(result.folder / "eval.parquet").groupby(["seed", "step"])["return"].mean().unstack()
+    assert (means[2_048] < 50).all()
+    assert (means.max(1) > 900).sum() >= 3
 
 
 def test_inner_products_are_per_run():
