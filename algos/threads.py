@@ -23,8 +23,9 @@ class Threads:
     The threads of an operation wait for each other at its end, and they wait by spinning. One thread that shares its
     core with another process holds up the whole run: on two cores beside one busy process, two threads are three times
     slower than one. So the run gives up a thread within a second, or an iteration if that is longer, after a process
-    starts to use a core, and takes it back three seconds after that process ends. No result depends on it: scripts that follow the load compute the same
-    with any number of threads, and the streaming ones, in which one sum does not, keep to a fixed number.
+    starts to use a core, and takes it back three seconds after that process ends. No result depends on it: scripts that
+    follow the load compute the same with any number of threads, and the streaming ones, in which one sum does not, keep
+    to a fixed number.
 
     `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now.
     `measure` gives CPU seconds used so far by all processes on our cores, and by this one.

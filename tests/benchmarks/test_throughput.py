@@ -55,7 +55,7 @@ def test_every_figure_is_measured_again_beside_busy_processes(monkeypatch):
 
 
 def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
-    """Ours do 2,048 steps in 2 seconds with one seed, and in 2 more with each factor of 2; the first iteration takes 30.
+    """Ours do 2,048 steps in 2 seconds with one seed, and in 2 more with each factor of 2, after a first one of 30.
 
     TRPO's log has a row for every 1,024 steps.
     """
