@@ -171,7 +171,7 @@ def load(
     compared = pd.concat([frame for frame in values if len(frame)] or none, ignore_index=True)
     kept = {(config["task"], label(config)) for config in sources}
     table, compared = (
-        frame[[key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)]]
+        frame[np.array([key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)], bool)]
         for frame in (table, compared)
     )
     scores = Scores(table, compared, sources, sweeps, wishes, notes)

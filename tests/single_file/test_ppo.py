@@ -91,7 +91,7 @@ def test_it_learns_to_balance_with_two_actions(train):
     flags = {"env_id": "CartPole-v1", "num_envs": 4, "horizon": 128, "entropy_weight": 0.01, "lr": 1e-3}
     result = train("ppo", seeds=("0:4",), total_steps=40_960, eval_every=40_960, compile=False, threads=1, **flags)
     means = pd.read_parquet(result.folder / "eval.parquet").groupby(["seed", "step"])["return"].mean().unstack()
-    assert (means[0] < 200).all()
+    assert means[0].mean() < 200
     assert (means[40_960] > 400).sum() >= 3
 
 
