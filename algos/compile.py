@@ -102,6 +102,11 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # see Captured
 
 
+def captured(function: Callable[..., Any], device: torch.device, eager: bool = False) -> Callable[..., Any]:
+    """A function captured on CUDA as it is, for what takes a compiler minutes; unchanged on a CPU, and if `eager`."""
+    return function if eager or device.type == "cpu" else Captured(function)
+
+
 def without_threads(guards: Sequence[Any]) -> list[bool]:
     """Drops the condition by which a function is compiled again when the number of threads changes.
 

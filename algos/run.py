@@ -16,7 +16,7 @@ from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, device_of, env_errors, parse_seeds, settings, with_settings
-from algos.compile import compiled, tune_cpu
+from algos.compile import captured, compiled, tune_cpu
 from algos.device import device_name
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
 from algos.nn import use_bf16
@@ -160,6 +160,11 @@ class Run(Generic[Args]):
         """Replaces methods by their fast form, for an agent whose update calls them many times."""
         for name in names:
             setattr(agent, name, self.compiled(getattr(agent, name)))
+
+    def capture_methods(self, agent: Agent, *names: str) -> None:
+        """Replaces methods by a CUDA graph of what they do; without CUDA, nothing changes."""
+        for name in names:
+            setattr(agent, name, captured(getattr(agent, name), self.device, self.given.eager))
 
     def log(self, metrics: dict[str, Tensor]) -> None:
         """Adds up metrics [R] on the device; their means are read and written every `log_every` steps."""
