@@ -58,20 +58,21 @@ class OnPolicyArgs(RunArgs):
         """Number of iterations; the last one may go beyond `total_steps`."""
         return math.ceil(self.total_steps / self.stride)
 
+    @property
+    def stride_in_words(self) -> str:
+        """The number with its meaning, for errors."""
+        return f"{self.stride}, the steps of an iteration (--horizon times --num-envs)"
+
     def check_batch(self) -> None:
         """Raises UserError if an iteration has fewer samples than a minibatch."""
         if self.batch_size > self.stride:
-            raise UserError(
-                f"--batch-size must be at most {self.stride}, the steps of an iteration (--horizon times --num-envs), "
-                f"got {self.batch_size}"
-            )
+            raise UserError(f"--batch-size must be at most {self.stride_in_words}, got {self.batch_size}")
 
     def check_ready(self) -> None:
         self.check_batch()
-        words = f"{self.stride}, the steps of an iteration (--horizon times --num-envs)"
         for name, steps in (("--total-steps", self.total_steps), ("--eval-every", self.eval_every)):
             if steps < self.stride:
-                raise UserError(f"{name} must be at least {words}, got {steps}")
+                raise UserError(f"{name} must be at least {self.stride_in_words}, got {steps}")
         if self.bf16:
             raise UserError("--bf16 rounds too much for on-policy methods, whose ratios are near 1: leave it out")
 
@@ -218,13 +219,14 @@ class OnPolicyAgent(Agent):
     def observe(self, reward: Tensor, terminated: Tensor, truncated: Tensor, next_obs: Tensor, obs: Tensor) -> Outcome:
         """Counts the rewards [R, N] of a step, and the observations `obs` [R, N, O] to act on next; gives the outcome.
 
-        `next_obs` [R, N, O] has the true last observation where an episode ended. The outcome is normalised.
+        `next_obs` [R, N, O] has the true last observation where an episode ended. The reward is normalised, and so is
+        `next_obs` where its values count at every step.
         """
         ended = torch.maximum(terminated, truncated)
         if self.args.normalise_reward:
             reward = self.reward_normaliser(reward, ended)
         self.count(obs)
-        return Outcome(reward, ended, terminated, self.normalise(next_obs))
+        return Outcome(reward, ended, terminated, self.normalise(next_obs) if self.args.bootstrap_limits else next_obs)
 
     @torch.no_grad()
     def samples(self, rollout: Rollout) -> Samples:
@@ -234,7 +236,8 @@ class OnPolicyAgent(Agent):
         if self.args.bootstrap_limits:
             next_value = self.critic(flat(outcome.next_obs)).view(outcome.reward.shape)
         else:  # the value after the end of an episode counts for nothing
-            next_value = torch.cat([value[:, 1:], self.critic(outcome.next_obs[:, -1])[:, None]], 1)
+            final = self.normalise(outcome.next_obs[:, -1])  # by the statistics of its time: none came after it
+            next_value = torch.cat([value[:, 1:], self.critic(final)[:, None]], 1)
         advantage = gae(
             outcome, value, next_value, self.args.discount, self.args.trace, limits=self.args.bootstrap_limits
         )

@@ -18,7 +18,7 @@ class Outcome(NamedTuple):
     reward: Tensor  # [R, N]
     ended: Tensor  # [R, N] 1.0 where an episode ended for any reason
     terminated: Tensor  # [R, N] 1.0 where the task ended it
-    next_obs: Tensor  # [R, N, O], the true last observation where an episode ended
+    next_obs: Tensor  # [R, N, O], the true last observation where an episode ended; see `OnPolicyAgent.observe`
 
 
 class Rollout:

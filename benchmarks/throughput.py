@@ -198,7 +198,7 @@ def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float
 def measure_streams(args: Args) -> list[dict[str, Any]]:
     """Speed of many streaming learners on the same threads, how long they take to start, and whether they slow down."""
     kinds: list[tuple[str, int, tuple[str, ...]]]
-    kinds = [(f"stream_ac, {n} seed{'s' * (n > 1)}", n, ()) for n in args.stream_seeds]
+    kinds = [(named("stream_ac", n), n, ()) for n in args.stream_seeds]
     kinds.append(("stream_ac --no-compile, 1 seed", 1, ("--no-compile",)))
     logs: dict[str, list[pd.Series]] = {name: [] for name, *_ in kinds}
     third = max(args.steps // 3 // LOG, 1) * LOG
@@ -241,7 +241,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
         def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *extra: str) -> None:
             seconds = script_log(script, args, seeds, *data, *flags, *extra, warm_up=LOG)
             rate = args.steps / (seconds[LOG + args.steps] - seconds[LOG])
-            name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
+            name = named(script + kind, seeds)
             rates.setdefault(name, []).append(rate)
             details[name] = seeds, seconds[LOG]
             print(f"{name}: {rate:.0f} updates/s", flush=True)
@@ -342,7 +342,7 @@ def measure_scripts(args: Args) -> list[dict[str, Any]]:
             print(f"{name}{f', beside {others}' * (others > 0)}: {rates[name][-1]:.0f} steps/s", flush=True)
 
     def measure_script(script: str, kind: str, flags: tuple[str, ...], seeds: int) -> None:
-        name = f"{script}{kind}, {seeds} seed{'s' * (seeds > 1)}"
+        name = named(script + kind, seeds)
 
         def rate() -> float:
             steps_per_second, startup = script_rate(script, args, seeds, *flags)
@@ -391,10 +391,9 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
         print("stable_baselines3 is not installed and left out: pip install -e '.[peers]'")
     horizon, iterations = 2048, math.ceil(args.steps / 2048)
     kinds: list[tuple[str, str, int, tuple[str, ...]]] = []
-    for seeds in (1, 8, 16, 32, 64):
-        kinds.append((f"ppo, {seeds} seed{'s' * (seeds > 1)}", "ppo", seeds, ()))
-    kinds += [(f"ppo --no-compile, {n} seed{'s' * (n > 1)}", "ppo", n, ("--no-compile",)) for n in (1, 8)]
-    kinds += [(f"{script}, 8 seeds", script, 8, ()) for script in ("mdpo_on_policy", "trpo")]
+    kinds += [(named("ppo", n), "ppo", n, ()) for n in (1, 8, 16, 32, 64)]
+    kinds += [(named("ppo --no-compile", n), "ppo", n, ("--no-compile",)) for n in (1, 8)]
+    kinds += [(named(script, 8), script, 8, ()) for script in ("mdpo_on_policy", "trpo")]
     rates: dict[str, list[float]] = {}
     pairs = [(script, f"{script}, 1 seed") for script in ("sac", "mdpo_off_policy")]
     for _ in range(args.rounds):
@@ -427,6 +426,11 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
             row["time / sac"] = median_ratio(rates[pairs[0][1]], values)
         rows.append(row)
     return rows
+
+
+def named(script: str, seeds: int) -> str:
+    """`sac, 1 seed` or `sac, 4 seeds`."""
+    return f"{script}, {seeds} seed{'s' * (seeds > 1)}"
 
 
 def median_ratio(ours: list[float], theirs: list[float]) -> float:

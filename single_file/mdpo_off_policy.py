@@ -53,7 +53,7 @@ from envs import Task
 
 LEAST = math.log(1e-6)  # a smaller log-density counts as this one, as in the official code
 REGULARISER = 1e-3  # weight of the squares of mean and log standard deviation
-EPS = 1e-6  # of the official code
+EPS = 1e-6  # the official code adds this to standard deviations and inside logarithms
 
 
 @dataclass

@@ -111,3 +111,10 @@ def test_actions_are_kept_as_drawn_and_sent_within_bounds():
     assert agent.policy(torch.zeros(1, 1, 1)).item() == pytest.approx(0.5, abs=0.1)
     agent.actor.net.out.bias.data.fill_(3.0)
     assert agent.policy(torch.zeros(1, 1, 1)).item() == 1.0
+
+
+def test_the_value_after_the_last_step_is_that_of_the_normalised_observation(float64):
+    agent, rollout = walked(4, normalise_reward=False, discount=0.9, trace=0.0)
+    final = agent.critic(agent.normalise(torch.tensor([[[21.0]]]))).item()
+    assert abs(agent.normalise(torch.tensor([[[21.0]]])).item()) < 10
+    assert agent.samples(rollout).returns.view(1, 4, 2)[0, -1].tolist() == pytest.approx([1 + 0.9 * final] * 2)

@@ -138,7 +138,7 @@ def test_the_step_size_stays_positive_after_the_last_iteration():
 
 def test_two_iterations_equal_the_algorithm_written_for_one_run(float64):
     """The policy first, in steps against the one policy of the start; then the critic; t_k falls; Adams go on."""
-    sizes = {"horizon": 4, "num_envs": 2, "batch_size": 4, "total_steps": 40}
+    sizes = {"horizon": 4, "num_envs": 2, "batch_size": 4, "total_steps": 40, "normalise_obs": False}
     agent, run = agent_of("mdpo_on_policy", policy_steps=3, critic_epochs=2, **sizes), 1
     feed = Feed(agent)
     actor, critic = tanh_layers_of(agent.actor.net, run), tanh_layers_of(agent.critic.net, run)

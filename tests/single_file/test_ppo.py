@@ -37,7 +37,7 @@ def update(runs: tuple[int, ...] = (0, 1)) -> tuple[PPO, dict[str, torch.Tensor]
     """One update of two runs, of which the first has the arrays of the oracle, or of one of them alone."""
     agent = agent_of(
         "ppo", seeds=runs, task=TASK, lr=0.01, entropy_weight=0.01, discount=0.9, trace=0.8, horizon=T, num_envs=N,
-        batch_size=4, epochs=2, hidden=(64, 64), anneal=False,
+        batch_size=4, epochs=2, hidden=(64, 64), anneal=False, normalise_obs=False,
     )  # fmt: skip
     rollout = Rollout(len(runs), T, N, TASK)
     order = torch.zeros(len(runs), 2, T * N)
@@ -165,9 +165,9 @@ def test_discrete_actions_are_refused_where_there_is_no_softmax(script, tmp_path
 
 def test_an_agent_that_is_loaded_acts_as_in_evaluation():
     """Statistics are a part of its state."""
-    agent, _ = update()
+    sizes = {"task": TASK, "horizon": T, "num_envs": N}
+    agent, other = agent_of("ppo", seeds=(0, 1), **sizes), agent_of("ppo", seeds=(5, 6), **sizes)
     agent.start(torch.randn(2, 2, 3))
-    other = agent_of("ppo", seeds=(5, 6), task=TASK, horizon=T, num_envs=N, hidden=(64, 64))
     other.load_state_dict(agent.state_dict())
     obs = torch.randn(2, 4, 3)
     assert torch.equal(agent.policy(obs), other.policy(obs))
