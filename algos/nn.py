@@ -8,7 +8,7 @@ run are those that this layer would draw from a generator with the run's seed, w
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,52 @@ class Glorot(Linear):
             self.bias[network].fill_(0.0)
 
 
+class Uniform(Linear):
+    """Affine maps with weights uniform in ±`bound`, or in ±1/sqrt(n) without one, as in the official code of EDAC.
+
+    n is the number of inputs, or with `fan="out"` that of outputs. Biases are `bias`, or as the weights if it is None.
+    """
+
+    def __init__(
+        self,
+        lead: Lead,
+        in_features: int,
+        out_features: int,
+        bound: float | None = None,
+        fan: Literal["in", "out"] = "in",
+        bias: float | None = None,
+    ):
+        super().__init__(lead, in_features, out_features)
+        self.start = bias
+        self.bound = bound or 1 / math.sqrt(in_features if fan == "in" else out_features)
+
+    def reset(self, network: Lead, generator: torch.Generator) -> None:
+        weight = torch.empty(self.weight.shape[-2:]).uniform_(-self.bound, self.bound, generator=generator)
+        bias = torch.empty(self.bias.shape[-1]).uniform_(-self.bound, self.bound, generator=generator)
+        with torch.no_grad():
+            self.weight[network].copy_(weight)
+            self.bias[network][0].copy_(bias if self.start is None else torch.full_like(bias, self.start))
+
+
+class TruncatedNormal(Linear):
+    """Affine maps with normal weights of standard deviation 1 / (2 sqrt(fan_in)) and biases of 0, as in PETS and MBPO.
+
+    Weights are at most `cut` in magnitude, or two standard deviations if it is None.
+    """
+
+    def __init__(self, lead: Lead, in_features: int, out_features: int, cut: float | None = None):
+        super().__init__(lead, in_features, out_features)
+        self.std = 1 / (2 * math.sqrt(in_features))
+        self.cut = 2 * self.std if cut is None else cut
+
+    def reset(self, network: Lead, generator: torch.Generator) -> None:
+        weight = torch.empty(self.weight.shape[-2:])
+        nn.init.trunc_normal_(weight, std=self.std, a=-self.cut, b=self.cut, generator=generator)
+        with torch.no_grad():
+            self.weight[network].copy_(weight)
+            self.bias[network].fill_(0.0)
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation of all networks over the last axis: x [L, B, n] -> [L, B, n]."""
 
@@ -141,6 +187,26 @@ class MLP(nn.Module):
                 x = x * factors[i][..., : x.shape[-1]]
         x = self.out(x)
         return x.view(*self.lead, *x.shape[-2:])
+
+    def with_gradient(self, x: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """The one output [*lead, B] of networks with ReLU, and its gradients by the last inputs [*lead, B, last].
+
+        The gradients are an expression of the weights, so that a loss of them can be differentiated once more.
+        """
+        x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        layers: list[Any] = [block[0] for block in self.hidden]  # type: ignore[index]
+        active = []
+        for layer in layers:
+            x = layer(x)
+            active.append(x > 0)
+            x = torch.relu(x)
+        value = self.out(x)
+        gradient = flat(self.out.weight, self.lead).mT.expand(-1, x.shape[1], -1)
+        for layer, passes in zip(reversed(layers), reversed(active), strict=True):
+            weight = flat(layer.weight, self.lead)
+            weight = weight[:, -last:] if layer is layers[0] else weight
+            gradient = torch.bmm(gradient * passes, weight.mT)
+        return value.view(*self.lead, -1), gradient.view(*self.lead, *gradient.shape[-2:])
 
 
 def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:

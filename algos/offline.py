@@ -22,6 +22,7 @@ from envs import d4rl, make_vec
 Rewards = Literal["range", "minus_one", "none"]
 Decay = Literal["cosine", "none"]
 Args = TypeVar("Args", bound="OfflineArgs")
+FORMATS = ("local", "minari", "mujoco", "ogbench")  # words of names that say where a dataset comes from
 
 
 @contextlib.contextmanager
@@ -91,8 +92,9 @@ class OfflineArgs(RunArgs):
 
     @property
     def keys(self) -> list[str]:
-        """The keys of defaults that depend on the dataset: its name, the words in its name, and its domain."""
-        return [self.known_as, *self.words, self.domain]
+        """The keys of defaults that depend on the dataset: its names, such as hopper-medium, its words, its domain."""
+        name = "-".join(word for word in self.words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
+        return [self.known_as, name, *self.words, self.domain]
 
     @property
     def domain(self) -> str:
@@ -135,16 +137,18 @@ def offline_run(
     algorithm: str,
     reward: Rewards | None = None,
     expert: Dataset | None = None,
+    states: bool = False,
     **facts: Any,
 ) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
     Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those in the data.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`); it is None if the method uses none. Transitions
-    of `expert`, from --expert-dataset, follow the dataset's. `facts` are stored with the results. Raises UserError for
-    data that cannot be trained on, and prints warnings about what looks wrong.
+    of `expert`, from --expert-dataset, follow the dataset's. With `states`, the dataset has the simulator's states if
+    they are stored. `facts` are stored with the results. Raises UserError for data that cannot be trained on, and
+    prints warnings about what looks wrong.
     """
-    data = load(args.dataset, args.exact_d4rl)
+    data = load(args.dataset, args.exact_d4rl, states)
     if expert is not None and (data.obs_size, data.act_size) != (expert.obs_size, expert.act_size):
         raise UserError(f"--dataset {data.name} and {expert.name} are not of the same sizes")
     if args.env_id and args.env_id != data.env_id:

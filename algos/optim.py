@@ -14,9 +14,9 @@ from algos.per_run import PerRun
 Schedule = Callable[[Tensor], Tensor]  # number of steps done -> factor of the learning rate
 
 
-def cosine(total: int) -> Schedule:
-    """A factor that falls from 1 to 0 along half a cosine within `total` steps and stays there."""
-    return lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps / total).clamp(max=1.0)))
+def cosine(total: int, every: int = 1) -> Schedule:
+    """A factor that falls from 1 to 0 along half a cosine, after each `every` steps, and is 0 after total·every."""
+    return lambda steps: 0.5 * (1 + torch.cos(math.pi * (steps // every / total).clamp(max=1.0)))
 
 
 def linear(total: int, every: int = 1) -> Schedule:

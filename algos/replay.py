@@ -44,7 +44,7 @@ class ReplayBuffer:
     Raises UserError if the device has not enough free memory for all of it.
     """
 
-    def __init__(self, runs: int, capacity: int, task: Task, device: torch.device | str = "cpu"):
+    def __init__(self, runs: int, capacity: int, task: Task, device: torch.device | str = "cpu", spare: int = 0):
         self.runs, self.capacity, self.discrete = runs, capacity, task.discrete
         self.widths = (task.obs_size, 1 if task.discrete else task.act_size, 1, task.obs_size, 1)
         width = sum(self.widths)
@@ -56,9 +56,9 @@ class ReplayBuffer:
                 f"a replay buffer of {capacity} transitions needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on "
                 f"{device}, where {free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
             )
-        self.rows = torch.empty(runs, capacity, width, device=device)
+        self.rows = torch.empty(runs, capacity + spare, width, device=device)  # the spare ones are never sampled
         self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
-        self.offsets = torch.arange(runs, device=device)[:, None] * capacity
+        self.offsets = torch.arange(runs, device=device)[:, None] * (capacity + spare)
 
     def add(self, batch: Transitions, valid: NDArray[np.bool_] | None = None) -> None:
         """Adds transitions [R, N, ...], without those that are not `valid` [R, N].

@@ -47,7 +47,7 @@ from benchmarks.recipes.pointmaze import (
 )
 from benchmarks.recipes.trajectory import Trajectory
 from benchmarks.suite import BENCHMARKS, ROOT, read_references
-from envs import d4rl, find_spec, make_vec
+from envs import d4rl, find_spec
 from envs.mujoco import quiet_mujoco
 
 
@@ -134,10 +134,7 @@ def training_data(task: str, args: Args) -> Iterator[Trajectory]:
             last = done.stderr.strip().rpartition("\n")[2]
             raise UserError(f"training SAC on {task} ended with exit code {done.returncode}: {last}")
         rows = replay_rows(next(Path(place).rglob("*.safetensors")), training["run"])
-    venv = make_vec(training["env_id"])
-    sizes = venv.single_observation_space.shape, venv.single_action_space.shape
-    venv.close()
-    return replayed(rows, *(shape[0] for shape in sizes if shape))
+    return replayed(rows, training["env_id"], training["seed"])
 
 
 # -- writers -----------------------------------------------------------------------------------------------------------
@@ -148,6 +145,11 @@ def observations(recipe: Recipe, t: Trajectory) -> dict[str, NDArray]:
     if not recipe.env_id.startswith("PointMaze_"):
         return {"observation": t.obs}
     return {"achieved_goal": t.obs[:, :2], "desired_goal": t.infos["goal"], "observation": t.obs}
+
+
+def infos_of(recipe: Recipe, t: Trajectory) -> dict[str, NDArray]:
+    """The states of the simulator before each step, for locomotion, where observations do not have all of them."""
+    return t.infos if recipe.name.partition("-")[0] in TASKS else {}
 
 
 def write_minari(recipe: Recipe, name: str, data: list[Trajectory], description: dict[str, Any]) -> Path:
@@ -171,7 +173,7 @@ def write_minari(recipe: Recipe, name: str, data: list[Trajectory], description:
         buffers.append(
             EpisodeBuffer(
                 id=number, observations=parts, actions=t.action, rewards=t.reward, terminations=t.terminated,
-                truncations=t.truncated, infos={},
+                truncations=t.truncated, infos=infos_of(recipe, t),
             )
         )  # fmt: skip
     like = d4rl.find(recipe.like) if recipe.like else None
@@ -323,7 +325,7 @@ def make(recipe: Recipe, args: Args) -> None:
     if (data := stored(recipe, args)) is not None:
         path = files(recipe.name, args)["d4rl"]
         trajectories = [
-            Trajectory(e.observations, e.actions, e.rewards, e.terminations, e.truncations, {})
+            Trajectory(e.observations, e.actions, e.rewards, e.terminations, e.truncations, e.infos or {})
             for e in data.iterate_episodes()
         ]
         try:

@@ -95,4 +95,4 @@ class Result:
     def log(self) -> pd.DataFrame:
         """train.parquet without seconds."""
         table = pd.read_parquet(self.folder / "train.parquet")
-        return table[table["metric"] != "seconds"].reset_index(drop=True)
+        return table[~table["metric"].str.endswith("seconds")].reset_index(drop=True)

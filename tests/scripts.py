@@ -38,6 +38,10 @@ STREAM = {"hidden": (16, 12), "compile": False}
 # the files are those that the fixture `train_short` makes
 OFFLINE = {"dataset": "data.hdf5", "total_steps": 20, "batch_size": 16, "hidden": (8, 6), "eval_episodes": 0}
 IMITATION = {"expert_dataset": "data.hdf5", "expert_trajectories": 2, "expert_transitions": 12, "dropout": 0.3}
+MODEL = OFFLINE | {
+    "rollouts": 40, "rollout_length": 2, "updates_per_epoch": 5, "real_ratio": 0.25, "never_terminates": True,
+    "members": 3, "elites": 2, "dynamics_hidden": (8,), "dynamics_batch_size": 64, "dynamics_epochs": 2,
+}  # fmt: skip
 
 # script -> arguments that make some 20 updates in which all of its parts work
 SCRIPTS: dict[str, dict[str, Any]] = {
@@ -64,6 +68,11 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "f_dvl": OFFLINE | {"dropout": 0.3},
     "f_dvl tv": OFFLINE | {"dropout": 0.3, "f": "tv"},
     "recoil": OFFLINE | IMITATION,
+    "mopo": MODEL,
+    "mobile": MODEL | {"guesses": 3},
+    "mobile fixed": MODEL | {"guesses": 3, "temperature": 0.2},
+    "ravl": MODEL | {"critics": 3},
+    "ravl edac": MODEL | {"critics": 3, "real_ratio": 1.0},
     "recoil paper": OFFLINE | IMITATION | {"objective": "paper"},
 }
 EVALUATED = {"eval_episodes": 1, "env_id": "InvertedPendulum-v5"}  # for the file of `write_hdf5`
@@ -98,6 +107,10 @@ def is_on_policy(script: str) -> bool:
 def stride_of(script: str) -> int:
     """The environment steps of an iteration."""
     return SCRIPTS[script].get("horizon", 1) * SCRIPTS[script].get("num_envs", 1)
+
+
+def is_model_based(script: str) -> bool:
+    return "rollouts" in SCRIPTS[script]
 
 
 def is_form(script: str) -> bool:
@@ -156,6 +169,10 @@ class Feed:
             if parameter.annotation in (Batch, Step, Rollout):
                 self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)
+            if name == "guesses":
+                args = agent.args
+                shape = (args.elites, args.guesses, args.batch_size - args.real, agent.task.obs_size)
+                self.guesses = self.random.normal("test guesses", *shape)
 
     def __iter__(self) -> Iterator[list[Any]]:
         return self
@@ -177,9 +194,11 @@ class Feed:
             return self.number % self.agent.args.actor_delay == 0
         if name in ("draws", "noise"):
             return self.draws()
+        if name == "guesses":
+            return self.guesses()
         raise TypeError(
             f"{type(self.agent).__name__}.update takes {name!r}, for which this feed has nothing: it knows parameters "
-            "of the types Batch, Step and Rollout, and those named draws, noise, actor_due and refresh_due"
+            "of the types Batch, Step and Rollout, and those named draws, noise, guesses, actor_due and refresh_due"
         )
 
     def _batch(self, name: str) -> Batch:

@@ -17,6 +17,7 @@ class Builder:
         self.obs_size, self.act_size, self.filled, self.count = obs_size, act_size, 0, 0
         self.rows = np.empty((capacity, obs_size + act_size + 2), np.float32)
         self.index = np.empty(capacity, np.int64)
+        self.states: list[NDArray[np.float64]] = []
 
     def add(self, obs: NDArray, action: NDArray, reward: Any, terminated: Any, keep: NDArray | None = None) -> None:
         """Appends n rows with the observations [n, O].
@@ -35,9 +36,15 @@ class Builder:
         self.index[self.count : self.count + len(index)] = index
         self.filled, self.count = start + len(obs), self.count + len(index)
 
+    def add_states(self, qpos: NDArray, qvel: NDArray) -> None:
+        """Appends the simulator's states [n, S] before n transitions."""
+        self.states.append(np.concatenate([qpos, qvel], 1, dtype=np.float64))
+
     def finish(self, name: str, **fields: Any) -> Dataset:
         """The dataset with all rows, and with these fields; raises UserError if it has no transition."""
         if not self.count:
             raise UserError(f"--dataset {name} has no transition")
         rows, index = torch.from_numpy(self.rows[: self.filled]), torch.from_numpy(self.index[: self.count])
+        if sum(map(len, self.states)) == self.count:  # else some episodes have none
+            fields["states"] = np.concatenate(self.states)
         return Dataset(name, rows, index, self.obs_size, self.act_size, **fields)

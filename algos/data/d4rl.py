@@ -9,7 +9,7 @@ from algos.data.record import Dataset
 from envs import d4rl
 
 
-def load_d4rl(name: str, exact: bool) -> Dataset:
+def load_d4rl(name: str, exact: bool, states: bool = False) -> Dataset:
     """One of D4RL's datasets, given by its name or by the path of its file; a missing file is downloaded."""
     task = d4rl.of_file(name) if is_file(name) else d4rl.find(name.removeprefix("d4rl/"))
     assert task and task.place and task.url  # see `check_name`
@@ -17,7 +17,7 @@ def load_d4rl(name: str, exact: bool) -> Dataset:
     if not path.exists():
         download(task.url, path, name)
     return replace(
-        read(path, name, exact, task.limit),
+        read(path, name, exact, task.limit, states),
         env_id=None if task.family in d4rl.APART else task.env_id,
         env_options=task.env_options,
         note=task.note,

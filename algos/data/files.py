@@ -14,6 +14,7 @@ from algos.data.rows import kept_rows
 from algos.errors import UserError
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")  # D4RL's and OGBench's
+STATES = ("infos/qpos", "infos/qvel")  # D4RL's
 
 
 class Array(NamedTuple):
@@ -29,8 +30,11 @@ def is_file(name: str) -> bool:
     return Path(name).suffix in (".hdf5", ".h5", ".npz")
 
 
-def read(path: Path, name: str, exact: bool = False, limit: int = 0) -> Dataset:
-    """The dataset in a file; see `names.load` for `exact`, and `rows.kept_rows` for `limit`, which is 0 if unknown."""
+def read(path: Path, name: str, exact: bool = False, limit: int = 0, states: bool = False) -> Dataset:
+    """The dataset in a file.
+
+    See `names.load` for `exact` and `states`, and `rows.kept_rows` for `limit`, which is 0 if unknown.
+    """
     if path.suffix == ".npz":
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
@@ -39,7 +43,8 @@ def read(path: Path, name: str, exact: bool = False, limit: int = 0) -> Dataset:
     import h5py
 
     with h5py.File(path, rdcc_nbytes=1 << 21) as file:  # its default of 1 MiB would decompress some pieces repeatedly
-        arrays = {key: _hdf5_array(file[key]) for key in KEYS if isinstance(file.get(key), h5py.Dataset)}
+        keys = (*KEYS, *(STATES if states else ()))
+        arrays = {key: _hdf5_array(file[key]) for key in keys if isinstance(file.get(key), h5py.Dataset)}
         return _dataset(path, name, arrays, exact, limit)
 
 
@@ -77,7 +82,7 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
     (count, obs_size), act_size = arrays["observations"].shape, arrays["actions"].shape[1]
     terminals, timeouts = (_flags(path, key, arrays) for key in ("terminals", "timeouts"))
     assert terminals is not None  # see `_check`
-    breaks = 0
+    breaks, keep = 0, np.ones(count, bool)
     if "next_observations" in arrays and not exact:
         builder = Builder(2 * count, obs_size, act_size)
         breaks = _add_true_successors(builder, arrays, terminals, timeouts)
@@ -86,6 +91,8 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
         builder = Builder(count, obs_size, act_size)
         for rows, obs, action, reward in _pieces(arrays):
             builder.add(obs, action, reward, terminals[rows], keep[rows])
+    if set(STATES) <= set(arrays):
+        builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
     return builder.finish(name, limit=limit, rewarded="rewards" in arrays, breaks=breaks, source=path.name)
 
 
@@ -176,8 +183,8 @@ def _check(path: Path, arrays: dict[str, Array]) -> None:
             f"--dataset: {path} has actions of type {arrays['actions'].dtype}, which look discrete; continuous ones "
             "(floats) are needed"
         )
-    for key in ("observations", "actions"):
-        if len(shapes[key]) != 2:
+    for key in ("observations", "actions", *STATES):
+        if len(shapes.get(key, (0, 0))) != 2:
             raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where two axes are needed")
     if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
         raise UserError(f"--dataset: {path} has next_observations of another shape than observations")

@@ -21,8 +21,8 @@ from envs import register
 from envs.mujoco import RENDERING
 
 
-def load_minari(name: str) -> Dataset:
-    """The dataset `minari/…` or `local/…`; one of Minari's is downloaded if it is missing."""
+def load_minari(name: str, states: bool = False) -> Dataset:
+    """The dataset `minari/…` or `local/…`; one of Minari's is downloaded if it is missing. See `names.load`."""
     import minari
     from minari.storage import get_dataset_path
 
@@ -48,6 +48,9 @@ def load_minari(name: str) -> Dataset:
         steps = len(episode.rewards)
         obs = _flat(data.observation_space, episode.observations, steps + 1)
         builder.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
+        infos = episode.infos or {}
+        if states and {"qpos", "qvel"} <= set(infos):
+            builder.add_states(infos["qpos"][:steps], infos["qvel"][:steps])
     metadata = data.storage.metadata
     recipe = recipe_of(metadata.get("description")) if name.startswith("local/") else {}
     spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari corrects what older versions of it wrote

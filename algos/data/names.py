@@ -22,25 +22,25 @@ UNREADABLE = (OSError, EOFError, LookupError, TypeError, ValueError, AssertionEr
 GOALS = "each episode has a goal there, which observations do not contain"
 
 
-def load(name: str, exact_d4rl: bool = False) -> Dataset:
+def load(name: str, exact_d4rl: bool = False, states: bool = False) -> Dataset:
     """The dataset with that name or path; raises UserError if there is none, or if it is damaged.
 
     Transitions have the true next observations if a file of D4RL's layout stores them. `exact_d4rl` gives the
     transitions of D4RL's own `qlearning_dataset` instead: their next observation is the next row's, and timeouts are
-    left out.
+    left out. With `states`, the dataset has the simulator's states if they are stored (infos/qpos and infos/qvel).
     """
     check_name(name, exact_d4rl)
     check_made(name)
     kind = name.partition("/")[0]
     try:
         if d4rl.of_file(name) if is_file(name) else kind == "d4rl":
-            data = load_d4rl(name, exact_d4rl)
+            data = load_d4rl(name, exact_d4rl, states)
         elif is_file(name):
-            data = read(Path(name), name, exact_d4rl)
+            data = read(Path(name), name, exact_d4rl, states=states)
         elif kind == "ogbench":
             data = load_ogbench(name)
         else:
-            data = load_minari(name)
+            data = load_minari(name, states)
     except UNREADABLE as error:
         raise UserError(
             f"--dataset {name} cannot be read: it is damaged, has another format or does not fit into memory ({error})"

@@ -59,6 +59,7 @@ class Dataset:
     recipe: dict[str, Any] = field(default_factory=dict)  # the values that a recipe stored with its data
     source: str = ""  # where the data comes from: a URL, a file or a command
     digest: str = ""  # SHA-256 of rows and index
+    states: NDArray[np.float64] | None = None  # [N, S]: the simulator's qpos and qvel before each transition
     # the numbers subtracted from observations [O] and actions [A], and those they were then divided by; None: unchanged
     obs_scaling: tuple[Tensor, Tensor] | None = None
     action_scaling: tuple[Tensor, Tensor] | None = None
@@ -183,7 +184,8 @@ class Dataset:
     def part(self, numbers: NDArray[np.int64]) -> "Dataset":
         """Only the transitions with these numbers; the rows are shared."""
         index = self.index[torch.as_tensor(numbers, device=self.index.device)]
-        return replace(self, index=index, digest=hashlib.sha256(self.digest.encode() + numbers.tobytes()).hexdigest())
+        digest = hashlib.sha256(self.digest.encode() + numbers.tobytes()).hexdigest()
+        return replace(self, index=index, digest=digest, states=None if self.states is None else self.states[numbers])
 
     def first(self, transitions: int) -> "Dataset":
         """The first transitions, with no more rows than they need."""
@@ -202,7 +204,8 @@ class Dataset:
         """The transitions of both datasets, on the host."""
         rows, index = torch.cat([self.rows, other.rows]), torch.cat([self.index, other.index + len(self.rows)])
         digest = hashlib.sha256((self.digest + other.digest).encode()).hexdigest()
-        return replace(self, rows=rows, index=index, digest=digest, rewarded=self.rewarded and other.rewarded)
+        rewarded = self.rewarded and other.rewarded
+        return replace(self, rows=rows, index=index, digest=digest, rewarded=rewarded, states=None)
 
     def to(self, device: torch.device) -> "Dataset":
         """The same dataset on another device, in torch's default precision."""
@@ -264,13 +267,19 @@ class Dataset:
             self.action_scaling = middle, half_range
         self.action.clamp_(-1 + EDGE, 1 - EDGE)
 
+    def prepared_obs(self, obs: Tensor) -> Tensor:
+        """The environment's observations [..., O] as the prepared data has them."""
+        return (obs - self.obs_scaling[0]) / self.obs_scaling[1] if self.obs_scaling else obs
+
+    def raw_obs(self, obs: Tensor) -> Tensor:
+        """Observations [..., O] of the prepared data as the environment has them."""
+        return obs * self.obs_scaling[1] + self.obs_scaling[0] if self.obs_scaling else obs
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Actions [..., A] of a policy for the prepared data as the environment takes them."""
+        action = action.clamp(-1, 1)
+        return action * self.action_scaling[1] + self.action_scaling[0] if self.action_scaling else action
+
     def adapt(self, policy: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """Turns a policy for the prepared data into one for the environment: obs [..., O] -> action [..., A]."""
-
-        def act(obs: Tensor) -> Tensor:
-            if self.obs_scaling:
-                obs = (obs - self.obs_scaling[0]) / self.obs_scaling[1]
-            action = policy(obs).clamp(-1, 1)
-            return action * self.action_scaling[1] + self.action_scaling[0] if self.action_scaling else action
-
-        return act
+        return lambda obs: self.raw_action(policy(self.prepared_obs(obs)))

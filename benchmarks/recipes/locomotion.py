@@ -27,6 +27,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from benchmarks.recipes.trajectory import Trajectory
+from envs import SeededEnvs
 from envs.make import make_vec
 from envs.seeding import sub_seed
 
@@ -99,10 +100,11 @@ def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps:
                 action = policy.sample(obs, rng.standard_normal((lanes, len(low))))
             else:
                 action = rng.uniform(low, high, (lanes, len(low))).astype(np.float32)
+            qpos, qvel = states_of(venv)
             after, reward, terminated, truncated, infos = venv.step(action)
             for i in np.flatnonzero(quota >= step).tolist():
                 ended = terminated[i] or truncated[i]
-                tapes[i].append((obs[i], action[i], reward[i]))
+                tapes[i].append((obs[i], action[i], reward[i], qpos[i], qvel[i]))
                 if ended or step == quota[i]:
                     last = infos["final_obs"][i] if ended else after[i]
                     begun[step - len(tapes[i]), i] = trajectory_of(tapes[i], last, bool(terminated[i]))
@@ -119,22 +121,44 @@ def rollouts(env_id: str, policy: Policy | None, purpose: str, seed: int, steps:
         venv.close()
 
 
+def states_of(venv: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The simulator's qpos [N, …] and qvel [N, …] at present, of environments that are stepped as one batch."""
+    return venv.physics.fields.qpos.copy(), venv.physics.fields.qvel.copy()
+
+
 def trajectory_of(tape: list[tuple], last: NDArray, terminated: bool) -> Trajectory:
-    """The trajectory of the recorded steps (obs, action, reward), the last of which led to `last`."""
-    obs, action, reward = (np.array(column, np.float32) for column in zip(*tape, strict=True))
+    """The trajectory of the recorded steps (obs, action, reward, qpos, qvel), the last of which led to `last`."""
+    *columns, qpos, qvel = zip(*tape, strict=True)
+    obs, action, reward = (np.array(column, np.float32) for column in columns)
     end = np.zeros(len(reward), bool)
     end[-1] = True
     obs = np.concatenate([obs, np.asarray(last, np.float32)[None]])
-    return Trajectory(obs, action, reward, end & terminated, end & (not terminated), {})
+    infos = {"qpos": np.array(qpos), "qvel": np.array(qvel)}
+    return Trajectory(obs, action, reward, end & terminated, end & (not terminated), infos)
 
 
-def replayed(rows: NDArray[np.float32], obs_size: int, act_size: int) -> Iterator[Trajectory]:
-    """The trajectories in the rows [T, O + A + 1 + O + 1] of a replay buffer, which must be in the order of time.
+def replayed(rows: NDArray[np.float32], env_id: str, seed: int) -> Iterator[Trajectory]:
+    """The trajectories in the rows [T, O + A + 1 + O + 1] of the replay buffer of a run, from its first step on.
 
-    An episode was cut where the next observation of a row is not the observation of the row after it.
+    An episode was cut where the next observation of a row is not the observation of the row after it. The actions are
+    taken once more, in the environment of this seed, to know the states of the simulator. Raises ValueError if they
+    lead elsewhere.
     """
-    bounds = np.cumsum([obs_size, act_size, 1, obs_size])
-    obs, action, reward, after, terminated = np.split(rows, bounds, 1)
+    envs = SeededEnvs(env_id, [seed])
+    obs, action, reward, after, terminated = np.split(
+        rows, np.cumsum([envs.obs_size, envs.act_size, 1, envs.obs_size]), 1
+    )
+    states: list[tuple[NDArray, NDArray]] = []
+    try:
+        for seen, chosen in zip(obs, action, strict=True):
+            if (envs.obs.numpy().reshape(-1) != seen).any():
+                raise ValueError(f"the run cannot be repeated: step {len(states):,} leads elsewhere on this machine")
+            states.append(states_of(envs.venv))
+            envs.send(torch.from_numpy(chosen)[None, None])
+            envs.receive()
+    finally:
+        envs.close()
+    qpos, qvel = (np.concatenate(column) for column in zip(*states, strict=True))
     cut = np.append((after[:-1] != obs[1:]).any(1), True)
     first = 0
     for last in np.flatnonzero(cut | (terminated[:, 0] > 0)).tolist():
@@ -142,6 +166,6 @@ def replayed(rows: NDArray[np.float32], obs_size: int, act_size: int) -> Iterato
         end = np.zeros(last + 1 - first, bool)
         end[-1] = True
         done = bool(terminated[last, 0])
-        states = np.concatenate([obs[part], after[last : last + 1]])
-        yield Trajectory(states, action[part], reward[part, 0], end & done, end & (not done), {})
+        whole, infos = np.concatenate([obs[part], after[last : last + 1]]), {"qpos": qpos[part], "qvel": qvel[part]}
+        yield Trajectory(whole, action[part], reward[part, 0], end & done, end & (not done), infos)
         first = last + 1

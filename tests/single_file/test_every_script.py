@@ -24,6 +24,7 @@ from scripts import (
     differing,
     hyperparameters,
     is_form,
+    is_model_based,
     is_offline,
     is_on_policy,
     is_stream,
@@ -287,7 +288,8 @@ def test_runs_together_equal_runs_alone(script, float64):
 # Where values near the default change nothing in 20 updates, because they bound what stays far within the bound.
 VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6), "q": (1.2, 1.6)}
 # Only the paper's objective has this weight; this noise is on the actions in the environment and not in an update.
-UNUSED = {("recoil", "beta"), ("td3", "exploration_noise")}
+# The penalty of MOPO is in the rewards of rollouts.
+UNUSED = {("recoil", "beta"), ("td3", "exploration_noise"), ("mopo", "penalty_weight")}
 PAPER = ("recoil paper", "beta")
 # A form has the hyperparameters of its script, so that its own are slow but for one that the script does not use.
 GRIDS = [
@@ -429,6 +431,8 @@ def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_sh
     result = train_short(script, **overrides)
     last, stride = result.config["step"], stride_of(script)
     log = max(short(script).get("learning_starts", 0) + 5, stride)
+    if is_model_based(script) and short(script)["real_ratio"] < 1:
+        log = 0  # its ensemble diverges
     assert result.code == 0 and result.config["status"] == "diverged"
     assert result.config["diverged"] == [{"seed": 4, "step": log}]
     assert "seed 4 diverged" in capsys.readouterr().err
@@ -436,10 +440,11 @@ def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_sh
     table = result.eval
     assert set(table[table["step"] > log]["seed"]) == {5}
     assert set(result.log[result.log["step"] > log]["seed"]) == {5}
-    assert {step for step in states if step >= log} == set(range(log, last + 1, stride))
-    for step in range(log, last + 1, stride):
-        assert not differing(states[log], states[step], 0)
-    assert differing(states[log], states[last], 1)
+    first = max(log, 1)
+    assert {step for step in states if step >= log} == set(range(first, last + 1, stride))
+    for step in range(first, last + 1, stride):
+        assert not differing(states[first], states[step], 0)
+    assert differing(states[first], states[last], 1)
     assert not differing(result.agent, whole.agent, 1)
 
 

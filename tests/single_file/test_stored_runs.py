@@ -33,7 +33,7 @@ def tables_of(script: str, out: Path) -> pd.DataFrame:
     folder = next(out.rglob("config.json")).parent
     train, scores = (pd.read_parquet(folder / f"{name}.parquet") for name in ("train", "eval"))
     means = scores.groupby(["seed", "step"])["return"].mean().rename("value").reset_index().assign(metric="return")
-    parts = [part for part in (train[train["metric"] != "seconds"], means) if len(part)]
+    parts = [part for part in (train[~train["metric"].str.endswith("seconds")], means) if len(part)]
     return pd.concat(parts)[["seed", "step", "metric", "value"]].assign(script=script)
 
 

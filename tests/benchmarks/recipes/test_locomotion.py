@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 from benchmarks.recipes import locomotion as module
 from benchmarks.recipes.locomotion import Policy, locomotion, replayed, rollouts
-from envs.mujoco import quiet_mujoco
+from envs import SeededEnvs
+from envs.mujoco import Simulator, quiet_mujoco
 
 
 def same(a, b):
@@ -103,12 +104,55 @@ def test_medium_expert_is_medium_and_then_expert(tmp_path, monkeypatch):
     assert same(both, medium + expert)
 
 
+def replay_of(seed, steps):
+    """The rows of the replay buffer of a run with random actions, and the numbers of its episodes' last steps."""
+    envs, generator = SeededEnvs("Hopper-v5", [seed]), torch.Generator().manual_seed(0)
+    rows, ends = [], []
+    for step in range(steps):
+        obs, action = envs.obs.reshape(1, -1).clone(), torch.rand(1, 1, 3, generator=generator) * 2 - 1
+        envs.send(action)
+        t = envs.receive()
+        parts = (obs, action[0], t.reward, t.next_obs[0], t.terminated)
+        rows.append(torch.cat([part.reshape(1, -1) for part in parts], 1).numpy().copy())
+        if t.terminated.any():
+            ends.append(step)
+    envs.close()
+    return np.concatenate(rows), ends
+
+
 def test_a_replay_falls_into_the_episodes_it_was_made_of():
-    episodes = list(locomotion("hopper", "random", 0, 150))
-    rows = [
-        np.concatenate([e.obs[:-1], e.action, e.reward[:, None], e.obs[1:], e.terminated[:, None]], 1) for e in episodes
-    ]
-    assert same(list(replayed(np.concatenate(rows), 11, 3)), episodes)
+    rows, ends = replay_of(3, 150)
+    episodes = list(replayed(rows, "Hopper-v5", 3))
+    lengths = np.cumsum([len(e.reward) for e in episodes])
+    assert len(ends) > 3 and lengths.tolist() == [*(end + 1 for end in ends), 150]
+    assert np.array_equal(np.concatenate([e.obs[:-1] for e in episodes]), rows[:, :11])
+    assert np.array_equal(np.concatenate([e.obs[1:] for e in episodes]), rows[:, 15:26])
+    assert np.array_equal(np.concatenate([e.reward for e in episodes]), rows[:, 14])
+    assert all(e.terminated[-1] for e in episodes[:-1]) and episodes[-1].truncated[-1]
+    with pytest.raises(ValueError, match="step 0 leads elsewhere"):
+        list(replayed(rows, "Hopper-v5", 4))
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"])
+def test_recorded_states_lead_to_what_was_recorded(env_id):
+    simulator = Simulator(env_id)
+    for e in rollouts(env_id, None, "test", 0, 300):
+        states = np.concatenate([e.infos["qpos"], e.infos["qvel"]], 1)
+        assert np.array_equal(simulator.observe(states).astype(np.float32), e.obs[:-1])
+        _, obs, reward, terminated = simulator.step(states, e.action)
+        np.testing.assert_allclose(obs, e.obs[1:], atol=1e-5)
+        np.testing.assert_allclose(reward, e.reward, atol=1e-5)
+        assert np.array_equal(terminated, e.terminated)
+    simulator.close()
+
+
+def test_the_states_of_a_replay_are_those_of_its_run():
+    rows, _ = replay_of(3, 150)
+    simulator = Simulator("Hopper-v5")
+    for e in replayed(rows, "Hopper-v5", 3):
+        states = np.concatenate([e.infos["qpos"], e.infos["qvel"]], 1)
+        np.testing.assert_allclose(simulator.step(states, e.action)[1], e.obs[1:], atol=1e-5)
+    simulator.close()
 
 
 def test_names_that_are_none_are_refused():

@@ -1,0 +1,377 @@
+"""The part of offline model-based scripts around their algorithm: a model of the data's dynamics, and its rollouts."""
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from algos.arguments import Count, Fraction, Positive, Widths
+from algos.checkpoint import write_atomically
+from algos.data import Dataset
+from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file, load_ensemble
+from algos.errors import UserError
+from algos.model_buffer import ModelBuffer
+from algos.models import Learned, Mixed, Model, Prediction, Simulated, StepDraws, observations, simulator_for
+from algos.nn import initialise
+from algos.offline import OfflineArgs, offline_run
+from algos.optim import numbers
+from algos.random import generators
+from algos.replay import Batch
+from algos.run import Run
+from algos.terminations import Termination, never, own_termination, termination
+
+PHASE = "dynamics"
+TRUE = "true"
+PIECE = 5_000  # most rollouts of a run that are made at once
+WATCHED = 256  # rollouts of a run whose values are watched
+COMPARED = 32  # rollouts of a run that are compared with the simulator
+Args = TypeVar("Args", bound="ModelBasedArgs")
+
+
+@dataclass(kw_only=True)
+class ModelBasedArgs(OfflineArgs):
+    """Arguments of the scripts that learn from a dataset and from rollouts of a model of it."""
+
+    total_steps: Count = 3_000_000
+    """gradient updates of each run"""
+    eval_every: Count = 1_000
+    """updates between evaluations, which also take place at the first and the last update"""
+    batch_size: Count = 256
+    """transitions per update and run, of the dataset and of the model together"""
+    real_ratio: Fraction = 0.05
+    """share of a batch that comes from the dataset; 1: there is no model"""
+    rollouts: Count = 50_000
+    """rollouts of the model in an epoch, for each run; they begin in states of the dataset"""
+    rollout_length: Count = 5
+    """steps of a rollout, unless the task ends it earlier"""
+    updates_per_epoch: Count = 1_000
+    """updates between rollouts"""
+    retain_epochs: Count = 5
+    """epochs whose rollouts are kept, if none ends early"""
+    dynamics: str = ""
+    """true: MuJoCo itself; or the file of an ensemble that an earlier run left (dynamics.safetensors); by default an
+    ensemble is trained first"""
+    model_mix: Fraction = 0.0
+    """share of another model in the predictions of the ensemble"""
+    mix_with: Literal["true", "random"] = "true"
+    """the other model: MuJoCo itself, or an ensemble with random weights"""
+    form: FormName = "offlinerl_kit"
+    """official code that decides how the ensemble is trained and when a predicted state ends an episode"""
+    members: Count = 7
+    """networks of the ensemble"""
+    elites: Count = 5
+    """networks whose predictions are used: those with the least error on the holdout"""
+    dynamics_hidden: Widths = (200, 200, 200, 200)
+    """widths of the ensemble's hidden layers"""
+    dynamics_lr: Positive = 1e-3
+    """learning rate of the ensemble"""
+    dynamics_batch_size: Count = 256
+    """transitions per update and member of the ensemble"""
+    dynamics_epochs: Count = 2_000
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""
+    never_terminates: bool = False
+    """no predicted state ends an episode"""
+    terminates: str = ""
+    """module:function that tells which predicted observations [..., O] end an episode, for other environments"""
+
+    @property
+    def real(self) -> int:
+        """The number of transitions of a batch that come from the dataset."""
+        return int(self.batch_size * self.real_ratio)
+
+    def check_task(self) -> None:
+        super().check_task()
+        if self.elites > self.members:
+            raise UserError(f"--elites must be at most --members, {self.members}, got {self.elites}")
+        if self.never_terminates and self.terminates:
+            raise UserError("--never-terminates and --terminates contradict each other: give one of them")
+        if self.terminates:
+            own_termination(self.terminates)
+        if self.dynamics == TRUE and self.model_mix:
+            raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
+        if self.dynamics not in ("", TRUE) and not Path(self.dynamics).is_file():
+            raise UserError(f"--dynamics takes true or the file of an ensemble; there is no file {self.dynamics}")
+
+    @property
+    def ensemble(self) -> Settings:
+        """How the ensemble is made and trained."""
+        return Settings(
+            form=self.form, members=self.members, elites=self.elites, hidden=self.dynamics_hidden, lr=self.dynamics_lr,
+            batch_size=self.dynamics_batch_size, epochs=self.dynamics_epochs,
+        )  # fmt: skip
+
+    def termination(self, data: Dataset) -> Termination:
+        """The rule by which predicted states of the prepared data end episodes."""
+        if self.never_terminates:
+            return never
+        if self.terminates:
+            rule = own_termination(self.terminates)
+        else:
+            rule = termination(data.env_id, data.obs_size, self.form)
+        return lambda obs: rule(data.raw_obs(obs))
+
+
+def model_based_run(args: Args, algorithm: str) -> tuple[Run[Args], Dataset]:
+    """A run on the dataset that the arguments name; see `offline_run`."""
+    facts: dict[str, Any] = {}
+    if args.dynamics not in ("", TRUE):
+        facts["dynamics_digest"] = hashlib.sha256(Path(args.dynamics).read_bytes()).hexdigest()
+    return offline_run(args, algorithm, "none", None, args.real < args.batch_size, **facts)
+
+
+class Learner(Protocol):
+    """The part of an agent that rollouts call."""
+
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Sampled actions [R, B, A] from standard normal noise [R, B, A]."""
+
+    def reward(self, prediction: Prediction) -> Tensor:
+        """The reward [R, B] with which a predicted step is stored."""
+
+    def policy_values(self, obs: Tensor) -> Tensor:
+        """What each of N critics says of the deterministic policy's actions: [R, N, B]."""
+
+
+class ModelData:
+    """The batches of a model-based agent: a part from the dataset, the rest from a ring buffer with the model's steps.
+
+    `fit` trains the ensemble, `generate` makes the rollouts of an epoch, and `choose` and `gather` give batches. The
+    rows of a rollout that has ended are computed, but not stored. `memory` has to go on after a kill.
+    """
+
+    def __init__(self, run: Run[Any], data: Dataset, agent: Learner):
+        self.run, self.data, self.agent, self.args = run, data, agent, run.given
+        args, random = self.args, run.random
+        self.real, self.modelled = args.real, args.batch_size - args.real
+        self.memory: dict[str, Any] = {}
+        self.choose_real = random.integers("minibatch", max(self.real, 1))
+        self.training: Training | None = None
+        if not self.modelled:
+            return
+        self.terminated = args.termination(data)
+        self.buffer = ModelBuffer(
+            run.runs, args.rollouts * args.rollout_length * args.retain_epochs, data.task, run.device
+        )
+        self.memory["buffer"] = self.buffer
+        self.choose_model = random.integers("model minibatch", self.modelled)
+        piece = min(PIECE, args.rollouts)
+        self.begin = random.integers("rollout start", piece)
+        self.normal = random.normal("rollout action", piece, data.act_size)
+        self.outcome = random.normal("rollout outcome", piece, data.obs_size + 1)
+        self.member = random.uniform("rollout member", piece)
+        self.seeds = list(dict.fromkeys(run.seeds))
+        self.of_run = torch.tensor([self.seeds.index(seed) for seed in run.seeds], device=run.device)
+        self.simulated: Simulated | None = None
+        if args.dynamics == TRUE or (args.model_mix and args.mix_with == TRUE):
+            self.simulated = Simulated(simulator_for(data, args.threads), data)
+        if not args.dynamics:
+            self.training = Training(args.ensemble, data, self.seeds, run.device)
+            self.memory["dynamics"] = self.training
+        best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
+        self.greatest = torch.tensor([best / max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)])
+        self.warned: set[int] = set()
+        self.reference: Simulated | None = None
+        self.compared = random.integers("compared start", COMPARED)
+        sizes = {"action": (data.act_size,), "outcome": (data.obs_size + 1,)}
+        normal = [random.normal(f"compared {name}", COMPARED, *size) for name, size in sizes.items()]
+        self.compared_draws = (*normal, random.uniform("compared member", COMPARED))
+        obs = torch.cat([part.double() for part in observations(data)])
+        self.deviation = obs.std(0, correction=0).clamp(min=1e-6).to(data.rows.dtype)
+
+    # -- the ensemble -------------------------------------------------------------------------------------------------
+
+    def fit(self, members: int) -> None:
+        """Trains the ensembles, or loads them, and keeps the first `members` networks of each, the elites first."""
+        args, run = self.args, self.run
+        if not self.modelled:
+            return
+        if args.dynamics == TRUE:
+            assert self.simulated
+            self.use(self.simulated)
+            return
+        if self.training:
+            self._train(self.training)
+            trained, of_run = self.training.trained(), self.of_run
+            if PHASE in run.over:
+                self._keep(self.training, trained)
+        else:
+            trained = load_ensemble(Path(args.dynamics), run.seeds, self.data).to(run.device)
+            of_run = torch.arange(run.runs, device=run.device)
+        self.learned = learned = Learned(trained.selected(of_run, members), args.elites, self.terminated)
+        self.reference = self._reference()
+        if not args.model_mix:
+            self.use(learned)
+            return
+        other = self.simulated or Learned(self._random(learned.ensemble), args.elites, self.terminated)
+        self.use(Mixed(learned, other, args.model_mix))
+
+    def use(self, model: Model) -> None:
+        """Takes a model for the rollouts."""
+        self.model = model
+        self.step = self._step if model.on_host else self.run.compiled(self._step)
+
+    def _train(self, training: Training) -> None:
+        """The phase in which the ensembles learn: one step on a batch an iteration, validation after each epoch."""
+        args, run = self.args, self.run
+        update, count = run.compiled(training.update), training.batches
+        rows: Any = ()
+        for step in run.phase(PHASE, args.dynamics_epochs * count, count, 10 * count):
+            epoch, number = divmod(step - 1, count)
+            if not number or not rows:
+                rows = training.epoch_rows(epoch + 1).split(args.dynamics_batch_size, -1)
+                active = ~training.stopped if training.stopped.any() else None
+            run.log(self._by_run(update(rows[number], active)))
+            if number == count - 1:
+                run.log(self._by_run(training.end_epoch(epoch + 1)))
+                for seed, member in (~training.error.isfinite()).nonzero().tolist():
+                    print(
+                        f"warning: member {member} of the ensemble of seed {self.seeds[seed]} diverged", file=sys.stderr
+                    )
+                if training.stopped.all():
+                    run.end_phase()
+
+    def _by_run(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics of the seeds [S] as metrics of the runs [R]."""
+        return {name: metric[self.of_run] for name, metric in metrics.items()}
+
+    def _keep(self, training: Training, trained: Ensemble) -> None:
+        """Writes the trained ensembles, and a table of their errors and of how often their intervals hold."""
+        folder, table = self.run.folder, pd.DataFrame(training.summary(trained))
+        with folder.writing():
+            write_atomically(folder.path / "dynamics.safetensors", ensemble_file(trained, self.seeds, self.data))
+            write_atomically(folder.path / "dynamics.csv", table.to_csv(index=False).encode())
+
+    def _random(self, learned: Ensemble) -> Ensemble:
+        """Ensembles with random weights that see the same inputs as the learned ones."""
+        random = learned.selected(torch.arange(self.run.runs, device=self.run.device), self.args.elites)
+        initialise(random, generators(self.run.seeds, "random dynamics"))
+        return random.requires_grad_(False)
+
+    # -- rollouts -----------------------------------------------------------------------------------------------------
+
+    def generate(self) -> None:
+        """Makes the rollouts of an epoch with the present policy."""
+        if not self.modelled:
+            return
+        args, left = self.args, self.args.rollouts
+        added = last = torch.zeros(self.run.runs, 1, dtype=torch.int64, device=self.run.device)
+        while left > 0:
+            index = self.data.choose(self.begin())
+            start = obs = self.data.gather(index).obs
+            alive = (torch.arange(obs.shape[1], device=obs.device) < left).expand(obs.shape[:2])
+            self.model.start(index)
+            for _ in range(args.rollout_length):
+                last = alive.sum(1, keepdim=True)
+                added = added + last
+                obs, alive, metrics = self.step(obs, alive, StepDraws(self.normal(), self.outcome(), self.member()))
+                self.run.log(metrics)
+            left -= obs.shape[1]
+        self.run.log({"last_step_share": (last / added.clamp(min=1)).squeeze(1)})
+        self._watch_values(*(x[:, :WATCHED] for x in (start, obs, alive)))
+        if self.reference:
+            self._compare(self.reference)
+
+    def _step(self, obs: Tensor, alive: Tensor, draws: StepDraws) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of rollouts from obs [R, B, O]: the next states, and which of them go on."""
+        action = self.agent.act(obs, draws.action)
+        prediction = self.model.step(obs, action, alive, draws)
+        next_obs, reward, done = prediction.next_obs, self.agent.reward(prediction), prediction.terminated
+        self.buffer.put(Batch(obs, action, reward, next_obs, done.to(obs.dtype)), alive)
+        metrics = {
+            "rollout_reward": mean_of(prediction.reward, alive),
+            "rollout_penalty": mean_of(prediction.reward - reward, alive),
+        }
+        goes_on = alive & ~done
+        return torch.where(goes_on[..., None], next_obs, obs), goes_on, metrics
+
+    # -- what is watched ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _watch_values(self, start: Tensor, last: Tensor, reached: Tensor) -> None:
+        """Logs what critics say of rollouts' first states [R, B, O], and of the last ones where they were `reached`.
+
+        Prints a warning when a value is above any return that the rewards of the dataset allow.
+        """
+        values, edge = self.agent.policy_values(start), self.agent.policy_values(last)
+        value = values.amin(1).mean(-1)
+        spreads = {"spread_start": values.std(1).mean(-1), "spread_last": mean_of(edge.std(1), reached)}
+        self.run.log({"policy_value": value, **spreads})
+        for run in (value.cpu() > self.greatest).nonzero().flatten().tolist():
+            if run not in self.warned:
+                self.warned.add(run)
+                print(
+                    f"warning: seed {self.run.seeds[run]} values the dataset's states at {value[run]:,.0f} on average, "
+                    f"and rewards of the dataset sum up to {self.greatest[run]:,.0f} at most: its values explode",
+                    file=sys.stderr,
+                )
+
+    def _reference(self) -> Simulated | None:
+        """The simulator, to compare the ensemble with; None where it cannot be had."""
+        with contextlib.suppress(UserError):
+            return self.simulated or Simulated(simulator_for(self.data, self.args.threads), self.data)
+        return None
+
+    @torch.no_grad()
+    def _compare(self, truth: Simulated) -> None:
+        """Logs how far the ensemble is from the simulator after each step of rollouts with the same actions.
+
+        The distance is a root mean square over the numbers of an observation, each in units of its standard deviation
+        in the dataset.
+        """
+        index, errors = self.data.choose(self.compared()), {}
+        obs = true_obs = self.data.gather(index).obs
+        alive = torch.ones_like(index, dtype=torch.bool)
+        truth.start(index)
+        for step in range(1, self.args.rollout_length + 1):
+            draws = StepDraws(*(draw() for draw in self.compared_draws))
+            action = self.agent.act(obs, draws.action)
+            predicted = self.learned.step(obs, action, alive, draws)
+            true = truth.step(true_obs, action, alive, draws)
+            distance = ((predicted.next_obs - true.next_obs) / self.deviation).square().mean(-1).sqrt()
+            errors[f"model_error_{step}"] = mean_of(distance, alive)
+            obs, true_obs = predicted.next_obs, true.next_obs
+            alive = alive & ~predicted.terminated & ~true.terminated
+        self.run.log(errors)
+
+    # -- guesses ------------------------------------------------------------------------------------------------------
+
+    def guess_noise(self, guesses: int) -> Callable[[], Tensor | None]:
+        """The random numbers of `guess`, for this many guesses of each elite; None where no ensemble guesses."""
+        if not self.modelled or self.args.dynamics == TRUE:
+            return lambda: None
+        return self.run.random.normal("guess", self.args.elites, guesses, self.modelled, self.data.obs_size)
+
+    def guess(self, batch: Batch, noise: Tensor | None) -> Tensor | None:
+        """Next states that each elite predicts for a batch's steps of the model: [R, elites, guesses, M, O].
+
+        `noise` is standard normal and has this shape.
+        """
+        if noise is None:
+            return None
+        return self.learned.guesses(batch.obs[:, self.real :], batch.action[:, self.real :], noise)
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def choose(self) -> tuple[Tensor, ...]:
+        """The numbers of the transitions of a batch: in the dataset, and in the buffer."""
+        real = (self.data.choose(self.choose_real()),) if self.real else ()
+        return (*real, self.buffer.choose(self.choose_model())) if self.modelled else real
+
+    def gather(self, chosen: tuple[Tensor, ...]) -> Batch:
+        """The batch [R, B, ...] with these numbers: the dataset's part first."""
+        parts = [self.data.gather(chosen[0])] if self.real else []
+        if self.modelled:
+            parts.append(self.buffer.gather(chosen[-1]))
+        return Batch(*(torch.cat(tensors, 1) for tensors in zip(*parts, strict=True)))
+
+
+def mean_of(values: Tensor, counted: Tensor) -> Tensor:
+    """Means [R] of values [R, B] over those that are counted; 0 where none is."""
+    return torch.where(counted, values, 0.0).sum(1) / counted.sum(1).clamp(min=1)

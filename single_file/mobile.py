@@ -1,0 +1,242 @@
+"""MOBILE: model-Bellman inconsistency penalised offline policy optimisation, many seeds at once.
+
+Sun et al., "Model-Bellman Inconsistency for Model-based Offline Reinforcement Learning" (ICML 2023), as OfflineRL-Kit
+computes it. An ensemble learns the dynamics of the dataset; then SAC learns from short rollouts of this model, which
+begin in states of the dataset. The target of a model's step is max(0, r - penalty_weight u + discount min Q'(s', a')):
+each elite of the ensemble predicts --guesses next states, the target critics value the policy's actions in them, and u
+is the standard deviation over elites of the mean of these values. Steps of the dataset have no penalty.
+
+The details are those of OfflineRL-Kit: the target has no entropy term, and 0 bounds it from below, which suits rewards
+that are hardly ever negative; the critics' loss is a mean over the twins; an update moves the critics, the actor, the
+temperature (which counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
+epoch. One thing differs: states, and rows of a batch, are drawn with replacement, per seed.
+
+    python single_file/mobile.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
+
+Results lie in runs/<dataset>/mobile/<variant>/, one row per run and evaluation episode in eval.parquet; the ensemble is
+dynamics.safetensors there, which `--dynamics` takes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.cli import cli
+from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
+from algos.nn import MLP
+from algos.optim import Adam, Target, cosine
+from algos.random import Random
+from algos.replay import Batch
+from envs import Task
+
+
+@dataclass
+class Args(ModelBasedArgs):
+    rollout_length: Count = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
+    """steps of a rollout, unless the task ends it earlier"""
+    penalty_weight: Tunable[NotNegative] = by_domain(
+        0.5,
+        **{
+            "hopper-random": 5.0, "walker2d-random": 2.0, "hopper-medium": 1.5, "halfcheetah-medium-replay": 0.1,
+            "hopper-medium-replay": 0.1, "halfcheetah-medium-expert": 2.0, "hopper-medium-expert": 1.5,
+            "walker2d-medium-expert": 1.5,
+        },
+    )  # fmt: skip
+    """beta: weight of the inconsistency, which is subtracted from the reward"""
+    guesses: Count = 10
+    """next states that each elite predicts for a step"""
+    discount: Tunable[Fraction] = 0.99
+    """gamma"""
+    tau: Tunable[PositiveFraction] = 0.005
+    """step size of the target critics"""
+    actor_lr: Tunable[Positive] = 1e-4
+    """learning rate of the actor, at first"""
+    critic_lr: Tunable[Positive] = 3e-4
+    """learning rate of the critics"""
+    temperature_lr: Tunable[Positive] = 1e-4
+    """learning rate of the log temperature"""
+    temperature: NotNegative = by_domain(0.0, **{"hopper-medium": 0.2})
+    """a temperature that stays as it is; 0: it is learned"""
+    hidden: Widths = (256, 256)
+    """widths of the hidden layers of actor and critics"""
+
+
+class Draws(NamedTuple):
+    """Standard normal numbers of one update; M rows of the batch come from the model."""
+
+    next_action: Tensor  # [R, B, A]
+    action: Tensor  # [R, B, A]
+    guessed_action: Tensor | None  # [R, elites, guesses, M, A]; None without a model
+
+
+class Actor(nn.Module):
+    """Squashed Gaussian policy: obs [R, B, O] -> mean, log_std, each [R, B, A]."""
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = MLP((runs,), task.obs_size, hidden, 2 * task.act_size)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.net(obs).chunk(2, -1)
+        return mean, log_std.clamp(-5, 2)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparameterised action [R, B, A] from standard normal noise [R, B, A], and its log-density [R, B]."""
+        mean, log_std = self(obs)
+        action = torch.tanh(mean + log_std.exp() * noise)
+        log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return action, (log_normal - torch.log(1 - action.square() + 1e-6)).sum(-1)
+
+
+class Critic(nn.Module):
+    """Twin action values: obs [R, B, O], action [R, B, A] -> [R, 2, B]."""
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = MLP((runs, 2), task.obs_size + task.act_size, hidden, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
+
+
+class MOBILE(Agent):
+    """Actor, twin critics and temperature of R runs."""
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        self.target_entropy = -float(task.act_size)
+        self.actor = self.initialise("actor", Actor(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.log_alpha = nn.Parameter(torch.zeros(self.runs, device=device))
+
+        epochs = math.ceil(args.total_steps / args.updates_per_epoch)
+        schedule = cosine(epochs, every=args.updates_per_epoch)
+        self.actor_adam = Adam(self.actor.parameters(), lr=args.actor_lr, schedule=schedule)
+        self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
+        self.alpha_adam = Adam([self.log_alpha], lr=args.temperature_lr)
+        self.target_critic = Target(self.critic, args.tau)
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature [R], at most 1 if it is learned."""
+        if self.args.temperature:
+            return torch.full_like(self.log_alpha, self.args.temperature, requires_grad=False)
+        return self.log_alpha.detach().exp().clamp(max=1.0)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """A sampled action for each observation: obs [R, N, O], noise [R, N, A] -> [R, N, A]."""
+        return self.actor.sample(obs, noise)[0]
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor) -> Tensor:
+        """The deterministic action for each observation: obs [R, N, O] -> [R, N, A]."""
+        return torch.tanh(self.actor(obs)[0])
+
+    @torch.no_grad()
+    def policy_values(self, obs: Tensor) -> Tensor:
+        """What each critic says of the deterministic actions: obs [R, B, O] -> [R, critics, B]."""
+        return self.critic(obs, self.policy(obs))
+
+    def reward(self, prediction: Prediction) -> Tensor:
+        """The reward with which a predicted step is stored: [R, B]."""
+        return prediction.reward
+
+    @torch.no_grad()
+    def inconsistency(self, guesses: Tensor, noise: Tensor) -> Tensor:
+        """u [R, M] of next states [R, elites, guesses, M, O], with standard normal noise [R, elites, guesses, M, A]."""
+        obs, shape = guesses.flatten(1, 3), guesses.shape[:-1]
+        action = self.actor.sample(obs, noise.flatten(1, 3))[0]
+        value = self.target_critic(obs, action).amin(1).view(shape)
+        return value.mean(2).std(1)
+
+    def critic_loss(self, batch: Batch, guesses: Tensor | None, draws: Draws) -> tuple[Tensor, ...]:
+        """Mean over twins of the squared error to the penalised target: losses, mean values, mean penalties, each [R].
+
+        `guesses` belong to the last rows of the batch, which come from the model.
+        """
+        with torch.no_grad():
+            next_action, _ = self.actor.sample(batch.next_obs, draws.next_action)
+            next_value = self.target_critic(batch.next_obs, next_action).amin(1)
+            penalty = torch.zeros_like(batch.reward)
+            if guesses is not None and draws.guessed_action is not None:
+                penalty[:, -guesses.shape[3] :] = self.inconsistency(guesses, draws.guessed_action)
+            reward = batch.reward - self.args.penalty_weight * penalty
+            target = (reward + self.args.discount * (1 - batch.terminated) * next_value).clamp(min=0.0)
+        q = self.critic(batch.obs, batch.action)
+        return (q - target[:, None]).square().mean((1, 2)), q.detach().mean((1, 2)), penalty.mean(-1)
+
+    def actor_loss(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean of alpha log pi(a|s) - min_i Q_i(s, a): losses [R], log-densities [R]."""
+        action, log_prob = self.actor.sample(obs, noise)
+        value = self.critic(obs, action).amin(1)
+        return (self.alpha[:, None] * log_prob - value).mean(-1), log_prob.detach().mean(-1)
+
+    def alpha_loss(self, log_prob: Tensor) -> Tensor:
+        """-log alpha (log pi(a|s) + target entropy), from mean log-densities [R]: losses [R]."""
+        return -self.log_alpha * (log_prob + self.target_entropy)
+
+    def draws(self, random: Random) -> Callable[[], Draws]:
+        """The random numbers of updates."""
+        args, size = self.args, self.task.act_size
+        normal = random.normal("update", 2, args.batch_size, size)
+        rows = args.batch_size - args.real
+        guessed = random.normal("guessed action", args.elites, args.guesses, rows, size) if rows else lambda: None
+
+        def draw() -> Draws:
+            noise = normal()
+            return Draws(noise[:, 0], noise[:, 1], guessed())
+
+        return draw
+
+    def update(self, batch: Batch, guesses: Tensor | None, draws: Draws) -> dict[str, Tensor]:
+        """One update of critics, actor, temperature and targets, in this order; gives metrics [R].
+
+        The last rows of the batch come from the model: `guesses` [R, elites, guesses, M, O] are their next states.
+        """
+        critic_loss, value, penalty = self.critic_loss(batch, guesses, draws)
+        self.critic_adam.minimise(critic_loss)
+
+        actor_loss, log_prob = self.actor_loss(batch.obs, draws.action)
+        self.actor_adam.minimise(actor_loss)
+
+        if not self.args.temperature:
+            self.alpha_adam.minimise(self.alpha_loss(log_prob))
+        self.target_critic.update()
+        return {
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
+            "value": value,
+            "penalty": penalty,
+            "entropy": -log_prob,
+            "alpha": self.alpha,
+        }
+
+
+def main(args: Args) -> None:
+    run, data = model_based_run(args, "mobile")
+    agent = MOBILE(run.args, data.task, run.seeds, run.device)
+    source, draws = ModelData(run, data, agent), agent.draws(run.random)
+    noise = source.guess_noise(args.guesses)
+
+    def learn(chosen: tuple[Tensor, ...], noise: Tensor | None, draws: Draws) -> dict[str, Tensor]:
+        batch = source.gather(chosen)
+        return agent.update(batch, source.guess(batch, noise), draws)
+
+    update = run.compiled(learn)
+    run.learn(agent, **source.memory)
+    source.fit(members=args.elites)
+    for step in run.steps(data.adapt(agent.policy)):
+        if (step - 1) % args.updates_per_epoch == 0:
+            source.generate()
+        run.log(update(source.choose(), noise(), draws()))
+
+
+if __name__ == "__main__":
+    cli(main)

@@ -1,0 +1,124 @@
+"""MOBILE against a plain rewrite of one run; its inconsistency and its target."""
+
+import pytest
+import torch
+from mobile import Args, Draws
+from model_data import PlainSAC, agent_and_batch
+from offline_data import at_random, batch_of
+from scripts import agent_of
+
+
+class Plain(PlainSAC):
+    """MOBILE's update: critics, actor, temperature, targets."""
+
+    def update(self, batch, guesses, draws, weight):
+        run = self.run
+        obs, action, reward, next_obs, ended = (x[run] for x in batch)
+        alpha = min(self.log_alpha.exp().item(), 1.0)
+        with torch.no_grad():
+            means = []
+            for elite, noises in zip(guesses[run], draws.guessed_action[run], strict=True):
+                values = []
+                for seen, noise in zip(elite, noises, strict=True):
+                    values.append(self.values(self.targets, seen, self.sample(seen, noise)[0]).min(0)[0])
+                means.append(sum(values) / len(values))
+            middle = sum(means) / len(means)
+            doubt = (sum((mean - middle) ** 2 for mean in means) / (len(means) - 1)).sqrt()
+            penalty = torch.cat([torch.zeros(len(obs) - len(doubt)), doubt])
+            next_action, _ = self.sample(next_obs, draws.next_action[run])
+            value = self.values(self.targets, next_obs, next_action).min(0)[0]
+            target = torch.clamp(reward - weight * penalty + 0.99 * (1 - ended) * value, min=0)
+        self.descend(self.critic_adam, (self.values(self.critics, obs, action) - target).pow(2).mean())
+        new_action, log_prob = self.sample(obs, draws.action[run])
+        value = self.values(self.critics, obs, new_action).min(0)[0]
+        self.descend(self.actor_adam, (alpha * log_prob - value).mean())
+        self.descend(self.alpha_adam, -(self.log_alpha * (log_prob.detach() + self.target_entropy)).mean())
+        self.move_targets()
+        return penalty
+
+
+def guesses_of(agent, number=0):
+    args, size = agent.args, agent.task.obs_size
+    shape = (2, args.elites, args.guesses, args.batch_size - args.real, size)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(number))
+
+
+def test_updates_equal_a_plain_rewrite_of_one_run(float64):
+    settings = {"elites": 3, "guesses": 4, "penalty_weight": 0.7, "temperature_lr": 0.05}
+    agent, _, draws = agent_and_batch("mobile", **settings)
+    plain = [Plain(agent, run, 2) for run in range(2)]
+    penalties = []
+    for number in range(4):
+        batch, guesses = batch_of(at_random(), number), guesses_of(agent, number)
+        penalties = [run.update(batch, guesses, draws, 0.7).mean() for run in plain]
+        metrics = agent.update(batch, guesses, draws)
+        torch.testing.assert_close(metrics["penalty"], torch.stack(penalties), atol=1e-9, rtol=0)
+        for run in plain:
+            run.assert_same(agent)
+    assert all(penalty > 0 for penalty in penalties)
+
+
+def test_the_inconsistency_is_the_deviation_over_elites_of_means_over_guesses():
+    """Sheet, check 4: means 2, 2, 3 give 0.577350."""
+    agent = agent_of("mobile", seeds=(0,), elites=3, guesses=2)
+    agent.actor.sample = lambda obs, noise: (noise, None)
+    agent.target_critic.forward = lambda obs, action: obs[:, None, :, 0].expand(-1, 2, -1)
+    values = torch.tensor([[1.0, 3.0], [2.0, 2.0], [2.5, 3.5]])[None, :, :, None, None].expand(1, 3, 2, 1, 7)
+    noise = torch.zeros(1, 3, 2, 1, 2)
+    assert agent.inconsistency(values.contiguous(), noise).item() == pytest.approx(0.577350, abs=1e-6)
+
+
+def test_the_targets_are_bounded_and_have_no_entropy(float64):
+    agent, batch, draws = agent_and_batch("mobile", elites=2, guesses=2)
+    before = agent.critic_loss(batch, guesses_of(agent), draws)
+    with torch.no_grad():
+        agent.log_alpha.fill_(-5.0)
+    assert torch.equal(before[0], agent.critic_loss(batch, guesses_of(agent), draws)[0])
+    low = batch._replace(reward=torch.full_like(batch.reward, -1e6))
+    loss, _, _ = agent.critic_loss(low, guesses_of(agent), draws)
+    q = agent.critic(batch.obs, batch.action)
+    torch.testing.assert_close(loss, q.square().mean((1, 2)))  # all targets are 0
+    assert not agent.critic_loss(batch, None, draws)[2].any()
+
+
+def test_identical_members_agree():
+    """Sheet, check 7: the same guess of each elite, with the same action, has no inconsistency."""
+    agent = agent_of("mobile", seeds=(0, 1), elites=3, guesses=1)
+    guess = torch.randn(2, 1, 1, 12, 7).expand(2, 3, 1, 12, 7)
+    noise = torch.randn(2, 1, 1, 12, 2).expand(2, 3, 1, 12, 2)
+    assert agent.inconsistency(guess, noise).max() < 1e-5
+
+
+def test_a_fixed_temperature_stays():
+    agent, batch, draws = agent_and_batch("mobile", temperature=0.2, elites=2, guesses=2)
+    agent.update(batch, guesses_of(agent), draws)
+    assert not agent.log_alpha.any() and agent.alpha.tolist() == [pytest.approx(0.2)] * 2
+
+
+def test_without_a_model_there_are_no_guesses():
+    agent, batch, draws = agent_and_batch("mobile", real_ratio=1.0)
+    assert isinstance(draws, Draws) and draws.guessed_action is None
+    assert not agent.update(batch, None, draws)["penalty"].any()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "length", "weight", "temperature"),
+    [
+        ("d4rl/halfcheetah-random-v2", 5, 0.5, 0.0),
+        ("d4rl/hopper-random-v2", 5, 5.0, 0.0),
+        ("d4rl/walker2d-random-v2", 5, 2.0, 0.0),
+        ("d4rl/halfcheetah-medium-v2", 5, 0.5, 0.0),
+        ("d4rl/hopper-medium-v2", 5, 1.5, 0.2),
+        ("d4rl/walker2d-medium-v2", 5, 0.5, 0.0),
+        ("d4rl/halfcheetah-medium-replay-v2", 5, 0.1, 0.0),
+        ("d4rl/hopper-medium-replay-v2", 5, 0.1, 0.0),
+        ("d4rl/walker2d-medium-replay-v2", 1, 0.5, 0.0),
+        ("d4rl/halfcheetah-medium-expert-v2", 5, 2.0, 0.0),
+        ("d4rl/hopper-medium-expert-v2", 5, 1.5, 0.0),
+        ("d4rl/walker2d-medium-expert-v2", 1, 1.5, 0.0),
+    ],
+)
+def test_defaults_are_those_of_the_dataset(dataset, length, weight, temperature):
+    """Sheet, table 4."""
+    args = Args(dataset=dataset)
+    assert (args.rollout_length, args.penalty_weight, args.temperature) == (length, weight, temperature)

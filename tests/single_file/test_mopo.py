@@ -1,0 +1,116 @@
+"""MOPO against a plain rewrite of one run; its penalty; its base."""
+
+import math
+
+import pytest
+import torch
+from model_data import PlainSAC, agent_and_batch
+from mopo import Args
+from offline_data import at_random, batch_of, draws_of
+from scripts import agent_of
+
+from algos.model_based import ModelBasedArgs
+from algos.models import Prediction
+from algos.offline import OfflineArgs
+
+
+class Plain(PlainSAC):
+    """MOPO's update: critics, actor, temperature, targets."""
+
+    def update(self, batch, draws):
+        run = self.run
+        obs, action, reward, next_obs, ended = (x[run] for x in batch)
+        alpha = min(self.log_alpha.exp().item(), 1.0)
+        with torch.no_grad():
+            next_action, next_log_prob = self.sample(next_obs, draws.next_action[run])
+            soft = self.values(self.targets, next_obs, next_action).min(0)[0] - alpha * next_log_prob
+            target = reward + 0.99 * (1 - ended) * soft
+        errors = [(q - target).pow(2).mean() for q in self.values(self.critics, obs, action)]
+        self.descend(self.critic_adam, sum(errors))
+        new_action, log_prob = self.sample(obs, draws.action[run])
+        value = self.values(self.critics, obs, new_action).min(0)[0]
+        self.descend(self.actor_adam, (alpha * log_prob - value).mean())
+        self.descend(self.alpha_adam, -(self.log_alpha * (log_prob.detach() + self.target_entropy)).mean())
+        self.move_targets()
+
+
+def test_updates_equal_a_plain_rewrite_of_one_run(float64):
+    agent, _, _ = agent_and_batch("mopo", total_steps=50, updates_per_epoch=2, actor_lr=0.01, temperature_lr=0.05)
+    plain = [Plain(agent, run, 2) for run in range(2)]
+    for number in range(6):
+        batch, draws = batch_of(at_random(), number), draws_of(agent)
+        for run in plain:
+            angle = torch.tensor(number // 2 / 25 * math.pi, dtype=torch.float32)  # there are 25 epochs
+            run.actor_adam.param_groups[0]["lr"] = (0.01 * (0.5 * (1 + torch.cos(angle)))).item()
+            run.update(batch, draws)
+        agent.update(batch, draws)
+        for run in plain:
+            run.assert_same(agent)
+
+
+def test_the_temperature_counts_as_at_most_one(float64):
+    agent, batch, draws = agent_and_batch("mopo")
+    with torch.no_grad():
+        agent.log_alpha.copy_(torch.tensor([3.0, -1.0]))
+    assert agent.alpha.tolist() == [1.0, pytest.approx(0.36787944)]
+    high = agent.actor_loss(batch.obs, draws.action)[0]
+    with torch.no_grad():
+        agent.log_alpha.zero_()
+    assert torch.equal(high[0], agent.actor_loss(batch.obs, draws.action)[0][0])
+
+
+def prediction(std):
+    """A step of one row with these standard deviations of the members."""
+    zeros = torch.zeros(1, 1, 2)
+    std = torch.tensor(std)[None, :, None]
+    return Prediction(zeros, torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.bool), std)
+
+
+def test_the_penalty_is_the_greatest_norm_over_all_members_and_outputs():
+    """Sheet, check 4."""
+    step = prediction([[0.1, 0.2, 0.2], [0.3, 0.0, 0.4]])
+    agent = agent_of("mopo", seeds=(0,), penalty_weight=2.0)
+    assert agent.reward(step).item() == pytest.approx(1 - 2 * 0.5)
+    assert agent_of("mopo", seeds=(0,), penalty_weight=0.0).reward(step).item() == 1  # the base, MBPO
+    # a model without doubt, such as the simulator, has no penalty
+    assert agent.reward(prediction([[0.0]])).item() == 1
+
+
+def test_the_weight_of_the_penalty_may_vary():
+    agent = agent_of("mopo", seeds=(0, 1), vary=("penalty_weight=0,1",))
+    step = prediction([[0.3, 0.0, 0.4]])
+    step = Prediction(*(x.expand(4, *x.shape[1:]) for x in step))
+    torch.testing.assert_close(agent.reward(step).squeeze(), torch.tensor([1.0, 1.0, 0.5, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "length", "weight"),
+    [
+        ("d4rl/halfcheetah-medium-v2", 5, 0.5),
+        ("d4rl/hopper-medium-v2", 5, 5.0),
+        ("local/hopper-medium-replay-v0", 5, 2.5),
+        ("minari/mujoco/hopper/medium-v0", 5, 5.0),
+        ("d4rl/walker2d-medium-v2", 5, 0.5),
+        ("local/walker2d-medium-replay-v0", 1, 2.5),
+        ("d4rl/walker2d-medium-expert-v2", 1, 2.5),
+        ("d4rl/halfcheetah-medium-replay-v2", 5, 0.5),
+        ("d4rl/halfcheetah-medium-expert-v2", 5, 2.5),
+        ("d4rl/hopper-medium-expert-v2", 5, 5.0),
+    ],
+)
+def test_defaults_are_those_of_the_dataset(dataset, length, weight):
+    """Sheet, table 4."""
+    args = Args(dataset=dataset)
+    assert (args.rollout_length, args.penalty_weight) == (length, weight)
+
+
+def test_the_protocol_is_the_official_one():
+    args = Args()
+    assert issubclass(Args, ModelBasedArgs) and issubclass(ModelBasedArgs, OfflineArgs)
+    assert (args.total_steps, args.updates_per_epoch, args.rollouts, args.retain_epochs) == (
+        3_000_000,
+        1_000,
+        50_000,
+        5,
+    )
+    assert (args.batch_size, args.real) == (256, 12)
