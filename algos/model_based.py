@@ -96,8 +96,11 @@ class ModelBasedArgs(OfflineArgs):
             own_termination(self.terminates)
         if self.dynamics == TRUE and self.model_mix:
             raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
+
+    def check_ready(self) -> None:
+        super().check_ready()
         if self.dynamics not in ("", TRUE) and not Path(self.dynamics).is_file():
-            raise UserError(f"--dynamics takes true or the file of an ensemble; there is no file {self.dynamics}")
+            raise UserError(f"--dynamics takes true or the file of an ensemble, and there is no file {self.dynamics}")
 
     @property
     def ensemble(self) -> Settings:
@@ -120,6 +123,7 @@ class ModelBasedArgs(OfflineArgs):
 
 def model_based_run(args: Args, algorithm: str) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name; see `offline_run`."""
+    args.check_ready()
     facts: dict[str, Any] = {}
     if args.dynamics not in ("", TRUE):
         facts["dynamics_digest"] = hashlib.sha256(Path(args.dynamics).read_bytes()).hexdigest()

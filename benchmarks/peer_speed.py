@@ -3,6 +3,8 @@
 python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
 python -m benchmarks.peer_speed sb3 --algorithm ppo              steps per second of PPO
 python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
+python -m benchmarks.peer_speed plain --algorithm edac           updates per second of EDAC, or of an ensemble, written
+                                                                 plainly (benchmarks/plain_models.py)
 """
 
 import importlib
@@ -19,8 +21,8 @@ import tyro
 
 @dataclass
 class Args:
-    library: Annotated[Literal["sb3", "sbx", "d3rlpy"], tyro.conf.Positional]
-    """Stable-Baselines3 (PyTorch), SBX (JAX), or d3rlpy (PyTorch)"""
+    library: Annotated[Literal["sb3", "sbx", "d3rlpy", "plain"], tyro.conf.Positional]
+    """Stable-Baselines3 (PyTorch), SBX (JAX), d3rlpy (PyTorch), or code of this project without its common parts"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
     dataset: Path | None = None
@@ -33,8 +35,8 @@ class Args:
     """number of steps that are timed"""
     device: str = "cpu"
     """torch device"""
-    algorithm: Literal["sac", "ppo"] = "sac"
-    """the algorithm (sb3)"""
+    algorithm: Literal["sac", "ppo", "edac", "ensemble"] = "sac"
+    """the algorithm (sb3: sac or ppo; plain: edac or ensemble)"""
 
 
 def d3rlpy_seconds(args: Args) -> float:
@@ -58,6 +60,11 @@ def main(args: Args) -> None:
         torch.set_num_threads(args.threads)
     if args.library == "d3rlpy":
         print(args.steps / d3rlpy_seconds(args))
+        return
+    if args.library == "plain":
+        from benchmarks.plain_models import rate
+
+        print(rate(args.algorithm, args.steps))
         return
     library = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[args.library])
     device = {"device": args.device} if args.library == "sb3" else {}

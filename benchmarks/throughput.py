@@ -5,6 +5,7 @@
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
     python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
+    python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against plain code
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
@@ -25,6 +26,11 @@ a step of mdpo_off_policy.py divided by that of sac.py.
 In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes. `ratio
 to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
 draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py for one seed.
+
+In the table of model-based scripts, `ratio to plain` compares with the arithmetic of OfflineRL-Kit's ensemble and of
+CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py). An epoch of an ensemble is one over
+100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `share of an epoch` is the
+part of rollouts in an epoch of 1,000 updates.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -49,7 +55,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
-import h5py
 import mujoco
 import numpy as np
 import pandas as pd
@@ -63,17 +68,25 @@ from algos.device import choose_device, device_name
 from algos.errors import UserError
 from algos.random import Random
 from algos.run_folder import git_commit, versions
+from benchmarks.model_speed import measure_model_based
 from benchmarks.tables import table_of
+from benchmarks.timing import (
+    LOG,
+    WARM_UP,
+    median_ratio,
+    named,
+    peer_rate,
+    random_file,
+    script_log,
+    script_rate,
+)
 from envs import make_vec
 from envs.cores import own_cores
 from envs.mujoco import quiet_mujoco
 
-SCRIPTS = Path(__file__).parents[1] / "single_file"
-WARM_UP = 2_000  # steps before the clock starts
-LOG = 500  # steps between two readings of the clock
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
-What = Literal["scripts", "envs", "streams", "offline", "on_policy", "tables"]
+What = Literal["scripts", "envs", "streams", "offline", "on_policy", "model_based", "tables"]
 
 
 @dataclass
@@ -99,7 +112,7 @@ class Args:
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
-    """measure the other libraries too (scripts, offline, on_policy, on a CPU)"""
+    """measure the other libraries too (scripts, offline, on_policy, model_based, on a CPU)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
@@ -114,11 +127,6 @@ def busy(processes: int) -> Iterator[None]:
         for other in others:
             other.kill()
             other.wait()
-
-
-def thread_variables(args: Args) -> dict[str, str]:
-    """Environment variables of a measured process; none if it chooses its number of threads itself."""
-    return {"OMP_NUM_THREADS": str(args.threads)} if args.threads else {}
 
 
 def env_rate(env: gym.vector.VectorEnv, seconds: float) -> float:
@@ -175,26 +183,6 @@ def measure_envs(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-def script_log(script: str, args: Args, seeds: int, *flags: str, warm_up: int = WARM_UP) -> pd.Series:
-    """The seconds of training in the script's own log, by step. Evaluation does not count."""
-    with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
-            "--total-steps", str(warm_up + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
-            "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
-        ]  # fmt: skip
-        cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
-        subprocess.run(command, check=True, env=os.environ | cold | thread_variables(args))
-        log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
-    return log[(log["metric"] == "seconds") & (log["seed"] == 0)].set_index("step")["value"]
-
-
-def script_rate(script: str, args: Args, seeds: int, *flags: str) -> tuple[float, float]:
-    """Steps per second of each seed, and the seconds before: 1,000 steps without updates and 1,000 with them."""
-    seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
-    return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
-
-
 def measure_streams(args: Args) -> list[dict[str, Any]]:
     """Speed of many streaming learners on the same threads, how long they take to start, and whether they slow down."""
     kinds: list[tuple[str, int, tuple[str, ...]]]
@@ -235,7 +223,7 @@ def measure_offline(args: Args) -> list[dict[str, Any]]:
     details: dict[str, tuple[int, float]] = {}  # number of seeds, seconds until the clock starts
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "random.hdf5"
-        random_data(file)
+        random_file(file)
         data = ("--dataset", str(file), "--eval-episodes", "0", "--batch-size", "256")
 
         def measure(script: str, kind: str, flags: tuple[str, ...], seeds: int, *extra: str) -> None:
@@ -294,25 +282,6 @@ def sampling_rate(args: Args, count: int = 4_000_000) -> float:
             torch.cuda.synchronize()
         rates.append(args.steps / (time.perf_counter() - started))
     return statistics.median(rates[1:])
-
-
-def random_data(path: Path, count: int = 100_000, obs_size: int = 17, act_size: int = 6) -> None:
-    """A file of D4RL's layout with random numbers, in episodes of 1,000 steps."""
-    rng = np.random.default_rng(0)
-    with h5py.File(path, "w") as file:
-        file["observations"] = rng.standard_normal((count, obs_size), np.float32)
-        file["actions"] = rng.uniform(-1, 1, (count, act_size)).astype(np.float32)
-        file["rewards"] = rng.standard_normal(count, np.float32)
-        file["terminals"] = np.zeros(count, bool)
-        file["timeouts"] = np.arange(1, count + 1) % 1000 == 0
-
-
-def peer_rate(library: str, args: Args, *flags: str) -> float:
-    command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
-    command += ["--threads", str(args.threads), "--steps", str(args.steps)]
-    environment = os.environ | thread_variables(args)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
-    return float(done.stdout.split()[-1])
 
 
 def measure_scripts(args: Args) -> list[dict[str, Any]]:
@@ -428,16 +397,6 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-def named(script: str, seeds: int) -> str:
-    """`sac, 1 seed` or `sac, 4 seeds`."""
-    return f"{script}, {seeds} seed{'s' * (seeds > 1)}"
-
-
-def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median of the ratios of each round."""
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-
-
 def write_tables(folder: Path) -> None:
     """Writes README.md with a table for each stored measurement; raises UserError if there is none."""
     parts = ["# Throughput"]
@@ -466,7 +425,7 @@ def main(args: Args) -> None:
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     measurements = {
         "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
-        "on_policy": measure_on_policy,
+        "on_policy": measure_on_policy, "model_based": measure_model_based,
     }  # fmt: skip
     rows = measurements[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})

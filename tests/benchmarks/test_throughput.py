@@ -12,6 +12,7 @@ import torch
 from algos.errors import UserError
 from benchmarks import throughput
 from benchmarks.throughput import Args, busy, main, measure_on_policy, measure_scripts, measure_streams
+from benchmarks.timing import thread_variables
 
 
 def test_busy_processes_live_as_long_as_the_measurement():
@@ -81,7 +82,7 @@ def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
 
 @pytest.mark.parametrize(("threads", "variables"), [(0, {}), (2, {"OMP_NUM_THREADS": "2"})])
 def test_scripts_and_peers_choose_their_threads_unless_told(threads, variables):
-    assert throughput.thread_variables(Args(threads=threads)) == variables
+    assert thread_variables(Args(threads=threads)) == variables
 
 
 def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):

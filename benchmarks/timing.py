@@ -1,0 +1,74 @@
+"""Speeds of scripts and of other libraries, each measured in a process of its own."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+
+SCRIPTS = Path(__file__).parents[1] / "single_file"
+WARM_UP = 2_000  # steps before the clock starts
+LOG = 500  # steps between two readings of the clock
+
+
+def thread_variables(args: Any) -> dict[str, str]:
+    """Environment variables of a measured process; none if it chooses its number of threads itself."""
+    return {"OMP_NUM_THREADS": str(args.threads)} if args.threads else {}
+
+
+def random_file(path: Path, count: int = 100_000, obs_size: int = 17, act_size: int = 6) -> Path:
+    """Writes a file of D4RL's layout with random numbers, in episodes of 1,000 steps."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        file["observations"] = rng.standard_normal((count, obs_size), np.float32)
+        file["actions"] = rng.uniform(-1, 1, (count, act_size)).astype(np.float32)
+        file["rewards"] = rng.standard_normal(count, np.float32)
+        file["terminals"] = np.zeros(count, bool)
+        file["timeouts"] = np.arange(1, count + 1) % 1000 == 0
+    return path
+
+
+def script_log(
+    script: str, args: Any, seeds: int, *flags: str, warm_up: int = WARM_UP, metric: str = "seconds"
+) -> pd.Series:
+    """The seconds of training in the script's own log, by step. Evaluation does not count."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [
+            sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
+            "--total-steps", str(warm_up + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
+            "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
+        ]  # fmt: skip
+        cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
+        subprocess.run(command, check=True, env=os.environ | cold | thread_variables(args))
+        log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
+    return log[(log["metric"] == metric) & (log["seed"] == 0)].set_index("step")["value"]
+
+
+def script_rate(script: str, args: Any, seeds: int, *flags: str) -> tuple[float, float]:
+    """Steps per second of each seed, and the seconds before: 1,000 steps without updates and 1,000 with them."""
+    seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
+    return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
+
+
+def peer_rate(library: str, args: Any, *flags: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
+    command += ["--threads", str(args.threads), "--steps", str(args.steps)]
+    environment = os.environ | thread_variables(args)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
+    return float(done.stdout.split()[-1])
+
+
+def named(script: str, seeds: int) -> str:
+    """`sac, 1 seed` or `sac, 4 seeds`."""
+    return f"{script}, {seeds} seed{'s' * (seeds > 1)}"
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios of each round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
