@@ -179,7 +179,8 @@ class ModelData:
             self.training = Training(args.ensemble, data, self.seeds, run.device)
             self.memory["dynamics"] = self.training
         best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
-        self.greatest = torch.tensor([best / max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)])
+        sums = [best / max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)]
+        self.greatest = torch.tensor(sums, device=run.device)  # the bound of discounted sums of the data's rewards
         self.warned: set[int] = set()
         self.reference: Simulated | None = None
         self.compared = random.integers("compared start", COMPARED)
@@ -306,8 +307,8 @@ class ModelData:
         values, edge = self.agent.policy_values(start), self.agent.policy_values(last)
         value = values.amin(1).mean(-1)
         spreads = {"spread_start": values.std(1).mean(-1), "spread_last": mean_of(edge.std(1), reached)}
-        self.run.log({"policy_value": value, **spreads})
-        for run in (value.cpu() > self.greatest).nonzero().flatten().tolist():
+        self.run.log({"policy_value": value, "value_bound": self.greatest, **spreads})
+        for run in (value > self.greatest).nonzero().flatten().tolist():
             if run not in self.warned:
                 self.warned.add(run)
                 print(

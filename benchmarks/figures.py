@@ -109,14 +109,25 @@ def intervals(
     return figure
 
 
-def lines(curves: dict[str, Curve], looks: Looks, x: str, y: str, title: str = "", zero: bool = False) -> Figure:
-    """Curves with 95% bands."""
+def lines(
+    curves: dict[str, Curve],
+    looks: Looks,
+    x: str,
+    y: str,
+    title: str = "",
+    zero: bool = False,
+    bound: float | None = None,
+) -> Figure:
+    """Curves with 95% bands, and a line at 0. With `bound`, the vertical axis is logarithmic, with a line there."""
     figure = Figure(figsize=(4.3, 3.1))
     axes = figure.subplots()
     draw_lines(axes, curves, looks)
     axes.set(xlabel=x, ylabel=y, title=title)
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
+    if bound is not None:
+        axes.set_yscale("log")
+        axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
     return figure
 
 

@@ -75,7 +75,8 @@ def section(folder: Path) -> str:
         lines += [f"Normalised by {report['references']}, {LABELS[score]}:", aggregates.markdown()]
     lines += [f"Returns, {LABELS[score]}:", task_table(folder, score).markdown()]
     if (folder / "check.md").exists():
-        lines.append((folder / "check.md").read_text().replace("# ", "### ", 1).strip())
+        text = (folder / "check.md").read_text().replace("# ", "### ", 1).replace("\n## ", "\n#### ")
+        lines.append(text.replace("](figures/", f"]({folder.name}/figures/").strip())
     return "\n\n".join(line for line in lines if line)
 
 

@@ -34,13 +34,14 @@ from algos.cli import report_errors
 from algos.errors import UserError
 from benchmarks import figures, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
+from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.suite import BENCHMARKS, Score, read_references
 from benchmarks.tables import escape
 
-TABLES = ("scores", "final", "tasks", "aggregates", "values")
+TABLES = ("scores", "final", "tasks", "aggregates", "values", "model")
 
 
 @dataclass
@@ -155,6 +156,8 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         sections.append(parts.task_part(results, looks, panels))
         if len(scores.values):
             sections.append(parts.value_part(results, looks, replications))
+        if len(scores.model):
+            sections.append(model_part(results, looks, replications))
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
@@ -187,10 +190,11 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
-    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values)
+    model = scores.model[["task", "algorithm", "seed", "step", "metric", "value"]]
+    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, model)
     for name, table in zip(TABLES, tables, strict=True):
         if len(table):
-            exact = name in ("scores", "values")  # a report can be made again from these
+            exact = name in ("scores", "values", "model")  # a report can be made again from these
             scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}

@@ -22,6 +22,8 @@ from algos.run_folder import difference, read_table
 from benchmarks.suite import Score
 
 FEW_SEEDS = 5
+# what methods with a model log of it, beside model_error_1, model_error_2, …
+MODEL = ("policy_value", "value_bound", "rollout_penalty", "last_step_share", "spread_start", "spread_last")
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
     "last": "last evaluation",
@@ -38,12 +40,14 @@ class Scores:
     `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row for each evaluation of a seed,
     up to the step that all runs on the task have reached; a diverged seed keeps the return that it had. A setting of
     varied hyperparameters is an algorithm of its own. `values`: task, algorithm, seed, step, predicted, observed.
+    `model`: task, algorithm, seed, step, metric, value, of methods with a model, at the steps of evaluations.
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `notes`: sentences that a reader must know.
     """
 
     table: pd.DataFrame
     values: pd.DataFrame
+    model: pd.DataFrame
     sources: list[dict[str, Any]]
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
@@ -137,6 +141,7 @@ def load(
     """
     frames: list[pd.DataFrame] = []
     values: list[pd.DataFrame] = []
+    model: list[pd.DataFrame] = []
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
     wishes: list[dict[str, Any]] = []
@@ -145,14 +150,14 @@ def load(
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
-            _stored(folder, frames, values, sources)
+            _stored(folder, frames, values, model, sources)
             if (folder / "report.json").exists():
                 report = _json(folder / "report.json")
                 sweeps += report["sweeps"]
                 wishes.append({**report, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
-                left_out += _run(path, frames, values, sources, finished_only)
+                left_out += _run(path, frames, values, model, sources, finished_only)
         for path in sorted(folder.rglob("sweep.json")):
             sweep = _json(path)
             sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
@@ -167,14 +172,19 @@ def load(
     _no_seed_twice(sources)
     notes = _protocols(sources, mix) + left_out
     table = pd.concat(frames, ignore_index=True)
-    none = [pd.DataFrame(columns=["seed", "step", "predicted", "observed", "task", "algorithm"])]
-    compared = pd.concat([frame for frame in values if len(frame)] or none, ignore_index=True)
-    kept = {(config["task"], label(config)) for config in sources}
-    table, compared = (
-        frame[np.array([key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)], bool)]
-        for frame in (table, compared)
+    keys = ["task", "algorithm", "seed", "step"]
+    compared, modelled = (
+        pd.concat(
+            [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=[*keys, *rest])], ignore_index=True
+        )
+        for frames, rest in ((values, ["predicted", "observed"]), (model, ["metric", "value"]))
     )
-    scores = Scores(table, compared, sources, sweeps, wishes, notes)
+    kept = {(config["task"], label(config)) for config in sources}
+    table, compared, modelled = (
+        frame[np.array([key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)], bool)]
+        for frame in (table, compared, modelled)
+    )
+    scores = Scores(table, compared, modelled, sources, sweeps, wishes, notes)
     _without_numbers(scores)
     _cut(scores)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
@@ -213,6 +223,7 @@ def _run(
     path: Path,
     frames: list[pd.DataFrame],
     values: list[pd.DataFrame],
+    model: list[pd.DataFrame],
     sources: list[dict[str, Any]],
     finished_only: bool,
 ) -> list[str]:
@@ -236,7 +247,8 @@ def _run(
         return [f"{whole} on {config['task']} is not finished, and is left out."]
     if missing := [name for name in ("seed", "step", "return", *varied) if name not in frame]:
         raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
-    train = _values(path.with_name("train.parquet"), varied)
+    train = path.with_name("train.parquet")
+    compared, watched = _values(train, varied), _watched(train, frame["step"].unique())
     notes, rows_used = [], 0
     several = "task" in frame and frame["task"].nunique() > 1
     for part in parts:
@@ -257,9 +269,14 @@ def _run(
             mean.columns = ["seed", "step", "episodes", "return"]
             frames.append(mean.assign(task=source["task"], algorithm=name))
             sources.append(source)
-            if not several and len(wide := _rows_of(train, part["setting"])):  # values are means over all tasks
+            if several:  # the rest are means over all tasks
+                continue
+            if len(wide := _rows_of(compared, part["setting"])):
                 wide = wide[["seed", "step", "predicted", "observed"]]
                 values.append(wide.assign(task=source["task"], algorithm=name))
+            if len(long := _rows_of(watched, part["setting"])):
+                long = long[["seed", "step", "metric", "value"]]
+                model.append(long.assign(task=source["task"], algorithm=name))
     if rows_used < len(frame):
         raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
     return notes
@@ -301,8 +318,21 @@ def _values(path: Path, varied: list[str]) -> pd.DataFrame:
     return wide
 
 
+def _watched(path: Path, steps: np.ndarray) -> pd.DataFrame:
+    """What a run with a model logged of it at these steps: seed, the varied hyperparameters, step, metric, value."""
+    if not path.exists():
+        return pd.DataFrame()
+    train = read_table(path)
+    of_model = train["metric"].isin(MODEL) | train["metric"].str.startswith("model_error_")
+    return train[of_model & train["step"].isin(steps)]
+
+
 def _stored(
-    folder: Path, frames: list[pd.DataFrame], values: list[pd.DataFrame], sources: list[dict[str, Any]]
+    folder: Path,
+    frames: list[pd.DataFrame],
+    values: list[pd.DataFrame],
+    model: list[pd.DataFrame],
+    sources: list[dict[str, Any]],
 ) -> None:
     """Adds the scores and sources that a report stored."""
     try:
@@ -314,6 +344,9 @@ def _stored(
         if (folder / "values.csv").exists():
             frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
             values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
+        if (folder / "model.csv").exists():
+            frame_of_model = pd.read_csv(folder / "model.csv", float_precision="round_trip")
+            model.append(frame_of_model[["task", "algorithm", "seed", "step", "metric", "value"]])
         for config in _json(folder / "sources.json"):
             config.setdefault("task", config["env_id"])
             if isinstance(config.get("diverged", {}), dict):
@@ -435,12 +468,15 @@ def _cut(scores: Scores) -> None:
         for (name, evaluated), seeds in fates.items():
             scores.notes.append(_fate(name, task, seeds, evaluated))
     scores.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
-    values = scores.values[
-        scores.values["step"] <= scores.values["task"].map(scores.table.groupby("task")["step"].max())
-    ]
-    lost = [key in diverged for key in zip(values["task"], values["algorithm"], values["seed"], strict=True)]
-    values = values[~np.array(lost, bool)]
-    scores.values = values.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
+    ends = scores.table.groupby("task")["step"].max()
+    for name in ("values", "model"):
+        frame = getattr(scores, name)
+        frame = frame[frame["step"] <= frame["task"].map(ends)]
+        lost = [key in diverged for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)]
+        frame = frame[~np.array(lost, bool)]
+        setattr(
+            scores, name, frame.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True, kind="stable")
+        )
 
 
 def _fate(name: str, task: str, seeds: list[tuple[int, int]], evaluated: bool) -> str:

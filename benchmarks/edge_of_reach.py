@@ -1,0 +1,98 @@
+"""Beside a report on the edge of reach: the line world, and the base method with models from a random to a true one.
+
+    python -m benchmarks.report runs/edge_of_reach runs/edge_of_reach_mix --out results/edge_of_reach
+    python -m benchmarks.edge_of_reach results/edge_of_reach
+
+It reads the report's stored scores, and writes check.md and figures/mixtures.png beside them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import tyro
+
+from algos.cli import report_errors
+from algos.errors import UserError
+from benchmarks import figures, line_world, statistics
+from benchmarks.scores import Scores, final_scores, label, load
+from benchmarks.tables import table_of
+
+REPLICATIONS = 2_000
+
+
+@dataclass
+class Args:
+    folder: Annotated[Path, tyro.conf.Positional]
+    """folder of the report"""
+
+
+def place(args: dict[str, Any]) -> float | None:
+    """Where a run's model lies: -1 for a random one, 0 for the learned one, 1 for the simulator; None for no mixture.
+
+    Only the base method counts: MOPO without a penalty.
+    """
+    if args.get("penalty_weight") != 0 or args.get("real_ratio") == 1:
+        return None
+    if args["dynamics"] == "true":
+        return 1.0
+    return args["model_mix"] * (1.0 if args["mix_with"] == "true" else -1.0)
+
+
+def mixtures(scores: Scores) -> pd.DataFrame:
+    """The last return and the last value of the policy of each seed: task, place, seed, return, policy_value."""
+    places = {(c["task"], label(c)): place(c.get("args", {})) for c in scores.sources if c["algorithm"] == "mopo"}
+    final = final_scores(scores.table).rename(columns={"last": "return"})
+    values = scores.model[scores.model["metric"] == "policy_value"].sort_values("step")
+    values = values.groupby(["task", "algorithm", "seed"])["value"].last().rename("policy_value").reset_index()
+    table = final.merge(values, how="left", on=["task", "algorithm", "seed"])
+    table["place"] = [places.get(key) for key in zip(table["task"], table["algorithm"], strict=True)]
+    return table.dropna(subset=["place"])[["task", "place", "seed", "return", "policy_value"]]
+
+
+def draw(table: pd.DataFrame, task: str) -> Any:
+    """Return and value of the policy by the place of the model, with 95% intervals over seeds."""
+    figure = figures.Figure(figsize=(7.4, 3.1))
+    for axes, name, title in zip(
+        figure.subplots(1, 2), ("return", "policy_value"), ("return", "value of the policy"), strict=True
+    ):
+        places = sorted(table["place"].unique())
+        groups = [table.loc[table["place"] == where, name].to_numpy() for where in places]
+        low, high = np.array([statistics.task_means(v[:, None], REPLICATIONS)[:, 0] for v in groups]).T
+        axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
+        axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
+        axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
+        if name == "policy_value" and (np.concatenate(groups) > 0).all():
+            axes.set_yscale("log")
+    return figure
+
+
+def main(args: Args) -> None:
+    scores = load([args.folder])
+    table = mixtures(scores)
+    several = table.groupby("task")["place"].nunique()
+    tasks = [task for task, count in several.items() if count > 2]
+    if not tasks:
+        raise UserError(f"{args.folder} has no task with the base method and models between the learned and a true one")
+    lines = ["# The base method with other models, and the line world"]
+    with figures.style():
+        for number, task in enumerate(tasks):
+            own = table[table["task"] == task]
+            name = "mixtures" if number == 0 else f"mixtures_{number + 1}"
+            figure = draw(own, str(task))
+            figures.save(figure, args.folder / "figures" / name, ("png",))
+            lines.append(f"![{task}: the base method by its model](figures/{name}.png)")
+            means = own.groupby("place")[["return", "policy_value"]].mean().reset_index()
+            means["seeds"] = own.groupby("place")["seed"].nunique().to_numpy()
+            lines += [f"{task}, -1: random model, 0: learned, 1: MuJoCo itself:", table_of(means).markdown()]
+    about = (line_world.__doc__ or "").split("\n\n")
+    lines += ["## The line world", *(" ".join(part.split()) for part in about)]
+    lines.append(table_of(pd.DataFrame(line_world.table())).markdown())
+    (args.folder / "check.md").write_text("\n\n".join(lines) + "\n")
+    print(args.folder / "check.md")
+
+
+if __name__ == "__main__":
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))

@@ -1,0 +1,42 @@
+"""The part of a report on methods that learn from a model: values beyond any return, and how good the model is."""
+
+import numpy as np
+
+from benchmarks import figures
+from benchmarks.analysis import Results, curves_by_task, each
+from benchmarks.figures import Looks
+from benchmarks.parts import Part, file_name
+from benchmarks.tables import Table, number, word
+
+LEAST = 1e-1  # of what a logarithmic axis shows
+
+
+def model_part(results: Results, looks: Looks, replications: int) -> Part:
+    """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
+    long = results.scores.model
+    ends = results.scores.table.groupby("task")["step"].max()
+    late = long[long["step"] > 0.9 * long["task"].map(ends)]
+    metrics = late.pivot_table(index=["task", "algorithm", "seed"], columns="metric", values="value").reset_index()
+    errors = sorted((n for n in metrics if str(n).startswith("model_error_")), key=lambda n: int(str(n).split("_")[-1]))
+    columns = ["policy_value", "value_bound", "rollout_penalty", "last_step_share", "spread_start", "spread_last"]
+    columns = [name for name in [*columns, *errors] if name in metrics]
+    table = Table(["task", "algorithm", *(str(name).replace("_", " ") for name in columns), "seeds"], [])
+    for task, algorithm, frame in each(metrics, results.scores):
+        cells = [number(frame[name].mean()) for name in columns]
+        table.rows.append([word(task), word(algorithm), *cells, number(len(frame), 0)])
+    text = (
+        "What the critics promise for the policy's actions in states of the dataset (the least of them), beside the "
+        "bound that no sum of discounted rewards of the dataset exceeds, drawn as a dotted line: values above it have "
+        "exploded. Then the mean penalty of a predicted step, the share of predicted states that only the last step of "
+        "a rollout reached, the standard deviation of the critics in states of the dataset and in those last states, "
+        "and the distance of the ensemble from the simulator after so many steps, in standard deviations of the data. "
+        "The table has means over the last 10%, without seeds that diverged."
+    )
+    part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], legend=True)
+    values = long[long["metric"] == "policy_value"].assign(value=lambda t: t["value"].clip(lower=LEAST))
+    bounds = long[long["metric"] == "value_bound"].groupby("task")["value"].max()
+    for task, curves in curves_by_task(results, values, "value", replications).items():
+        bound = float(bounds.get(task, np.nan))
+        figure = figures.lines(curves, looks, results.scores.steps, "value of the policy", task, bound=bound)
+        part.figures.append((f"policy_value_{file_name(task)}", figure, f"Value of the policy on {task}"))
+    return part

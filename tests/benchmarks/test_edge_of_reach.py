@@ -1,0 +1,60 @@
+"""The page beside the report on the edge of reach."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic import store
+
+from algos.errors import UserError
+from benchmarks import report
+from benchmarks.edge_of_reach import Args, main, place
+
+BASE = {"penalty_weight": 0.0, "real_ratio": 0.05, "dynamics": "", "model_mix": 0.0, "mix_with": "true"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, 0.0),
+        ({"dynamics": "runs/dynamics.safetensors"}, 0.0),
+        ({"dynamics": "true"}, 1.0),
+        ({"model_mix": 0.25}, 0.25),
+        ({"model_mix": 0.1, "mix_with": "random"}, -0.1),
+        ({"penalty_weight": 0.5}, None),
+        ({"real_ratio": 1}, None),
+    ],
+)
+def test_a_run_has_its_place_between_a_random_and_a_true_model(change, expected):
+    assert place(BASE | change) == expected
+
+
+def run(folder, variant, level, **change):
+    steps = np.arange(11) * 10
+    rows = [(seed, step, 0, level + seed + step) for seed in range(3) for step in steps]
+    table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+    path = store(folder, "mopo", table, "Walker2d-v5", variant, args=BASE | change)
+    train = table.rename(columns={"return": "value"}).assign(metric="policy_value", value=lambda t: 10 * t["value"] + 1)
+    train[["seed", "step", "metric", "value"]].to_parquet(path / "train.parquet", write_page_checksum=True)
+
+
+def test_the_page_has_each_mixture_and_the_line_world(tmp_path):
+    run(tmp_path / "runs", "learned", 0)
+    run(tmp_path / "runs", "half", 20, model_mix=0.5)
+    run(tmp_path / "runs", "true", 50, dynamics="true")
+    run(tmp_path / "runs", "penalised", 90, penalty_weight=1.0)
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    main(Args(tmp_path / "out"))
+    text = (tmp_path / "out" / "check.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2:5] == [
+        ["0.00", "101.0", "1,011.0", "3"], ["0.50", "121.0", "1,211.0", "3"], ["1.00", "151.0", "1,511.0", "3"],
+    ]  # fmt: skip
+    assert "| edge worth 1,000 | 909.1 | 5.00 |" in text
+    assert (tmp_path / "out" / "figures" / "mixtures.png").stat().st_size > 5_000
+
+
+def test_a_report_without_mixtures_is_refused(tmp_path):
+    run(tmp_path / "runs", "learned", 0)
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",)))
+    with pytest.raises(UserError, match="no task with the base method and models between"):
+        main(Args(tmp_path / "out"))

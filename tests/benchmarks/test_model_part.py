@@ -1,0 +1,57 @@
+"""What a report shows of methods with a model."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from synthetic import make
+
+from benchmarks.report import Args, main
+
+
+def metrics_of(seeds: int, steps: np.ndarray, values: dict[str, float]) -> pd.DataFrame:
+    """Metrics that grow with the step, at twice as many steps as there are evaluations."""
+    rows = [
+        {"seed": seed, "step": int(step), "metric": name, "value": value * (1 + step / 50)}
+        for seed in range(seeds)
+        for step in np.arange(0, steps[-1] + 1, 5)
+        for name, value in values.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def made(folder: Path) -> Path:
+    make(folder / "runs", ["mopo", "sac"], ["Hopper-v5"], 5, 10)
+    values = {"policy_value": 100.0, "value_bound": 250.0, "model_error_1": 0.1, "model_error_10": 0.4, "loss": 1.0}
+    table = metrics_of(5, np.arange(11) * 10, values)
+    table.to_parquet(folder / "runs" / "Hopper-v5" / "mopo" / "default" / "train.parquet", write_page_checksum=True)
+    return folder / "runs"
+
+
+def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
+    out = tmp_path / "out"
+    main(Args((made(tmp_path),), out=out, formats=("png",), replications=50))
+    table = pd.read_csv(out / "model.csv")
+    assert set(table["algorithm"]) == {"mopo"} and set(table["step"]) == set(range(0, 101, 10))
+    assert set(table["metric"]) == {"policy_value", "value_bound", "model_error_1", "model_error_10"}
+    text = (out / "report.md").read_text()
+    header, row = (
+        line for line in text.splitlines() if "model error 1" in line or line.startswith("| Hopper-v5 | mopo | 300.0")
+    )
+    assert [cell.strip() for cell in header.split("|")][3:-1] == [
+        "policy value", "value bound", "model error 1", "model error 10", "seeds",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in row.split("|")][3:-1] == ["300.0", "750.0", "0.30", "1.20", "5"]
+    assert len(list((out / "figures").glob("policy_value_*.png"))) == 1
+
+    again = tmp_path / "again"
+    main(Args((out,), out=again, formats=("png",), replications=50))
+    assert (again / "model.csv").read_bytes() == (out / "model.csv").read_bytes()
+    assert (again / "report.md").read_text() == text
+
+
+def test_without_a_model_there_is_no_such_part(tmp_path):
+    make(tmp_path / "runs", ["sac"], ["Hopper-v5"], 5, 10)
+    main(Args((tmp_path / "runs",), out=tmp_path / "out", formats=("png",), replications=50))
+    assert not (tmp_path / "out" / "model.csv").exists()
+    assert "Values and the model" not in (tmp_path / "out" / "report.md").read_text()
