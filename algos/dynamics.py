@@ -12,10 +12,11 @@ the forms that MBPO's successors in offline RL have. Their official codes differ
 | stop | at a plateau from epoch 351 on; at the first plateau before, the rate falls to 0.3 of itself | at a plateau |
 
 A plateau is five epochs in which no member's holdout error fell by more than 1%. Each run stops by itself, and stands
-still while others go on. In the end each member has the weights with which its holdout error was least, and the members
-are in the order of this error, so that the first ones are the elites.
+still while others go on. In the end each member has the weights with which its holdout error was least after an epoch,
+and the members are in the order of this error, so that the first ones are the elites.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -75,7 +76,6 @@ class Settings:
     hidden: tuple[int, ...] = (200, 200, 200, 200)
     lr: float = 1e-3
     batch_size: int = 256
-    epochs: int = 2_000
 
 
 def soft_clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def targets(obs: Tensor, reward: Tensor, next_obs: Tensor) -> Tensor:
 
 
 class Training(Agent):
-    """Ensembles of R runs that learn from one dataset, each run with a holdout and bootstraps of its own.
+    """Ensembles of R runs that learn from one dataset on their device, each with a holdout and bootstraps of its own.
 
     `epoch_rows` gives the batches of an epoch, `update` makes a step on one of them, and `end_epoch` validates.
     """
@@ -178,12 +178,20 @@ class Training(Agent):
         self.best.load_state_dict(self.ensemble.state_dict())
 
     def _split(self) -> None:
-        """Draws the holdout [R, H] and the bootstraps [R, E, T], which are numbers of transitions."""
-        count = len(self.data)
+        """Draws the holdout [R, H] and the bootstraps [R, E, T], which are numbers of transitions.
+
+        Terminal transitions whose next observations are not true ones do not count: a model would learn false jumps.
+        """
+        usable = torch.arange(len(self.data))
+        if not self.data.true_ends:
+            usable = usable[(self.data.terminated[self.data.index] == 0).cpu()]
+        count = len(usable)
         held = int(min(0.2 * count, self.form.holdout))
         if not held:
-            raise UserError(f"--dataset {self.data.name} has {count} transitions, and an ensemble needs at least 5")
-        order = torch.stack([torch.randperm(count, generator=g) for g in generators(self.seeds, "holdout")])
+            raise UserError(
+                f"--dataset {self.data.name} has {count} transitions to learn from, and an ensemble needs at least 5"
+            )
+        order = torch.stack([usable[torch.randperm(count, generator=g)] for g in generators(self.seeds, "holdout")])
         self.holdout, train = order[:, :held].to(self.device), order[:, held:]
         shape = (self.args.members, count - held)
         rows = [torch.randint(shape[1], shape, generator=g) for g in generators(self.seeds, "bootstrap")]
@@ -192,19 +200,22 @@ class Training(Agent):
 
     def _fit_inputs(self) -> None:
         """Sets the means and standard deviations by which inputs are normalised."""
-        sums, count = torch.zeros(2, self.runs, self.ensemble.mean.shape[-1], dtype=torch.float64), 0
-        sums = sums.to(self.device)
+        shape, own = (self.runs, self.ensemble.mean.shape[-1]), self.form.own_statistics
+        count, extra = torch.zeros(shape, dtype=torch.float64, device=self.device), None
+        if not own:  # its code counts the first observation too
+            extra = torch.zeros_like(count), torch.zeros_like(count)
+            extra[0][:, : self.data.obs_size] = self.data.obs[self.data.index[0]].double()
+            extra[1][:, : self.data.obs_size] = 1
+        total, count = (torch.zeros_like(count), count) if extra is None else (extra[0].clone(), extra[1].clone())
         for x in self._inputs():
-            sums += torch.stack([x.sum(1), x.square().sum(1)])
+            total += x.sum(1)
             count += x.shape[1]
-        counts = torch.full_like(sums[0], count)
-        if not self.form.own_statistics:  # its code counts the first observation too
-            first = self.data.obs[self.data.index[0]].double()
-            sums[..., : len(first)] += torch.stack([first, first.square()])[:, None]
-            counts[:, : len(first)] += 1
-        mean = sums[0] / counts
-        std = (sums[1] / counts - mean.square()).clamp(min=0).sqrt()
-        std = torch.where(std < 1e-12, 1.0, std) if self.form.own_statistics else std.clamp(min=1e-6)
+        mean = total / count
+        squares = torch.zeros_like(mean) if extra is None else extra[1] * (extra[0] - mean).square()
+        for x in self._inputs():
+            squares += (x - mean[:, None]).square().sum(1)
+        std = (squares / count).sqrt()
+        std = torch.where(std < 1e-12, 1.0, std) if own else std.clamp(min=1e-6)
         self.ensemble.mean.copy_(mean[:, None, None])
         self.ensemble.std.copy_(std[:, None, None])
 
@@ -335,31 +346,46 @@ def ensemble_file(ensemble: Ensemble, seeds: Sequence[int], data: Dataset) -> by
     """The bytes of a file with the trained ensembles of these seeds, from which `load_ensemble` takes them."""
     facts = {
         "seeds": list(seeds), "settings": asdict(ensemble.settings), "obs_size": data.obs_size,
-        "act_size": data.act_size, "dataset": data.name, "digest": data.digest,
+        "act_size": data.act_size, "dataset": data.name, "digest": digest_of(data),
     }  # fmt: skip
     tensors = {name: tensor.contiguous() for name, tensor in ensemble.state_dict().items()}
     return save(tensors, {"dynamics": json.dumps(facts)})
 
 
-def load_ensemble(path: Path, seeds: Sequence[int], data: Dataset) -> Ensemble:
+def digest_of(data: Dataset) -> str:
+    """A digest of a dataset as it was prepared: its rows, and how observations and actions were scaled."""
+    digest = hashlib.sha256((data.digest or str(data.rows.double().sum().item())).encode())
+    for pair in (data.obs_scaling, data.action_scaling):
+        digest.update(repr([tensor.double().cpu().tolist() for tensor in pair or ()]).encode())
+    return digest.hexdigest()
+
+
+def load_ensemble(path: Path, seeds: Sequence[int], data: Dataset, members: int = 1) -> Ensemble:
     """The ensembles of these seeds in a file that a run wrote.
 
-    Raises UserError if the file is damaged or something else, if it learned from other data, or if it lacks a seed.
+    Raises UserError if the file is damaged or something else, if it learned from other data, if it lacks a seed, if an
+    ensemble has fewer members than this, or if it diverged.
     """
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})["dynamics"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
         held, settings = facts["seeds"], Settings(**facts["settings"] | {"hidden": tuple(facts["settings"]["hidden"])})
-        if facts["digest"] != data.digest:
+        if facts["digest"] != digest_of(data):
             raise UserError(
-                f"--dynamics {path} learned from {facts['dataset']} in another state than --dataset {data.name} has "
-                "here, so that it does not fit"
+                f"--dynamics {path} learned from {facts['dataset']}, which is another one than --dataset {data.name} "
+                "here, or was prepared in another way (--standardise, --env-id)"
             )
         if missing := [seed for seed in dict.fromkeys(seeds) if seed not in held]:
             raise UserError(f"--dynamics {path} has no ensemble for seed {missing[0]}; it has seeds {held}")
+        if settings.members < members:
+            raise UserError(f"--dynamics {path} has ensembles of {settings.members} members, and {members} are needed")
         ensemble = Ensemble(len(held), facts["obs_size"], facts["act_size"], settings)
         ensemble.load_state_dict(state)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"--dynamics {path} is no file of an ensemble ({error})") from None
-    return ensemble.selected(torch.tensor([held.index(seed) for seed in seeds]), settings.members)
+    chosen = ensemble.selected(torch.tensor([held.index(seed) for seed in seeds]), settings.members)
+    for run, seed in enumerate(seeds):
+        if not all(tensor[run].isfinite().all() for tensor in chosen.state_dict().values()):
+            raise UserError(f"--dynamics {path}: the ensemble of seed {seed} diverged")
+    return chosen

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from algos.optim import numbers
 from algos.random import generators
 from algos.replay import Batch
 from algos.run import Run
-from algos.terminations import Termination, never, own_termination, termination
+from algos.terminations import Termination, never, own_termination, termination, tried
 
 PHASE = "dynamics"
 TRUE = "true"
@@ -63,7 +64,8 @@ class ModelBasedArgs(OfflineArgs):
     mix_with: Literal["true", "random"] = "true"
     """the other model: MuJoCo itself, or an ensemble with random weights"""
     form: FormName = "offlinerl_kit"
-    """official code that decides how the ensemble is trained and when a predicted state ends an episode"""
+    """official code that decides how the ensemble is trained (unless a file has it) and when a predicted state ends an
+    episode"""
     members: Count = 7
     """networks of the ensemble"""
     elites: Count = 5
@@ -94,6 +96,10 @@ class ModelBasedArgs(OfflineArgs):
             raise UserError("--never-terminates and --terminates contradict each other: give one of them")
         if self.terminates:
             own_termination(self.terminates)
+        if self.dynamics == TRUE and (self.never_terminates or self.terminates):
+            raise UserError(
+                "--dynamics true ends episodes as the task does: leave out --never-terminates and --terminates"
+            )
         if self.dynamics == TRUE and self.model_mix:
             raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
 
@@ -107,7 +113,7 @@ class ModelBasedArgs(OfflineArgs):
         """How the ensemble is made and trained."""
         return Settings(
             form=self.form, members=self.members, elites=self.elites, hidden=self.dynamics_hidden, lr=self.dynamics_lr,
-            batch_size=self.dynamics_batch_size, epochs=self.dynamics_epochs,
+            batch_size=self.dynamics_batch_size,
         )  # fmt: skip
 
     def termination(self, data: Dataset) -> Termination:
@@ -115,7 +121,7 @@ class ModelBasedArgs(OfflineArgs):
         if self.never_terminates:
             return never
         if self.terminates:
-            rule = own_termination(self.terminates)
+            rule = tried(own_termination(self.terminates), data.raw_obs(data.obs[data.index[:3]]))
         else:
             rule = termination(data.env_id, data.obs_size, self.form)
         return lambda obs: rule(data.raw_obs(obs))
@@ -136,8 +142,8 @@ class Learner(Protocol):
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Sampled actions [R, B, A] from standard normal noise [R, B, A]."""
 
-    def reward(self, prediction: Prediction) -> Tensor:
-        """The reward [R, B] with which a predicted step is stored."""
+    def penalty(self, prediction: Prediction) -> Tensor | None:
+        """What is subtracted from the reward of a predicted step before it is stored: [R, B]; None for nothing."""
 
     def policy_values(self, obs: Tensor) -> Tensor:
         """What each of N critics says of the deterministic policy's actions: [R, N, B]."""
@@ -157,12 +163,19 @@ class ModelData:
         self.memory: dict[str, Any] = {}
         self.choose_real = random.integers("minibatch", max(self.real, 1))
         self.training: Training | None = None
+        best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
+        rest = torch.tensor([max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)], device=run.device)
+        self.bound, self.entropy_bound = max(best, 0.0) / rest, data.act_size * math.log(2) / rest
+        self.watched, self.warned = random.integers("watched", WATCHED), set[int]()
         if not self.modelled:
             return
-        self.terminated = args.termination(data)
-        self.buffer = ModelBuffer(
-            run.runs, args.rollouts * args.rollout_length * args.retain_epochs, data.task, run.device
-        )
+        if args.dynamics != TRUE:
+            self.terminated = args.termination(data)
+        capacity = args.rollouts * args.rollout_length * args.retain_epochs
+        try:
+            self.buffer = ModelBuffer(run.runs, capacity, data.task, run.device)
+        except UserError as error:
+            raise UserError(f"--rollouts times --rollout-length times --retain-epochs: {error}") from None
         self.memory["buffer"] = self.buffer
         self.choose_model = random.integers("model minibatch", self.modelled)
         piece = min(PIECE, args.rollouts)
@@ -178,10 +191,6 @@ class ModelData:
         if not args.dynamics:
             self.training = Training(args.ensemble, data, self.seeds, run.device)
             self.memory["dynamics"] = self.training
-        best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
-        sums = [best / max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)]
-        self.greatest = torch.tensor(sums, device=run.device)  # the bound of discounted sums of the data's rewards
-        self.warned: set[int] = set()
         self.reference: Simulated | None = None
         self.compared = random.integers("compared start", COMPARED)
         sizes = {"action": (data.act_size,), "outcome": (data.obs_size + 1,)}
@@ -204,10 +213,10 @@ class ModelData:
         if self.training:
             self._train(self.training)
             trained, of_run = self.training.trained(), self.of_run
-            if PHASE in run.over:
+            if PHASE in run.over and self.training.best_error.isfinite().any():  # not in a final checkpoint
                 self._keep(self.training, trained)
         else:
-            trained = load_ensemble(Path(args.dynamics), run.seeds, self.data).to(run.device)
+            trained = load_ensemble(Path(args.dynamics), run.seeds, self.data, members).to(run.device)
             of_run = torch.arange(run.runs, device=run.device)
         self.learned = learned = Learned(trained.selected(of_run, members), args.elites, self.terminated)
         self.reference = self._reference()
@@ -227,6 +236,7 @@ class ModelData:
         args, run = self.args, self.run
         update, count = run.compiled(training.update), training.batches
         rows: Any = ()
+        broken: set[tuple[int, int]] = set()
         for step in run.phase(PHASE, args.dynamics_epochs * count, count, 10 * count):
             epoch, number = divmod(step - 1, count)
             if not number or not rows:
@@ -236,9 +246,10 @@ class ModelData:
             if number == count - 1:
                 run.log(self._by_run(training.end_epoch(epoch + 1)))
                 for seed, member in (~training.error.isfinite()).nonzero().tolist():
-                    print(
-                        f"warning: member {member} of the ensemble of seed {self.seeds[seed]} diverged", file=sys.stderr
-                    )
+                    if (seed, member) not in broken:
+                        broken.add((seed, member))
+                        named = f"member {member} of the ensemble of seed {self.seeds[seed]}"
+                        print(f"warning: {named} diverged in epoch {epoch + 1}", file=sys.stderr)
                 if training.stopped.all():
                     run.end_phase()
 
@@ -262,60 +273,71 @@ class ModelData:
     # -- rollouts -----------------------------------------------------------------------------------------------------
 
     def generate(self) -> None:
-        """Makes the rollouts of an epoch with the present policy."""
+        """Begins an epoch: makes its rollouts with the present policy, and watches what the critics say."""
+        self._watch_values()
         if not self.modelled:
             return
         args, left = self.args, self.args.rollouts
-        added = last = torch.zeros(self.run.runs, 1, dtype=torch.int64, device=self.run.device)
+        added = ended = torch.zeros(self.run.runs, dtype=torch.int64, device=self.run.device)
+        sums: dict[str, Tensor] = {}
         while left > 0:
             index = self.data.choose(self.begin())
-            start = obs = self.data.gather(index).obs
-            alive = (torch.arange(obs.shape[1], device=obs.device) < left).expand(obs.shape[:2])
+            obs = self.data.gather(index).obs.contiguous()
+            alive = (torch.arange(obs.shape[1], device=obs.device) < left).repeat(self.run.runs, 1)
             self.model.start(index)
-            for _ in range(args.rollout_length):
-                last = alive.sum(1, keepdim=True)
-                added = added + last
-                obs, alive, metrics = self.step(obs, alive, StepDraws(self.normal(), self.outcome(), self.member()))
-                self.run.log(metrics)
+            for step in range(args.rollout_length):
+                added = added + alive.sum(1)
+                if step == args.rollout_length - 1:
+                    ended = ended + alive.sum(1)
+                obs, alive, more = self.step(obs, alive, StepDraws(self.normal(), self.outcome(), self.member()))
+                sums = {name: value + sums.get(name, 0.0) for name, value in more.items()}
             left -= obs.shape[1]
-        self.run.log({"last_step_share": (last / added.clamp(min=1)).squeeze(1)})
-        self._watch_values(*(x[:, :WATCHED] for x in (start, obs, alive)))
+        self.run.log({name: value / added for name, value in (sums | {"last_step_share": ended}).items()})
+        self.run.log({"spread_last": self._spread_at(obs[:, :WATCHED], alive[:, :WATCHED])})
         if self.reference:
             self._compare(self.reference)
 
     def _step(self, obs: Tensor, alive: Tensor, draws: StepDraws) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One step of rollouts from obs [R, B, O]: the next states, and which of them go on."""
+        """One step of rollouts from obs [R, B, O]: the next states, which of them go on, and sums [R]."""
         action = self.agent.act(obs, draws.action)
         prediction = self.model.step(obs, action, alive, draws)
-        next_obs, reward, done = prediction.next_obs, self.agent.reward(prediction), prediction.terminated
+        next_obs, reward, done = prediction.next_obs, prediction.reward, prediction.terminated
+        sums = {"rollout_reward": sum_of(reward, alive)}
+        if (penalty := self.agent.penalty(prediction)) is not None:
+            reward = reward - penalty
+            sums["penalty"] = sum_of(penalty, alive)
         self.buffer.put(Batch(obs, action, reward, next_obs, done.to(obs.dtype)), alive)
-        metrics = {
-            "rollout_reward": mean_of(prediction.reward, alive),
-            "rollout_penalty": mean_of(prediction.reward - reward, alive),
-        }
         goes_on = alive & ~done
-        return torch.where(goes_on[..., None], next_obs, obs), goes_on, metrics
+        return torch.where(goes_on[..., None], next_obs, obs), goes_on, sums
 
     # -- what is watched ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _watch_values(self, start: Tensor, last: Tensor, reached: Tensor) -> None:
-        """Logs what critics say of rollouts' first states [R, B, O], and of the last ones where they were `reached`.
+    def _watch_values(self) -> None:
+        """Logs what critics say of states of the dataset; warns of values above any return that its rewards allow.
 
-        Prints a warning when a value is above any return that the rewards of the dataset allow.
+        A soft value counts entropy too, which adds at most A log 2 at each step while the temperature is at most 1.
         """
-        values, edge = self.agent.policy_values(start), self.agent.policy_values(last)
+        values = self.agent.policy_values(self.data.gather(self.data.choose(self.watched())).obs)
         value = values.amin(1).mean(-1)
-        spreads = {"spread_start": values.std(1).mean(-1), "spread_last": mean_of(edge.std(1), reached)}
-        self.run.log({"policy_value": value, "value_bound": self.greatest, **spreads})
-        for run in (value > self.greatest).nonzero().flatten().tolist():
+        self.run.log({"policy_value": value, "value_bound": self.bound, "spread_start": values.std(1).mean(-1)})
+        for run in (value > self.bound + self.entropy_bound).nonzero().flatten().tolist():
             if run not in self.warned:
                 self.warned.add(run)
                 print(
-                    f"warning: seed {self.run.seeds[run]} values the dataset's states at {value[run]:,.0f} on average, "
-                    f"and rewards of the dataset sum up to {self.greatest[run]:,.0f} at most: its values explode",
+                    f"warning: the values of {self.run.name_of(run)} explode: they are {value[run]:,.0f} on average "
+                    f"in states of the dataset, whose rewards sum up to {self.bound[run]:,.0f} at most",
                     file=sys.stderr,
                 )
+
+    @torch.no_grad()
+    def _spread_at(self, obs: Tensor, reached: Tensor) -> Tensor:
+        """The mean standard deviation of the critics [R] at those states obs [R, B, O] that were `reached`.
+
+        Where none was, all count.
+        """
+        counted = reached | ~reached.any(1, keepdim=True)
+        return sum_of(self.agent.policy_values(obs).std(1), counted) / counted.sum(1)
 
     def _reference(self) -> Simulated | None:
         """The simulator, to compare the ensemble with; None where it cannot be had."""
@@ -328,9 +350,10 @@ class ModelData:
         """Logs how far the ensemble is from the simulator after each step of rollouts with the same actions.
 
         The distance is a root mean square over the numbers of an observation, each in units of its standard deviation
-        in the dataset.
+        in the dataset. A rollout that ends counts with its last distance.
         """
         index, errors = self.data.choose(self.compared()), {}
+        distance = torch.zeros_like(index, dtype=self.deviation.dtype)
         obs = true_obs = self.data.gather(index).obs
         alive = torch.ones_like(index, dtype=torch.bool)
         truth.start(index)
@@ -339,8 +362,9 @@ class ModelData:
             action = self.agent.act(obs, draws.action)
             predicted = self.learned.step(obs, action, alive, draws)
             true = truth.step(true_obs, action, alive, draws)
-            distance = ((predicted.next_obs - true.next_obs) / self.deviation).square().mean(-1).sqrt()
-            errors[f"model_error_{step}"] = mean_of(distance, alive)
+            apart = ((predicted.next_obs - true.next_obs) / self.deviation).square().mean(-1).sqrt()
+            distance = torch.where(alive, apart, distance)
+            errors[f"model_error_{step}"] = distance.mean(-1)
             obs, true_obs = predicted.next_obs, true.next_obs
             alive = alive & ~predicted.terminated & ~true.terminated
         self.run.log(errors)
@@ -377,6 +401,6 @@ class ModelData:
         return Batch(*(torch.cat(tensors, 1) for tensors in zip(*parts, strict=True)))
 
 
-def mean_of(values: Tensor, counted: Tensor) -> Tensor:
-    """Means [R] of values [R, B] over those that are counted; 0 where none is."""
-    return torch.where(counted, values, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+def sum_of(values: Tensor, counted: Tensor) -> Tensor:
+    """Sums [R] of those values [R, B] that are counted."""
+    return torch.where(counted, values, 0.0).sum(1)

@@ -9,9 +9,9 @@ from envs import Task
 
 
 class ModelBuffer(ReplayBuffer):
-    """The last `capacity` steps of each run, of which only those that are alive were added.
+    """The last `capacity` steps that were put in for each run; rows of a batch that are not alive are left out.
 
-    How many a run has is known on the device alone, so that adding them copies nothing to the host.
+    How many a run has is known on the device alone, so that `put` copies nothing to the host.
     """
 
     def __init__(self, runs: int, capacity: int, task: Task, device: torch.device | str = "cpu"):

@@ -23,7 +23,7 @@ class Prediction(NamedTuple):
     next_obs: Tensor  # [R, B, O]
     reward: Tensor  # [R, B]
     terminated: Tensor  # [R, B] of bool
-    std: Tensor  # [R, E, B, O + 1] of each member of an ensemble; zeros where there is none
+    std: Tensor  # [R, E, B, O + 1] of each member of an ensemble; without one, zeros [R, 1, B, 1]
 
 
 class StepDraws(NamedTuple):
@@ -129,11 +129,12 @@ class Mixed:
     @torch.no_grad()
     def step(self, obs: Tensor, action: Tensor, alive: Tensor, draws: StepDraws) -> Prediction:
         one, two = self.learned.step(obs, action, alive, draws), self.other.step(obs, action, alive, draws)
-        next_obs = torch.lerp(one.next_obs, two.next_obs, self.weight)
-        if isinstance(self.other, Simulated):
-            next_obs = self.other.mixed(one.next_obs, alive, self.weight)
+        if isinstance(self.other, Simulated):  # it has no doubt
+            next_obs, std = self.other.mixed(one.next_obs, alive, self.weight), (1 - self.weight) * one.std
+        else:
+            next_obs, std = torch.lerp(one.next_obs, two.next_obs, self.weight), one.std
         reward = torch.lerp(one.reward, two.reward, self.weight)
-        return Prediction(next_obs, reward, self.learned.terminated(next_obs), one.std)
+        return Prediction(next_obs, reward, self.learned.terminated(next_obs), std)
 
 
 def start_states(simulator: Simulator, data: Dataset) -> NDArray[np.float64]:
@@ -145,14 +146,20 @@ def start_states(simulator: Simulator, data: Dataset) -> NDArray[np.float64]:
     obs = np.concatenate([data.raw_obs(part).double().cpu().numpy() for part in observations(data)])
     if data.states is not None:
         if data.states.shape[1] != obs.shape[1] + 1:
-            raise UserError(f"--dataset {data.name} has states of {data.states.shape[1]} numbers, which do not fit")
-        if np.abs(simulator.observe(data.states) - obs).max() > TOLERANCE:
-            raise UserError(f"--dataset {data.name} has states of the simulator that do not fit its observations")
+            raise UserError(
+                f"--dataset {data.name} has states of the simulator of {data.states.shape[1]} numbers, where "
+                f"{obs.shape[1] + 1} are needed: take data of the same task"
+            )
+        if not np.abs(simulator.observe(data.states) - obs).max() <= TOLERANCE:
+            raise UserError(
+                f"--dataset {data.name} has states of the simulator that do not fit its observations: take data in "
+                "which infos/qpos and infos/qvel belong to the same step as the observation"
+            )
         return data.states
     if not simulator.is_exact(obs).all():
         share = 100 * (~simulator.is_exact(obs)).mean()
         raise UserError(
-            f"--dynamics true: --dataset {data.name} has no states of the simulator, and {share:.1f}% of its "
+            f"true dynamics: --dataset {data.name} has no states of the simulator, and {share:.1f}% of its "
             "observations have clipped velocities, from which the state cannot be known: take data with infos/qpos and "
             "infos/qvel, such as `python -m benchmarks.collect` makes"
         )
@@ -167,8 +174,8 @@ def observations(data: Dataset, rows: int = 1 << 13) -> list[Tensor]:
 def simulator_for(data: Dataset, threads: int, make: Callable[..., Simulator] = Simulator) -> Simulator:
     """The simulator of the environment in which a dataset's policies are evaluated; raises UserError without one."""
     if not data.env_id:
-        raise UserError(f"--dynamics true: --dataset {data.name} names no environment: give --env-id")
+        raise UserError(f"true dynamics: --dataset {data.name} names no environment: give --env-id")
     try:
         return make(data.env_id, threads or None, **data.env_options)
     except ValueError as error:
-        raise UserError(f"--dynamics true: {error}") from None
+        raise UserError(f"true dynamics: {error}") from None

@@ -326,7 +326,7 @@ class Run(Generic[Args]):
             if run not in self.diverged:
                 self.diverged[run] = step
                 self._freeze(run)
-                print(f"warning: {self._name(run)} diverged before step {step:,}", file=sys.stderr)
+                print(f"warning: {self.name_of(run)} diverged before step {step:,}", file=sys.stderr)
 
     def _freeze(self, run: int) -> None:
         """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
@@ -402,7 +402,7 @@ class Run(Generic[Args]):
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
 
-    def _name(self, run: int) -> str:
+    def name_of(self, run: int) -> str:
         """A run in words: `seed 3`, or `seed 3 with tau=0.01`."""
         setting = setting_name(self.keys[run])
         return f"seed {self.seeds[run]}" + (f" with {setting}" if setting else "")

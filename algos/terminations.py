@@ -61,11 +61,11 @@ def ant(obs: Tensor) -> Tensor:
 
 def humanoid(obs: Tensor) -> Tensor:
     z = obs[..., 0]
-    return ~((z >= 1.0) & (z <= 2.0))
+    return (z < 1.0) | (z > 2.0)
 
 
 def pen(obs: Tensor) -> Tensor:
-    return ~(obs[..., 26] >= 0.075)
+    return obs[..., 26] < 0.075
 
 
 # task -> number of values in an observation, rule of ravl, rule of offlinerl_kit
@@ -102,12 +102,25 @@ def termination(env_id: str | None, obs_size: int, rules: Rules) -> Termination:
     return functions[rules == "offlinerl_kit"]
 
 
+def tried(rule: Termination, obs: Tensor) -> Termination:
+    """The rule, if it gives truth values [B] for obs [B, O]; raises UserError otherwise."""
+    try:
+        ended = rule(obs)
+    except Exception as error:  # the user's own code may raise anything
+        raise UserError(f"--terminates: the function fails on observations of the dataset ({error})") from None
+    if not isinstance(ended, Tensor) or ended.dtype != torch.bool or ended.shape != obs.shape[:-1]:
+        raise UserError(
+            "--terminates: the function must turn a tensor of observations [..., O] into truth values [...]"
+        )
+    return rule
+
+
 def own_termination(name: str) -> Termination:
     """The function `module:function`; raises UserError if there is none."""
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module's own code may raise anything
         raise UserError(
             f"--terminates takes module:function, a function of observations [..., O] that gives truth values [...]; "
             f"{name!r} cannot be had ({error})"

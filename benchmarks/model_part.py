@@ -18,7 +18,7 @@ def model_part(results: Results, looks: Looks, replications: int) -> Part:
     late = long[long["step"] > 0.9 * long["task"].map(ends)]
     metrics = late.pivot_table(index=["task", "algorithm", "seed"], columns="metric", values="value").reset_index()
     errors = sorted((n for n in metrics if str(n).startswith("model_error_")), key=lambda n: int(str(n).split("_")[-1]))
-    columns = ["policy_value", "value_bound", "rollout_penalty", "last_step_share", "spread_start", "spread_last"]
+    columns = ["policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last"]
     columns = [name for name in [*columns, *errors] if name in metrics]
     table = Table(["task", "algorithm", *(str(name).replace("_", " ") for name in columns), "seeds"], [])
     for task, algorithm, frame in each(metrics, results.scores):

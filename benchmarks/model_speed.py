@@ -10,7 +10,6 @@ from algos.device import choose_device
 from benchmarks.timing import LOG, median_ratio, named, peer_rate, random_file, script_log, script_rate
 
 ROWS = 100_000  # transitions of the random data
-BATCHES = 388  # batches of 256 in an epoch of an ensemble: ROWS less a holdout of 1,000
 GENERATIONS = 2  # epochs in the updates that are timed
 ROLLOUTS, LENGTH, EPOCH = 50_000, 5, 1_000  # rollouts, their steps, and updates of an epoch in the published protocol
 
@@ -44,10 +43,11 @@ def measure_model_based(args: Any) -> list[dict[str, Any]]:
                 flags = ("--dataset", str(hopper), "--eval-episodes", "0", "--never-terminates", *compiling)
                 flags += ("--dynamics-epochs", "3", "--rollouts", "10")
                 log = script_log("mopo", replace(args, steps=0), seeds, *flags, warm_up=1, metric="dynamics/seconds")
-                add(named("ensemble: epochs", seeds), seeds, 2 / (log[3 * BATCHES] - log[BATCHES]))
+                batches = int(log.index[0])  # of an epoch
+                add(named("ensemble: epochs", seeds), seeds, 2 / (log.iloc[2] - log.iloc[0]))
             if peers:
-                rate = peer_rate("plain", replace(args, steps=BATCHES), "--algorithm", "ensemble")
-                add("plain ensemble: epochs, 1 seed", 1, rate / BATCHES)
+                rate = peer_rate("plain", replace(args, steps=batches), "--algorithm", "ensemble")
+                add("plain ensemble: epochs, 1 seed", 1, rate / batches)
             sac, _ = script_rate("sac", replace(args, steps=LOG), 1, "--actor-delay", "1", *compiling)
             add("sac: updates, 1 seed", 1, sac)
             for script, extra in (("mopo", ()), ("ravl", ("--critics", "10"))):

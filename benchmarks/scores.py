@@ -23,7 +23,7 @@ from benchmarks.suite import Score
 
 FEW_SEEDS = 5
 # what methods with a model log of it, beside model_error_1, model_error_2, …
-MODEL = ("policy_value", "value_bound", "rollout_penalty", "last_step_share", "spread_start", "spread_last")
+MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
     "last": "last evaluation",

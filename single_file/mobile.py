@@ -9,7 +9,7 @@ is the standard deviation over elites of the mean of these values. Steps of the 
 The details are those of OfflineRL-Kit: the target has no entropy term, and 0 bounds it from below, which suits rewards
 that are hardly ever negative; the critics' loss is a mean over the twins; an update moves the critics, the actor, the
 temperature (which counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
-epoch. One thing differs: states, and rows of a batch, are drawn with replacement, per seed.
+epoch; the ensemble learns for at most 30 epochs.
 
     python single_file/mobile.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -20,14 +20,15 @@ dynamics.safetensors there, which `--dynamics` takes.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Range, Tunable, Widths, by_domain
 from algos.cli import cli
+from algos.errors import UserError
 from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
 from algos.nn import MLP
 from algos.optim import Adam, Target, cosine
@@ -48,7 +49,11 @@ class Args(ModelBasedArgs):
             "walker2d-medium-expert": 1.5,
         },
     )  # fmt: skip
-    """beta: weight of the inconsistency, which is subtracted from the reward"""
+    """beta: the reward is lowered by this many times the inconsistency"""
+    dynamics_epochs: Count = 30
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""
+    elites: Annotated[int, Range(2)] = 5
+    """networks whose predictions are used: those with the least error on the holdout"""
     guesses: Count = 10
     """next states that each elite predicts for a step"""
     discount: Tunable[Fraction] = 0.99
@@ -65,6 +70,11 @@ class Args(ModelBasedArgs):
     """a temperature that stays as it is; 0: it is learned"""
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
+
+    def check_task(self) -> None:
+        super().check_task()
+        if self.model_mix:
+            raise UserError("--model-mix is not for MOBILE, whose penalty asks each elite of the ensemble alone")
 
 
 class Draws(NamedTuple):
@@ -144,9 +154,8 @@ class MOBILE(Agent):
         """What each critic says of the deterministic actions: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
-    def reward(self, prediction: Prediction) -> Tensor:
-        """The reward with which a predicted step is stored: [R, B]."""
-        return prediction.reward
+    def penalty(self, prediction: Prediction) -> None:
+        """Rewards of predicted steps are stored as they are."""
 
     @torch.no_grad()
     def inconsistency(self, guesses: Tensor, noise: Tensor) -> Tensor:
@@ -159,15 +168,16 @@ class MOBILE(Agent):
     def critic_loss(self, batch: Batch, guesses: Tensor | None, draws: Draws) -> tuple[Tensor, ...]:
         """Mean over twins of the squared error to the penalised target: losses, mean values, mean penalties, each [R].
 
-        `guesses` belong to the last rows of the batch, which come from the model.
+        `guesses` belong to the last rows of the batch, which come from the model, and of which the penalty is a mean.
         """
         with torch.no_grad():
             next_action, _ = self.actor.sample(batch.next_obs, draws.next_action)
             next_value = self.target_critic(batch.next_obs, next_action).amin(1)
-            penalty = torch.zeros_like(batch.reward)
+            reward, penalty = batch.reward, torch.zeros_like(batch.reward[:, :1])
             if guesses is not None and draws.guessed_action is not None:
-                penalty[:, -guesses.shape[3] :] = self.inconsistency(guesses, draws.guessed_action)
-            reward = batch.reward - self.args.penalty_weight * penalty
+                penalty = self.args.penalty_weight * self.inconsistency(guesses, draws.guessed_action)
+                real = batch.reward.shape[1] - penalty.shape[1]
+                reward = torch.cat([reward[:, :real], reward[:, real:] - penalty], 1)
             target = (reward + self.args.discount * (1 - batch.terminated) * next_value).clamp(min=0.0)
         q = self.critic(batch.obs, batch.action)
         return (q - target[:, None]).square().mean((1, 2)), q.detach().mean((1, 2)), penalty.mean(-1)

@@ -10,7 +10,7 @@ here. `--form ravl` trains the ensemble and ends rollouts as RAVL's official cod
 
 The details are those of OfflineRL-Kit: an update moves the critics, the actor, the temperature (by the log-densities of
 the actor's step; it counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
-epoch. One thing differs: states, and rows of a batch, are drawn with replacement, per seed.
+epoch.
 
     python single_file/mopo.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -48,7 +48,7 @@ class Args(ModelBasedArgs):
             "halfcheetah-medium-expert": 2.5, "hopper-medium-expert": 5.0, "walker2d-medium-expert": 2.5,
         },
     )  # fmt: skip
-    """lambda: weight of the uncertainty, which is subtracted from the reward; 0: MBPO"""
+    """lambda: the reward is lowered by this many times the uncertainty; 0: MBPO"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005
@@ -137,9 +137,9 @@ class MOPO(Agent):
         """What each critic says of the deterministic actions: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
-    def reward(self, prediction: Prediction) -> Tensor:
-        """r - penalty_weight u(s, a), where u is the greatest norm of a member's standard deviation: [R, B]."""
-        return prediction.reward - self.args.penalty_weight * prediction.std.norm(dim=-1).amax(1)
+    def penalty(self, prediction: Prediction) -> Tensor:
+        """penalty_weight u(s, a), where u is the greatest norm of a member's standard deviation: [R, B]."""
+        return self.args.penalty_weight * prediction.std.norm(dim=-1).amax(1)
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over the twins of the mean squared error to the soft target: losses [R], mean values [R]."""

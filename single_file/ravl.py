@@ -3,16 +3,19 @@
 Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (arXiv 2402.12527), as its
 official code computes it. An ensemble learns the dynamics of the dataset; then SAC learns from short rollouts of this
 model, which begin in states of the dataset. States that only the last step of a rollout can reach occur in targets, but
-no value is ever learned for them; an error there spreads. So the critics are N, the least of their values counts, and
-their gradients by the action are driven apart, as in EDAC (An et al., arXiv 2110.01548).
+no value is ever learned for them; an error there spreads. RAVL therefore trains N critics, uses the least of their
+values, and drives their gradients by the action apart, as in EDAC (An et al., arXiv 2110.01548).
 
-`--real-ratio 1` takes no model and is EDAC; with `--eta 0` too it is SAC-N. With a model, `--critics 2 --eta 0` is the
-base method without a remedy. N and eta for each dataset are EDAC's, since the paper's are not known; the length of
-rollouts is MOPO's. The official example, halfcheetah-medium, has these values too.
+`--real-ratio 1` uses no model and is EDAC as CORL writes it; with `--eta 0` too it is SAC-N, which has numbers of
+critics of its own. With a model, `--critics 2 --eta 0` has the losses of the base method, `mopo.py --penalty-weight 0`,
+which differs in networks, learning rates, order and the bound of the temperature. N and eta for each dataset are
+those of EDAC, since the paper's are not known; the length of rollouts is MOPO's. The official example,
+halfcheetah-medium, has them too.
 
-The details are those of the official code: an update moves the temperature, the actor, the critics and then the
-targets, each with fresh actions; the loss is a sum over critics; no learning rate falls. One thing differs: states, and
-rows of a batch, are drawn with replacement, per seed.
+The details are those of the official code: an update moves the temperature, the actor and the critics, each with fresh
+actions, and then the targets; the loss is a sum over critics; learning rates stay constant. These differ: states, and
+rows of a batch, are drawn with replacement; the ensemble learns from true next observations; its elites are chosen by
+the holdout of its training; every seed has initial weights of its own.
 
     python single_file/ravl.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -141,9 +144,8 @@ class RAVL(Agent):
         """What each critic says of the deterministic actions: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
-    def reward(self, prediction: Prediction) -> Tensor:
-        """The reward with which a predicted step is stored: [R, B]."""
-        return prediction.reward
+    def penalty(self, prediction: Prediction) -> None:
+        """Rewards of predicted steps are stored as they are."""
 
     def alpha_loss(self, obs: Tensor, noise: Tensor) -> Tensor:
         """-log alpha (log pi(a|s) + target entropy): losses [R]."""

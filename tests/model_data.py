@@ -23,7 +23,8 @@ class PlainSAC:
     """Run `run` of an agent with a squashed Gaussian actor, N critics and a temperature."""
 
     def __init__(self, agent: Any, run: int, critics: int):
-        self.args, self.run, self.log_alpha = agent.args, run, torch.zeros((), requires_grad=True)
+        self.args, self.run = agent.args, run
+        self.log_alpha = agent.log_alpha[run].detach().clone().requires_grad_()
         self.target_entropy = -float(agent.task.act_size)
         self.actor = layers_of(agent.actor.net, run)
         self.critics, self.targets = ([layers_of(agent.critic.net, run, n) for n in range(critics)] for _ in range(2))

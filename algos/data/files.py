@@ -91,9 +91,11 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
         builder = Builder(count, obs_size, act_size)
         for rows, obs, action, reward in _pieces(arrays):
             builder.add(obs, action, reward, terminals[rows], keep[rows])
+    true_ends = "next_observations" in arrays and not exact
     if set(STATES) <= set(arrays):
         builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
-    return builder.finish(name, limit=limit, rewarded="rewards" in arrays, breaks=breaks, source=path.name)
+    facts = {"rewarded": "rewards" in arrays, "true_ends": true_ends, "breaks": breaks, "source": path.name}
+    return builder.finish(name, limit=limit, **facts)
 
 
 def _pieces(arrays: dict[str, Array]) -> Iterator[tuple[slice, NDArray, NDArray, Any]]:

@@ -27,7 +27,8 @@ def load(name: str, exact_d4rl: bool = False, states: bool = False) -> Dataset:
 
     Transitions have the true next observations if a file of D4RL's layout stores them. `exact_d4rl` gives the
     transitions of D4RL's own `qlearning_dataset` instead: their next observation is the next row's, and timeouts are
-    left out. With `states`, the dataset has the simulator's states if they are stored (infos/qpos and infos/qvel).
+    left out. With `states`, the dataset has the simulator's states if an HDF5 file or Minari's infos store them
+    (qpos and qvel).
     """
     check_name(name, exact_d4rl)
     check_made(name)

@@ -54,6 +54,9 @@ class Dataset:
     limit: int = 0  # the most steps of an episode; 0 if unknown
     bounds: tuple[NDArray, NDArray] | None = None  # the least and the greatest action [A], if the format has them
     rewarded: bool = True  # whether there are rewards
+    true_ends: bool = (
+        True  # whether next observations of terminal transitions are true; else they are of other episodes
+    )
     breaks: int = 0  # transitions that the following one does not continue, though no end is marked
     fault: str = ""  # a known fault of the file
     recipe: dict[str, Any] = field(default_factory=dict)  # the values that a recipe stored with its data
@@ -205,7 +208,8 @@ class Dataset:
         rows, index = torch.cat([self.rows, other.rows]), torch.cat([self.index, other.index + len(self.rows)])
         digest = hashlib.sha256((self.digest + other.digest).encode()).hexdigest()
         rewarded = self.rewarded and other.rewarded
-        return replace(self, rows=rows, index=index, digest=digest, rewarded=rewarded, states=None)
+        true_ends = self.true_ends and other.true_ends
+        return replace(self, rows=rows, index=index, digest=digest, rewarded=rewarded, true_ends=true_ends, states=None)
 
     def to(self, device: torch.device) -> "Dataset":
         """The same dataset on another device, in torch's default precision."""

@@ -10,6 +10,7 @@ from envs.mujoco.vector import MujocoVectorEnv
 
 LANES = 64  # states that are stepped at once
 CLIPPED = 10.0  # greatest magnitude of an observed velocity of Hopper and Walker2d
+ROUNDING = 1e-3  # of observations that were scaled and scaled back
 
 
 class Simulator:
@@ -60,7 +61,7 @@ class Simulator:
         """Whether a state is known from its observation [n, O]: Hopper and Walker2d observe clipped velocities."""
         if isinstance(self.task, HalfCheetah):
             return np.ones(len(obs), bool)
-        return np.all(np.abs(obs[:, self.positions - 1 :]) < CLIPPED, axis=1)
+        return np.all(np.abs(obs[:, self.positions - 1 :]) < CLIPPED - ROUNDING, axis=1)
 
     def close(self) -> None:
         """Ends the threads."""

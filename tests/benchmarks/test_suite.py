@@ -1,5 +1,7 @@
 """Suites are checked before anything starts: one sentence, naming file and key."""
 
+from pathlib import Path
+
 import pytest
 
 from algos.errors import UserError
@@ -191,3 +193,21 @@ def test_wrong_values_of_hyperparameters_are_refused_in_one_sentence(tmp_path, m
         suites.read(write(tmp_path, VARIED.replace(old, new)))
     said = str(error.value)
     assert message in said and "mine.toml: algorithms.grid." in said and key in said and "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["offline_model_based", "edge_of_reach", "edge_of_reach_mix"])
+def test_suites_of_models_take_the_ensembles_that_the_suite_dynamics_trains(name):
+    dynamics = suites.read(suites.find("dynamics"))
+    (trainer,) = dynamics.entries
+    seeds = f"seeds_{dynamics.seeds[0]}-{dynamics.seeds[-1]}"
+    made = {
+        task: str(Path("runs/dynamics") / seeds / task.replace("/", "-") / trainer.algorithm / "default")
+        for task in dynamics.tasks
+    }
+    taken = 0
+    for entry in suites.read(suites.find(name)).entries:
+        for task, args in entry.args.items():
+            if args.dynamics != "true":
+                assert args.dynamics == f"{made[task]}/dynamics.safetensors"
+                taken += 1
+    assert taken

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from algos.errors import UserError
-from benchmarks import throughput
+from benchmarks import model_speed, throughput
 from benchmarks.throughput import Args, busy, main, measure_on_policy, measure_scripts, measure_streams
 from benchmarks.timing import thread_variables
 
@@ -78,6 +78,30 @@ def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
     assert rows["ppo, 64 seeds"]["cost"] == 1.0
     assert rows["ppo, 8 seeds"]["cost"] == pytest.approx((64 / 7) / (8 / 4))
     assert rows["mdpo_off_policy, 1 seed"]["time / sac"] == 1.25
+
+
+def test_model_based_figures_are_of_epochs_updates_and_rollouts(monkeypatch):
+    """An epoch takes 10 seconds for each seed, and the plain one 20; 500 updates take 2 seconds and a generation 3."""
+
+    def log(script, args, seeds, *flags, warm_up, metric="seconds"):
+        if metric == "dynamics/seconds":
+            return pd.Series([10.0 * seeds * epoch for epoch in (1, 2, 3)], index=[387, 774, 1161])
+        rollouts = int(flags[flags.index("--rollouts") + 1]) if "--rollouts" in flags else 0
+        generations = 2 * 3 * (rollouts > 1_000)
+        return pd.Series([7.0, 9.0 + generations], index=[500, 1_000])
+
+    monkeypatch.setattr(model_speed, "script_log", log)
+    monkeypatch.setattr(model_speed, "script_rate", lambda *args: (200.0, 7.0))
+    rates = {"ensemble": 387 / 20, "edac": 125.0}
+    monkeypatch.setattr(model_speed, "peer_rate", lambda library, args, flag, name: rates[name])
+    rows = {row["name"]: row for row in model_speed.measure_model_based(Args(rounds=1, device="cpu"))}
+    assert rows["ensemble: epochs, 1 seed"]["ratio to plain"] == pytest.approx(2.0)
+    assert rows["ensemble: epochs, 5 seeds"]["ratio per seed"] == pytest.approx(1.0)
+    assert rows["mopo: updates, 1 seed"]["ratio to sac"] == pytest.approx(250 / 200)
+    assert rows["ravl: updates, 1 seed"]["ratio to plain"] == pytest.approx(2.0)
+    with_model = rows["mobile: updates with a model, 1 seed"]
+    assert with_model["rows of rollouts/s"] == pytest.approx(250_000 / 3)
+    assert with_model["share of an epoch"] == pytest.approx(3 / (3 + 4))
 
 
 @pytest.mark.parametrize(("threads", "variables"), [(0, {}), (2, {"OMP_NUM_THREADS": "2"})])

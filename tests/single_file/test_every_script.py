@@ -530,6 +530,8 @@ GRID = {
     "stream_td": ("kappa=2,3",),
     "iql": ("expectile=0.7,0.9", "lr=1e-3,1e-4"),
     "ppo": ("clip=0.1,0.3", "discount=0.9,0.99"),
+    "ravl": ("eta=0,1", "discount=0.9,0.99"),
+    "mobile": ("penalty_weight=0.5,1",),
 }
 
 
@@ -585,7 +587,7 @@ def test_a_setting_that_diverges_is_named(train_short, poisoned, capsys):
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("script", ["sac", "iql", "ppo"])
+@pytest.mark.parametrize("script", ["sac", "iql", "ppo", "mobile", "ravl"])
 def test_a_compiled_grid_equals_an_eager_one(script, train_short):
     """They are equal to the rounding of float32."""
     overrides = {"seeds": ("0", "1"), "vary": GRID[script]}

@@ -1,11 +1,16 @@
 """MOBILE against a plain rewrite of one run; its inconsistency and its target."""
 
+import math
+
 import pytest
 import torch
 from mobile import Args, Draws
 from model_data import PlainSAC, agent_and_batch
 from offline_data import at_random, batch_of
 from scripts import agent_of
+
+from algos.arguments import check
+from algos.errors import UserError
 
 
 class Plain(PlainSAC):
@@ -34,7 +39,7 @@ class Plain(PlainSAC):
         self.descend(self.actor_adam, (alpha * log_prob - value).mean())
         self.descend(self.alpha_adam, -(self.log_alpha * (log_prob.detach() + self.target_entropy)).mean())
         self.move_targets()
-        return penalty
+        return weight * doubt
 
 
 def guesses_of(agent, number=0):
@@ -44,12 +49,17 @@ def guesses_of(agent, number=0):
 
 
 def test_updates_equal_a_plain_rewrite_of_one_run(float64):
-    settings = {"elites": 3, "guesses": 4, "penalty_weight": 0.7, "temperature_lr": 0.05}
-    agent, _, draws = agent_and_batch("mobile", **settings)
+    settings = {"elites": 3, "guesses": 4, "penalty_weight": 0.7, "temperature_lr": 0.05, "actor_lr": 0.01}
+    agent, _, draws = agent_and_batch("mobile", total_steps=50, updates_per_epoch=2, **settings)
+    with torch.no_grad():
+        agent.log_alpha[1] = 0.2  # above the bound
     plain = [Plain(agent, run, 2) for run in range(2)]
     penalties = []
     for number in range(4):
         batch, guesses = batch_of(at_random(), number), guesses_of(agent, number)
+        angle = torch.tensor(number // 2 / 25 * math.pi, dtype=torch.float32)  # there are 25 epochs
+        for run in plain:
+            run.actor_adam.param_groups[0]["lr"] = (0.01 * (0.5 * (1 + torch.cos(angle)))).item()
         penalties = [run.update(batch, guesses, draws, 0.7).mean() for run in plain]
         metrics = agent.update(batch, guesses, draws)
         torch.testing.assert_close(metrics["penalty"], torch.stack(penalties), atol=1e-9, rtol=0)
@@ -91,8 +101,19 @@ def test_identical_members_agree():
 
 def test_a_fixed_temperature_stays():
     agent, batch, draws = agent_and_batch("mobile", temperature=0.2, elites=2, guesses=2)
+    learned, _, _ = agent_and_batch("mobile", elites=2, guesses=2)
+    fixed, free = (a.actor_loss(batch.obs, draws.action) for a in (agent, learned))
+    torch.testing.assert_close(free[0] - fixed[0], 0.8 * fixed[1])  # alpha is 1 against 0.2
     agent.update(batch, guesses_of(agent), draws)
     assert not agent.log_alpha.any() and agent.alpha.tolist() == [pytest.approx(0.2)] * 2
+
+
+def test_what_mobile_cannot_do_is_refused():
+    with pytest.raises(UserError, match="--model-mix is not for MOBILE"):
+        Args(model_mix=0.5).check_task()
+    with pytest.raises(UserError, match="--elites must be at least 2"):
+        check(Args(elites=1))
+    assert Args().dynamics_epochs == 30
 
 
 def test_without_a_model_there_are_no_guesses():

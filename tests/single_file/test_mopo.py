@@ -36,6 +36,8 @@ class Plain(PlainSAC):
 
 def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     agent, _, _ = agent_and_batch("mopo", total_steps=50, updates_per_epoch=2, actor_lr=0.01, temperature_lr=0.05)
+    with torch.no_grad():
+        agent.log_alpha[1] = 0.2  # above the bound
     plain = [Plain(agent, run, 2) for run in range(2)]
     for number in range(6):
         batch, draws = batch_of(at_random(), number), draws_of(agent)
@@ -70,17 +72,16 @@ def test_the_penalty_is_the_greatest_norm_over_all_members_and_outputs():
     """Sheet, check 4."""
     step = prediction([[0.1, 0.2, 0.2], [0.3, 0.0, 0.4]])
     agent = agent_of("mopo", seeds=(0,), penalty_weight=2.0)
-    assert agent.reward(step).item() == pytest.approx(1 - 2 * 0.5)
-    assert agent_of("mopo", seeds=(0,), penalty_weight=0.0).reward(step).item() == 1  # the base, MBPO
-    # a model without doubt, such as the simulator, has no penalty
-    assert agent.reward(prediction([[0.0]])).item() == 1
+    assert agent.penalty(step).item() == pytest.approx(2 * 0.5)
+    assert agent_of("mopo", seeds=(0,), penalty_weight=0.0).penalty(step).item() == 0  # the base, MBPO
+    assert agent.penalty(prediction([[0.0]])).item() == 0  # a model without doubt, such as the simulator
 
 
 def test_the_weight_of_the_penalty_may_vary():
     agent = agent_of("mopo", seeds=(0, 1), vary=("penalty_weight=0,1",))
     step = prediction([[0.3, 0.0, 0.4]])
     step = Prediction(*(x.expand(4, *x.shape[1:]) for x in step))
-    torch.testing.assert_close(agent.reward(step).squeeze(), torch.tensor([1.0, 1.0, 0.5, 0.5]))
+    torch.testing.assert_close(agent.penalty(step).squeeze(), torch.tensor([0.0, 0.0, 0.5, 0.5]))
 
 
 @pytest.mark.parametrize(

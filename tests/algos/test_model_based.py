@@ -1,0 +1,291 @@
+"""Batches, rollouts and diagnostics of model-based scripts, through whole short runs."""
+
+import math
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from scripts import module_of, same, short
+
+import algos.model_based
+from algos.dynamics import Ensemble
+from algos.errors import UserError
+from algos.model_based import ModelData
+from algos.run import Run
+from benchmarks.recipes.locomotion import rollouts
+
+SHORT = {"seeds": ("0", "1"), "total_steps": 10, "log_every": 5, "rollouts": 40, "rollout_length": 3}
+
+
+def metric(result, name):
+    """The values of a metric, by step and seed."""
+    table = pd.read_parquet(result.folder / "train.parquet")
+    return table[table["metric"] == name].pivot(index="step", columns="seed", values="value")
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """The sources of batches that scripts make."""
+    made = []
+    begin = ModelData.__init__
+
+    def init(source, *args):
+        begin(source, *args)
+        made.append(source)
+
+    monkeypatch.setattr(ModelData, "__init__", init)
+    return made
+
+
+def test_rollouts_store_the_penalised_reward_of_all_members(train_short, sources):
+    """The ring holds steps that lead on from states of the dataset, with r - lambda u over all members."""
+    train_short("mopo", **SHORT | {"seeds": ("0",), "members": 4, "elites": 1, "penalty_weight": 0.7})
+    (source,) = sources
+    assert source.buffer.count.tolist() == [2 * 40 * 3]
+    batch = source.buffer.gather(torch.arange(240)[None])
+    starts = {tuple(row) for row in source.data.obs[source.data.index].tolist()}
+    places = [tuple(row) in starts for row in batch.obs[0].tolist()]
+    assert places[:40] == [True] * 40 and not any(places[40:120]) and places[120:160] == [True] * 40
+    assert torch.equal(batch.obs[0, 40:80], batch.next_obs[0, :40])
+    trained = source.training.trained()
+    mean, log_var = trained(batch.obs, batch.action)
+    doubt = (log_var / 2).exp().norm(dim=-1).amax(1)
+    # the mean and the noise of the one elite: the reward less the penalty is within a few deviations
+    noise = (batch.reward + 0.7 * doubt - mean[:, 0, :, -1]) / (log_var[:, 0, :, -1] / 2).exp()
+    assert noise.abs().max() < 5 and abs(noise.mean()) < 0.3 and abs(noise.std() - 1) < 0.2
+
+
+@pytest.mark.parametrize("piece", [40, 16])
+def test_the_share_of_last_steps_is_that_of_all_rollouts(train_short, sources, monkeypatch, piece):
+    monkeypatch.setattr(algos.model_based, "PIECE", piece)
+    result = train_short("ravl", **SHORT)
+    assert (metric(result, "last_step_share").dropna() - 1 / 3).abs().max().max() < 1e-6
+    assert sources[0].buffer.count.tolist() == [2 * 40 * 3] * 2
+
+
+def falls(obs):
+    """A rule of one's own: about half of all states end an episode."""
+    return obs[..., 0] > 0
+
+
+def test_rollouts_end_where_the_rule_says(train_short, sources, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_rules", sys.modules[__name__])
+    result = train_short("ravl", **SHORT | {"never_terminates": False, "terminates": "own_rules:falls"})
+    (source,) = sources
+    share = metric(result, "last_step_share").dropna().to_numpy()
+    assert (share < 0.3).all() and (source.buffer.count < 2 * 40 * 3).all()
+    for run in range(2):
+        held = int(source.buffer.count[run])
+        batch = source.buffer.gather(torch.arange(held).expand(2, -1))
+        assert torch.equal(batch.terminated[run].bool(), falls(batch.next_obs[run]))
+        assert batch.terminated[run].any()
+
+
+def test_a_batch_has_the_datasets_rows_first(train_short, sources, monkeypatch):
+    seen = []
+    gather = ModelData.gather
+    monkeypatch.setattr(ModelData, "gather", lambda source, chosen: seen.append(gather(source, chosen)) or seen[-1])
+    train_short("ravl", **SHORT | {"real_ratio": 0.25})
+    starts = {tuple(row) for row in sources[0].data.obs[sources[0].data.index].tolist()}
+    for batch in seen:
+        real = [tuple(row) in starts for row in batch.obs[0].tolist()]
+        assert len(real) == 16 and all(real[:4]) and not all(real[4:])
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_batch_may_come_from_one_source_alone(train_short, sources, ratio):
+    result = train_short("mopo", **SHORT | {"real_ratio": ratio})
+    assert result.code == 0 and sources[0].real == 16 * ratio
+    assert (result.folder / "dynamics.safetensors").exists() == (ratio == 0)
+    assert len(metric(result, "policy_value"))
+
+
+def test_a_run_keeps_its_ensembles_and_another_takes_them(train_short, sources):
+    first = train_short("mopo", **SHORT, out="first")
+    file = first.folder / "dynamics.safetensors"
+    table = pd.read_csv(first.folder / "dynamics.csv")
+    assert set(table["seed"]) == {0, 1} and len(table) == 2 * 3 * 5
+    assert list(table.columns) == ["seed", "member", "elite", "output", "error", "inside_50", "inside_90"]
+    second = train_short("mopo", **SHORT, out="second", dynamics=str(file))
+    assert not any(same(a, b) is False for a, b in zip(first.agent.values(), second.agent.values(), strict=True))
+    part = train_short("ravl", **SHORT | {"seeds": ("1",)}, out="part", dynamics=str(file))
+    ensemble, trained = sources[-1].learned.ensemble, load_file(file)
+    assert isinstance(ensemble, Ensemble) and part.code == 0
+    assert torch.equal(ensemble.net.out.weight[0], trained["net.out.weight"][1, :2])  # the elites of seed 1
+
+
+def test_settings_of_a_seed_share_its_ensemble(train_short, sources):
+    train_short("mopo", **SHORT | {"vary": ("penalty_weight=0,1",)})
+    (source,) = sources
+    assert source.training.runs == 2 and source.learned.ensemble.runs == 4
+    weight = source.learned.ensemble.net.out.weight
+    assert torch.equal(weight[:2], weight[2:]) and not torch.equal(weight[0], weight[1])
+
+
+def test_exploding_values_are_told_once_and_others_are_not(train_short, capsys, monkeypatch):
+    train_short("mopo", **SHORT, out="calm")
+    assert "explode" not in capsys.readouterr().err
+    agent = module_of("mopo").MOPO
+    monkeypatch.setattr(agent, "policy_values", lambda self, obs: torch.full((2, 2, obs.shape[1]), 1e6))
+    train_short("mopo", **SHORT, out="wild")
+    errors = capsys.readouterr().err
+    assert errors.count("values of seed 0 explode: they are 1,000,000") == 1 == errors.count("values of seed 1 explode")
+
+
+def test_a_broken_member_is_told_and_its_run_marked(train_short, capsys, monkeypatch):
+    """Members share the bounds of their variances, so that all of a run's break; each is told once."""
+    initialise = algos.model_based.Training.__init__
+
+    def broken(training, *args):
+        initialise(training, *args)
+        with torch.no_grad():
+            training.ensemble.net.out.bias[1, 2] = math.nan
+
+    monkeypatch.setattr(algos.model_based.Training, "__init__", broken)
+    result = train_short("ravl", **SHORT)
+    errors = capsys.readouterr().err
+    told = [errors.count(f"member {member} of the ensemble of seed 1 diverged in epoch 1") for member in range(3)]
+    assert told == [1, 1, 1] and errors.count("diverged in") == 3
+    assert [row["seed"] for row in result.config["diverged"]] == [1]
+    file = str(result.folder / "dynamics.safetensors")
+    with pytest.raises(UserError, match="the ensemble of seed 1 diverged"):
+        train_short("ravl", **SHORT, out="later", dynamics=file)
+    assert train_short("ravl", **SHORT | {"seeds": ("0",)}, out="other", dynamics=file).code == 0
+
+
+def test_a_kill_while_the_ensemble_learns_costs_nothing(train_short, monkeypatch):
+    overrides = SHORT | {"dynamics_epochs": 4}
+    whole = train_short("mopo", **overrides, out="whole")
+    pause, count = Run._pause, [0]
+
+    def killed(run, checkpoint):
+        pause(run, True)
+        count[0] += 1
+        if count[0] == 7:  # within the second epoch
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_pause", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_short("mopo", **overrides, out="broken", resume=True)
+    result = train_short("mopo", **overrides, out="broken", resume=True)
+    assert all(same(a, b) for a, b in zip(whole.parameters.values(), result.parameters.values(), strict=True))
+    ours, theirs = (
+        frame.sort_values(["seed", "step", "metric"], ignore_index=True) for frame in (whole.log, result.log)
+    )
+    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+
+
+def test_a_finished_run_stays_as_it_is(train_short):
+    first = train_short("mopo", **SHORT)
+    before = (first.folder / "dynamics.safetensors").read_bytes()
+    again = train_short("mopo", **SHORT, resume=True)
+    assert again.code == 0 and (again.folder / "dynamics.safetensors").read_bytes() == before
+
+
+def test_a_kill_at_the_very_end_leaves_the_ensembles(train_short, monkeypatch):
+    """The final checkpoint has the agent alone; a resumed run must not write untrained ensembles."""
+
+    def killed(run, status):
+        if status == "finished":
+            raise KeyboardInterrupt
+        write(run, status)
+
+    write = Run._write_config
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_write_config", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_short("mopo", **SHORT)
+    result = train_short("mopo", **SHORT, resume=True, out="other")
+    kept = (result.folder.parents[3] / "out").rglob("dynamics.safetensors")
+    before = {path: path.read_bytes() for path in kept}
+    again = train_short("mopo", **SHORT, resume=True)
+    assert again.config["status"] == "finished" and before
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.fixture
+def hopper(tmp_path):
+    """A file of Hopper's data with the simulator's states."""
+    import h5py
+
+    episodes = list(rollouts("Hopper-v5", None, "test", 0, 400))
+    path = tmp_path / "hopper.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, part in (("observations", slice(None, -1)), ("next_observations", slice(1, None))):
+            file[name] = np.concatenate([e.obs[part] for e in episodes])
+        for name, key in (("actions", "action"), ("rewards", "reward"), ("terminals", "terminated")):
+            file[name] = np.concatenate([getattr(e, key) for e in episodes])
+        file["timeouts"] = np.concatenate([e.truncated for e in episodes])
+        for name in ("qpos", "qvel"):
+            file[f"infos/{name}"] = np.concatenate([e.infos[name] for e in episodes])
+    return {"dataset": str(path), "env_id": "Hopper-v5", "never_terminates": False}
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_true_dynamics_fill_the_buffer_with_true_steps(train_short, sources, hopper, standardise):
+    result = train_short("mopo", **SHORT | hopper | {"dynamics": "true", "standardise": standardise})
+    (source,) = sources
+    assert not (result.folder / "dynamics.safetensors").exists() and source.buffer.count.min() > 150
+    assert (metric(result, "penalty").dropna() == 0).all().all()
+    batch, data = source.buffer.gather(torch.arange(40).expand(2, -1)), source.data
+    simulator = source.simulated.simulator
+    states = simulator.states_of(data.raw_obs(batch.obs[0]).double().numpy())
+    exact = simulator.is_exact(states[:, 1:])
+    _, obs, reward, ended = simulator.step(states, data.raw_action(batch.action[0]).double().numpy())
+    assert np.abs(obs - data.raw_obs(batch.next_obs[0]).numpy())[exact].max() < 1e-3
+    assert np.abs(reward - batch.reward[0].numpy())[exact].max() < 1e-3 and exact.sum() > 20
+    assert (ended == batch.terminated[0].numpy())[exact].all()
+
+
+@pytest.mark.parametrize("mix_with", ["true", "random"])
+def test_a_mixture_runs_and_the_ensemble_is_compared_with_the_simulator(train_short, sources, hopper, mix_with):
+    result = train_short("mopo", **SHORT | hopper | {"model_mix": 0.5, "mix_with": mix_with})
+    errors = [metric(result, f"model_error_{step}").dropna().to_numpy() for step in (1, 2, 3)]
+    assert all((error > 0).all() for error in errors) and errors[2].mean() > errors[0].mean()
+    assert result.code == 0 and sources[0].reference is not None
+
+
+def test_an_ensemble_of_data_prepared_in_another_way_is_refused(train_short, hopper):
+    file = str(train_short("mopo", **SHORT | hopper).folder / "dynamics.safetensors")
+    with pytest.raises(UserError, match="or was prepared in another way"):
+        train_short("mopo", **SHORT | hopper | {"standardise": True}, out="other", dynamics=file)
+
+
+def half(obs):
+    """A rule that gives no truth values."""
+    return obs[..., 0] / 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rollout_length": 0}, "--rollout-length must be at least 1"),
+        ({"real_ratio": 1.1}, r"--real-ratio must lie in \[0, 1\]"),
+        ({"elites": 4}, "--elites must be at most --members, 3, got 4"),
+        ({"terminates": "algos.terminations:never"}, "--never-terminates and --terminates contradict"),
+        ({"never_terminates": False}, "nothing is known of when a predicted state of a dataset without an environment"),
+        ({"dynamics": "none.safetensors"}, "there is no file none.safetensors"),
+        ({"dynamics": "data.hdf5"}, "--dynamics data.hdf5 is no file of an ensemble"),
+        ({"dynamics": "true", "never_terminates": False}, "true dynamics: --dataset data.hdf5 names no environment"),
+        ({"dynamics": "true"}, "--dynamics true ends episodes as the task does"),
+        ({"never_terminates": False, "terminates": "math:sin"}, "the function fails on observations"),
+        ({"never_terminates": False, "terminates": "own_rules:half"}, "must turn a tensor of observations"),
+        ({"never_terminates": False, "terminates": ".x:f"}, "--terminates takes module:function"),
+        ({"dynamics": "true", "model_mix": 0.5, "never_terminates": False}, "--model-mix is the share"),
+        ({"rollouts": 10**10}, "--rollouts times --rollout-length times --retain-epochs: .* GiB"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(train_short, tmp_path, monkeypatch, overrides, message):
+    monkeypatch.setitem(sys.modules, "own_rules", sys.modules[__name__])
+
+    def begin():
+        module_of("mopo").Args(**short("mopo", **SHORT | overrides)).check_task()
+        train_short("mopo", **SHORT | overrides)
+
+    with pytest.raises(UserError, match=message) as error:
+        begin()
+    assert "\n" not in str(error.value) and not list((tmp_path / "out").glob("*/*/*/*.parquet"))
