@@ -145,7 +145,7 @@ def load(
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
     wishes: list[dict[str, Any]] = []
-    left_out: list[str] = []  # sentences
+    left_out: list[tuple[str, str]] = []  # tasks, and sentences on them
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
@@ -170,7 +170,7 @@ def load(
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     sources = _chosen(sources, tasks, algorithms)
     _no_seed_twice(sources)
-    notes = _protocols(sources, mix) + left_out
+    notes = _protocols(sources, mix) + [note for task, note in left_out if not tasks or task in tasks]
     table = pd.concat(frames, ignore_index=True)
     keys = ["task", "algorithm", "seed", "step"]
     compared, modelled = (
@@ -226,8 +226,11 @@ def _run(
     model: list[pd.DataFrame],
     sources: list[dict[str, Any]],
     finished_only: bool,
-) -> list[str]:
-    """Adds the scores of a process, a source for each setting and task; returns sentences on those left out."""
+) -> list[tuple[str, str]]:
+    """Adds the scores of a process, a source for each setting and task.
+
+    Returns the task of those that are left out, each with a sentence on it.
+    """
     config = _json(path)
     try:
         config.setdefault("task", config["env_id"])  # early runs had no `task`
@@ -242,14 +245,16 @@ def _run(
     table = path.with_name("eval.parquet")
     frame = read_table(table) if table.exists() else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
-        return [f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."]
+        note = f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
+        return [(config["task"], note)]
     if finished_only and config["status"] not in ("finished", "diverged"):
-        return [f"{whole} on {config['task']} is not finished, and is left out."]
+        return [(config["task"], f"{whole} on {config['task']} is not finished, and is left out.")]
     if missing := [name for name in ("seed", "step", "return", *varied) if name not in frame]:
         raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
     train = path.with_name("train.parquet")
     compared, watched = _values(train, varied), _watched(train, frame["step"].unique())
-    notes, rows_used = [], 0
+    notes: list[tuple[str, str]] = []
+    rows_used = 0
     several = "task" in frame and frame["task"].nunique() > 1
     for part in parts:
         own = _rows_of(frame, part["setting"])
@@ -262,7 +267,8 @@ def _run(
                 del source["setting"]
             name = label(source)
             if rows.empty or rows["step"].max() == 0:
-                notes.append(f"{name} on {source['task']} has no evaluation after step 0, and is left out.")
+                note = f"{name} on {source['task']} has no evaluation after step 0, and is left out."
+                notes.append((source["task"], note))
                 continue
             source["seeds"] = sorted(map(int, rows["seed"].unique()))
             mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()

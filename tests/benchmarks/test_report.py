@@ -123,8 +123,10 @@ def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
         scores.load([tmp_path])
     loaded = scores.load([tmp_path], algorithms=["b"])
     assert (loaded.tasks, loaded.algorithms, len(loaded.sources)) == (["Ant-v5", "Hopper-v5"], ["b"], 2)
+    store(tmp_path, "c", table({0: {0: [1.0]}}), "Ant-v5", status="running")  # left out with a sentence
     loaded = scores.load([tmp_path], tasks=["Hopper-v5"])
     assert (loaded.tasks, loaded.algorithms) == (["Hopper-v5"], ["a", "b"])
+    assert not any("left out" in note for note in loaded.notes)
     with pytest.raises(UserError, match="--tasks: no run is named 'Walker2d-v5'; there are Ant-v5, Hopper-v5"):
         scores.load([tmp_path], tasks=["Walker2d-v5"])
     with pytest.raises(UserError, match="--algorithms: no run is named 'c'; there are a, b"):
