@@ -201,17 +201,16 @@ class Training(Agent):
     def _fit_inputs(self) -> None:
         """Sets the means and standard deviations by which inputs are normalised."""
         shape, own = (self.runs, self.ensemble.mean.shape[-1]), self.form.own_statistics
-        count, extra = torch.zeros(shape, dtype=torch.float64, device=self.device), None
+        first, counted = torch.zeros(2, *shape, dtype=torch.float64, device=self.device)
         if not own:  # its code counts the first observation too
-            extra = torch.zeros_like(count), torch.zeros_like(count)
-            extra[0][:, : self.data.obs_size] = self.data.obs[self.data.index[0]].double()
-            extra[1][:, : self.data.obs_size] = 1
-        total, count = (torch.zeros_like(count), count) if extra is None else (extra[0].clone(), extra[1].clone())
+            first[:, : self.data.obs_size] = self.data.obs[self.data.index[0]].double()
+            counted[:, : self.data.obs_size] = 1
+        total, count = first.clone(), counted.clone()
         for x in self._inputs():
             total += x.sum(1)
             count += x.shape[1]
         mean = total / count
-        squares = torch.zeros_like(mean) if extra is None else extra[1] * (extra[0] - mean).square()
+        squares = counted * (first - mean).square()
         for x in self._inputs():
             squares += (x - mean[:, None]).square().sum(1)
         std = (squares / count).sqrt()

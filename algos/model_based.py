@@ -143,10 +143,10 @@ class Learner(Protocol):
         """Sampled actions [R, B, A] from standard normal noise [R, B, A]."""
 
     def penalty(self, prediction: Prediction) -> Tensor | None:
-        """What is subtracted from the reward of a predicted step before it is stored: [R, B]; None for nothing."""
+        """Gives what is subtracted from a predicted reward before it is stored: [R, B]; None for nothing."""
 
     def policy_values(self, obs: Tensor) -> Tensor:
-        """What each of N critics says of the deterministic policy's actions: [R, N, B]."""
+        """Values the deterministic policy's actions by each of N critics: [R, N, B]."""
 
 
 class ModelData:

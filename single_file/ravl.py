@@ -141,7 +141,7 @@ class RAVL(Agent):
 
     @torch.no_grad()
     def policy_values(self, obs: Tensor) -> Tensor:
-        """What each critic says of the deterministic actions: obs [R, B, O] -> [R, critics, B]."""
+        """Values the deterministic actions by each critic: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
     def penalty(self, prediction: Prediction) -> None:
