@@ -57,6 +57,7 @@ Positive = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(0, 1, above=True)]
 FractionBelowOne = Annotated[float, Range(0, 1, below=True)]
+OpenFraction = Annotated[float, Range(0, 1, above=True, below=True)]
 Widths = Annotated[tuple[int, ...], Range(1)]
 
 

@@ -1,6 +1,6 @@
 """Evaluation: episodes of every run, all at once, in environments of their own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from envs.seeding import sub_seed
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
 TAIL = 0.05  # a return counts as observed if its unseen rest has at most this weight
-Maker = Callable[[int], VectorEnv]  # makes that many environments of one task
+# makes that many environments of one task or, where there are several, one for each of these names of tasks
+Maker = Callable[[Any], VectorEnv]
 # obs [R, episodes, O], and where there are goals, goal [R, episodes, G] -> action [R, episodes, A]
 Policy = Callable[..., Tensor]
 # obs [R, episodes, O], noise [R, episodes, A] -> action, its predicted value, and the entropy bonus of the state
@@ -40,43 +41,46 @@ def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
 class Evaluator:
     """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
 
-    `make` makes the environments; for several tasks, it holds a maker for the name of each. With `goals`, policies get
-    the goal that a reset tells as their second argument. If steps tell `success`, that of an episode's last step is
-    kept.
+    `make` makes the environments. With `tasks`, these are so many episodes of each task, all at once. With `goals`,
+    policies get the goal that a reset tells as their second argument. If steps tell `success`, that of an episode's
+    last step is kept.
     """
 
     def __init__(
         self,
-        make: Maker | Mapping[str, Maker],
+        make: Maker,
         seeds: Sequence[int],
         episodes: int,
         device: torch.device | str = "cpu",
         *,
+        tasks: Sequence[str] = (),
         goals: bool = False,
     ):
-        self.seeds, self.episodes, self.device, self.goals = list(seeds), episodes, torch.device(device), goals
+        self.seeds, self.device, self.goals = list(seeds), torch.device(device), goals
         self.dtype = torch.get_default_dtype()
-        makers = make if isinstance(make, Mapping) else {"": make}
-        self.venvs = {task: new(len(self.seeds) * episodes) for task, new in makers.items()}
+        self.places = [(task, e) for task in tasks or [""] for e in range(episodes)]  # of the episodes of one run
+        self.episodes = len(self.places)
+        count = len(self.seeds) * self.episodes
+        self.venv = make([task for _ in self.seeds for task, _ in self.places] if tasks else count)
 
     @torch.no_grad()
     def __call__(self, policy: Policy, step: int) -> list[list[Score]]:
         """Runs a policy: the episodes of each run, task by task."""
         shape = (len(self.seeds), self.episodes)
-        scores: list[list[Score]] = [[] for _ in self.seeds]
-        for task, venv in self.venvs.items():
-            totals, lengths = np.zeros(shape), np.zeros(shape, int)
-            success: NDArray | None = None
-            for moment in self._episodes(venv, policy, f"evaluation {task}".strip(), step):
-                totals += moment.reward
-                lengths += moment.running
-                if moment.success is not None:
-                    success = np.where(moment.running, moment.success, False if success is None else success)
-            for run, episodes in enumerate(scores):
-                for e in range(self.episodes):
-                    succeeded = None if success is None else bool(success[run, e])
-                    episodes.append(Score(task, float(totals[run, e]), int(lengths[run, e]), succeeded))
-        return scores
+        totals, lengths = np.zeros(shape), np.zeros(shape, int)
+        success: NDArray | None = None
+        for moment in self._episodes(policy, "evaluation", step):
+            totals += moment.reward
+            lengths += moment.running
+            if moment.success is not None:
+                success = np.where(moment.running, moment.success, False if success is None else success)
+        return [
+            [
+                Score(task, float(totals[run, i]), int(lengths[run, i]), None if success is None else bool(success[run, i]))
+                for i, (task, _) in enumerate(self.places)
+            ]
+            for run in range(len(self.seeds))
+        ]
 
     @torch.no_grad()
     def values(self, predict: PredictValues, discount: NDArray, step: int) -> tuple[NDArray, NDArray]:
@@ -87,9 +91,8 @@ class Evaluator:
         [R]. The return is r_t + discount (bonus_t+1 + r_t+1 + discount (bonus_t+2 + ...)). A state whose return is cut
         by the time limit counts only where the unseen rest weighs at most 5%; a run without such a state gets NaN.
         """
-        (venv,) = self.venvs.values()
         rngs = [np.random.default_rng(sub_seed(s, "value", step)) for s in self.seeds]
-        act_size = int(np.prod(venv.single_action_space.shape or (1,)))
+        act_size = int(np.prod(self.venv.single_action_space.shape or (1,)))
         predictions = []
 
         def act(obs: Tensor) -> Tensor:
@@ -98,7 +101,7 @@ class Evaluator:
             predictions.append(torch.stack(value_and_bonus))
             return action
 
-        moments = list(self._episodes(venv, act, "value", step))
+        moments = list(self._episodes(act, "value", step))
         reward, running, terminated = (np.stack([np.asarray(m[i]) for m in moments]) for i in range(3))
         predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
         factor = discount[:, None]
@@ -116,10 +119,12 @@ class Evaluator:
                 means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
 
-    def _episodes(self, venv: VectorEnv, act: Policy, purpose: str, step: int) -> Iterator["Moment"]:
+    def _episodes(self, act: Policy, purpose: str, step: int) -> Iterator["Moment"]:
         """One episode in every environment, step by step."""
-        shape = (len(self.seeds), self.episodes)
-        seeds = [sub_seed(s, purpose, step, e) % 2**31 for s in self.seeds for e in range(self.episodes)]
+        venv, shape = self.venv, (len(self.seeds), self.episodes)
+        seeds = [
+            sub_seed(s, f"{purpose} {task}".strip(), step, e) % 2**31 for s in self.seeds for task, e in self.places
+        ]
         obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         goals = [self._tensor(np.stack(list(infos["goal"])))] if self.goals else []
         running = np.ones(shape, bool)
@@ -139,8 +144,7 @@ class Evaluator:
         return torch.as_tensor(array.reshape(len(self.seeds), self.episodes, -1), dtype=self.dtype).to(self.device)
 
     def close(self) -> None:
-        for venv in self.venvs.values():
-            venv.close()
+        self.venv.close()
 
 
 class Moment(NamedTuple):

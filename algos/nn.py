@@ -72,18 +72,18 @@ class Orthogonal(Linear):
 
 
 class Glorot(Linear):
-    """Affine maps with weights uniform in +-sqrt(6 / (fan_in + fan_out)) and biases of 0, as TensorFlow's `dense`.
+    """Affine maps with weights uniform in +-gain sqrt(6 / (fan_in + fan_out)) and biases of 0, as TensorFlow's `dense`.
 
     A layer that holds `heads` layers side by side begins as these would.
     """
 
-    def __init__(self, lead: Lead, in_features: int, out_features: int, heads: int = 1):
+    def __init__(self, lead: Lead, in_features: int, out_features: int, heads: int = 1, gain: float = 1.0):
         super().__init__(lead, in_features, out_features)
-        self.heads = heads
+        self.heads, self.gain = heads, gain
 
     def reset(self, network: Lead, generator: torch.Generator) -> None:
         fan_in, fan_out = self.weight.shape[-2:]
-        bound = math.sqrt(6 / (fan_in + fan_out / self.heads))
+        bound = self.gain * math.sqrt(6 / (fan_in + fan_out / self.heads))
         weight = torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator)
         with torch.no_grad():
             self.weight[network].copy_(weight)
@@ -154,8 +154,9 @@ class MLP(nn.Module):
     """Multilayer perceptrons with lead axes `(R,)` or `(R, E)`: x [*lead, B, in] -> [*lead, B, out].
 
     The lead axes of `x` may be 1 where the networks share their input (x [R, 1, B, in] feeds all E members).
-    With `layer_norm`, which is the epsilon, each hidden layer is normalised before its activation. `linear` is the kind
-    of layer, which decides how weights begin, and `last` that of the last layer if it is another one.
+    With `layer_norm`, which is the epsilon, each hidden layer is normalised before its activation, or with `norm_after`
+    after it. `linear` is the kind of layer, which decides how weights begin, and `last` that of the last layer if it is
+    another one.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class MLP(nn.Module):
         layer_norm: float | None = None,
         linear: Callable[[Lead, int, int], Linear] = Linear,
         last: Callable[[Lead, int, int], Linear] | None = None,
+        norm_after: float | None = None,
     ):
         super().__init__()
         self.lead, self.activation = lead, activation
@@ -176,6 +178,7 @@ class MLP(nn.Module):
             nn.Sequential(linear(lead, i, o), *([LayerNorm(lead, o, layer_norm)] if layer_norm else []))
             for i, o in zip(sizes[:-1], sizes[1:], strict=True)
         )
+        self.norms = nn.ModuleList(LayerNorm(lead, size, norm_after) for size in hidden) if norm_after else None
         self.out = (last or linear)(lead, sizes[-1], out_features)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
@@ -183,6 +186,8 @@ class MLP(nn.Module):
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         for i, layer in enumerate(self.hidden):
             x = self.activation(layer(x))
+            if self.norms is not None:
+                x = self.norms[i](x)
             if factors is not None:
                 x = x * factors[i][..., : x.shape[-1]]
         x = self.out(x)

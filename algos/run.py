@@ -3,8 +3,9 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, setting_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
+from envs.goals import make_goal_vec
 
 Args = TypeVar("Args", bound=RunArgs)
 
@@ -63,7 +65,8 @@ class Run(Generic[Args]):
     `facts` (JSON) determine the results besides the arguments, such as the digest of data: a run with other facts is
     not resumed. With 0 evaluation episodes, the score is that of the training episodes that ended since the last
     evaluation; a run in which none ended keeps the score it had. For the terminal and the curve, `score` names a score
-    that is not the return, and `show` computes it from returns.
+    that is not the return, and `show` computes it from returns; the score "success" is the percentage of episodes that
+    succeed.
     """
 
     def __init__(
@@ -140,6 +143,13 @@ class Run(Generic[Args]):
         with env_errors(env_id):
             make = maker(env_id, self.given.threads or None, **options)
             self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device)
+
+    def evaluate_goals(self, env_id: str, tasks: Sequence[str]) -> None:
+        """Makes the environments of all tasks of an id with goals; the score is the percentage of episodes that succeed."""
+        with env_errors(env_id):
+            make = partial(make_goal_vec, env_id, threads=self.given.threads or None)
+            episodes = self.given.eval_episodes
+            self.evaluator = Evaluator(make, self.seeds, episodes, self.device, tasks=tasks, goals=True)
 
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
         """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
@@ -353,10 +363,10 @@ class Run(Generic[Args]):
             if run in self.diverged or not episodes:
                 continue
             self.tables.add_scores(run, step, episodes)
-            means.append(float(np.mean([score.total for score in episodes])))
-            self.tables.show(run, "eval/return", means[-1], step)
-            if self.score_name == "score":
-                self.tables.show(run, "eval/score", self.show(means[-1]), step)
+            means.append(float(np.mean([self._value(score) for score in episodes])))
+            self.tables.show(run, "eval/return", float(np.mean([score.total for score in episodes])), step)
+            if self.score_name != "return":
+                self.tables.show(run, f"eval/{self.score_name}", self.show(means[-1]), step)
         if self.value_evaluator:
             predicted, observed = self.value_evaluator.values(self.predict, self.discount, step)
             for name, values in (("value_predicted", predicted), ("value_observed", observed)):
@@ -368,6 +378,10 @@ class Run(Generic[Args]):
         if means:
             self._say_score(means, step)
         self.evaluation_seconds += time.perf_counter() - started
+
+    def _value(self, score: Score) -> float:
+        """What an episode counts in means over episodes: its return, or 100 for success and 0 for failure."""
+        return 100.0 * bool(score.success) if self.score_name == "success" else score.total
 
     def _say_score(self, means: list[float], step: int) -> None:
         """Prints the mean score over runs, and the range."""

@@ -26,17 +26,21 @@ class Summary:
     score: str
     show: Callable[[Any], Any]
 
+    def scores(self, rows: pd.DataFrame) -> pd.Series:
+        """The score of each episode."""
+        return 100.0 * rows["success"].astype(bool) if self.score == "success" else self.show(rows["return"])
+
     def draw(self, frame: pd.DataFrame, keys: list[Key], diverged: dict[int, int], label: str, path: Path) -> None:
         """Draws the learning curve of each setting, in which a diverged run keeps its last score."""
         from algos.plot import carry_forward, curves  # they take a second to import
 
-        labels = {"return": label, "score": "normalised score"}
+        labels = {"return": label, "score": "normalised score", "success": "episodes that reach their goal (%)"}
         curve = {}
         for name in dict.fromkeys(setting_name(key) for key in keys):
             runs = [run for run, key in enumerate(keys) if setting_name(key) == name]
             rows = pd.concat([rows_of(frame, keys[run]) for run in runs])
             if len(rows):
-                rows = rows.assign(**{"return": self.show(rows["return"])})
+                rows = rows.assign(**{"return": self.scores(rows)})
                 lost = [keys[run]["seed"] for run in runs if run in diverged]
                 curve[name or self.algorithm] = carry_forward(rows, lost)
         curves(curve, path, self.task, labels.get(self.score, self.score), self.steps)
@@ -50,7 +54,7 @@ class Summary:
             if rows.empty:
                 continue
             rows = rows[rows["step"] == rows["step"].max()]
-            scores, steps = self.show(rows["return"]), rows["step"].iloc[0]
+            scores, steps = self.scores(rows), rows["step"].iloc[0]
             line = f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  {steps:>10,}"
             line += f"  {setting_name(key)}" if len(key) > 1 else ""
             yield line + (f"  diverged before step {diverged[run]:,}" if run in diverged else "")

@@ -3,7 +3,12 @@
     python single_file/sac.py --env-id Hopper-v5 --total-steps 150000 --compile --threads 1 --out runs/policies
     python -m benchmarks.policies runs/policies/Hopper-v5/sac/default --name hopper-medium
 
-It takes the run's newest checkpoint, or the one of --step if that is still there.
+It takes the run's newest checkpoint, or the one of --step if that is still there. The policy of antmaze's recipes is
+made in the same way, and its speed is measured and printed too:
+
+    python single_file/sac.py --env-id envs.ant_direction:AntDirection-v0 --total-steps 400000 --out runs/policies
+    RUN=runs/policies/envs.ant_direction-AntDirection-v0/sac/default
+    python -m benchmarks.policies $RUN --name ant-direction-expert
 """
 
 import json
@@ -19,8 +24,9 @@ from safetensors.torch import save_file
 from algos.cli import report_errors
 from algos.errors import UserError
 from algos.run_folder import as_json, read_table
+from benchmarks.recipes.antmaze import speed
 from benchmarks.recipes.checkpoint import actor_tensors
-from benchmarks.recipes.locomotion import POLICIES, TASKS
+from benchmarks.recipes.locomotion import POLICIES, TRAINED_IN, Policy
 from benchmarks.suite import ROOT, as_words, load_args
 from envs import make_vec
 
@@ -44,8 +50,8 @@ class Args:
 
 
 def main(args: Args) -> None:
-    task, _, quality = args.name.partition("-")
-    if task not in TASKS or quality not in ("medium", "expert"):
+    task, _, quality = args.name.rpartition("-")
+    if task not in TRAINED_IN or quality not in ("medium", "expert"):
         raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
     try:
         config = json.loads((args.run / "config.json").read_text())
@@ -53,7 +59,7 @@ def main(args: Args) -> None:
         step = steps[-1] if args.step is None else args.step
         path = args.run / "checkpoint" / f"{step:012d}.safetensors"
         frame = read_table(args.run / "eval.parquet")
-        if config["algorithm"] != "sac" or config["env_id"] != TASKS[task]:
+        if config["algorithm"] != "sac" or config["env_id"] != TRAINED_IN[task]:
             raise ValueError(f"it is {config['algorithm']} on {config['env_id']}")
         if config.get("varied"):
             raise ValueError(f"its runs differ in {', '.join(config['varied'])}, too")
@@ -90,7 +96,12 @@ def main(args: Args) -> None:
         "versions": config["versions"],
     }
     POLICIES.mkdir(exist_ok=True)
-    save_file(tensors, POLICIES / f"{args.name}.safetensors", {"facts": json.dumps(training)})
+    place = POLICIES / f"{args.name}.safetensors"
+    save_file(tensors, place, {"facts": json.dumps(training)})
+    if task == "ant-direction":
+        training["speed"] = round(speed(Policy(place)), 3)
+        save_file(tensors, place, {"facts": json.dumps(training)})
+        print(f"{args.name}: {training['speed']} m/s towards its direction")
     print(f"{args.name}: return {training['return']:,} after {step:,} steps, in {POLICIES}")
 
 

@@ -40,7 +40,7 @@ class Args:
 def random_return(env_id: str, episodes: int) -> float:
     """Mean return of the uniformly random policy."""
     evaluator = Evaluator(maker(env_id), [0], episodes)
-    space = evaluator.venvs[""].single_action_space
+    space = evaluator.venv.single_action_space
     rng = np.random.default_rng(sub_seed(0, "random policy"))
 
     def policy(obs: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ def train_short(train, bare_runs, tmp_path, monkeypatch):
     from scripts import short
 
     write_hdf5(tmp_path / "data.hdf5")
+    write_hdf5(tmp_path / "goals.hdf5", obs_size=2, act_size=2)
     waves = {name: np.sin(np.arange(600) / period) for name, period in (("a", 9), ("b", 17), ("c", 50))}
     pd.DataFrame(waves).to_csv(tmp_path / "series.csv", index=False)
     monkeypatch.chdir(tmp_path)

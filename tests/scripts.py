@@ -43,6 +43,8 @@ MODEL = OFFLINE | {
     "members": 3, "elites": 2, "dynamics_hidden": (8,), "dynamics_batch_size": 64, "dynamics_epochs": 2,
 }  # fmt: skip
 
+GOALS = {"dataset": "goals.hdf5", "total_steps": 20, "batch_size": 16, "hidden": (8, 6), "eval_episodes": 0}
+
 # script -> arguments that make some 20 updates in which all of its parts work
 SCRIPTS: dict[str, dict[str, Any]] = {
     "sac": ONLINE,
@@ -73,9 +75,24 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "mobile fixed": MODEL | {"guesses": 3, "temperature": 0.2},
     "ravl": MODEL | {"critics": 3},
     "ravl edac": MODEL | {"critics": 3, "real_ratio": 1.0},
+    "gcbc": GOALS,
+    "gcbc rvs": GOALS | {
+        "anchors": "trajectories", "goal": "position", "loss": "mse", "max_norm": 0.25, "augment": 0.5, "clusters": 5,
+    },
+    "gcivl": GOALS,
+    "gciql": GOALS,
+    "gciql awr": GOALS | {"actor_loss": "awr", "alpha": 3.0},
+    "crl": GOALS | {"latent_size": 6},
+    "crl awr": GOALS | {"latent_size": 6, "actor_loss": "awr"},
+    "qrl": GOALS | {"latent_size": 16},
+    "qrl mrn": GOALS | {"latent_size": 6, "quasimetric": "mrn"},
+    "qrl awr": GOALS | {"latent_size": 16, "actor_loss": "awr"},
+    "hiql": GOALS | {"subgoal_steps": 3, "representation_size": 4},
+    "ota": GOALS | {"subgoal_steps": 3, "option_steps": 2, "representation_size": 4},
     "recoil paper": OFFLINE | IMITATION | {"objective": "paper"},
 }
 EVALUATED = {"eval_episodes": 1, "env_id": "InvertedPendulum-v5"}  # for the file of `write_hdf5`
+EVALUATED_WITH_GOALS = {"eval_episodes": 1, "env_id": "pointmaze-medium-v0"}
 CONTINUOUS = Task("Made-v0", (7,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
 DISCRETE = Task("Made-v0", (7,), 3, True, (), (), 50)
 SERIES = Task("made", (7,), 0, False, (), (), 0)
@@ -111,6 +128,15 @@ def stride_of(script: str) -> int:
 
 def is_model_based(script: str) -> bool:
     return "rollouts" in SCRIPTS[script]
+
+
+def is_goals(script: str) -> bool:
+    return script.split()[0] in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota")
+
+
+def is_goal_batch(kind: Any) -> bool:
+    """Whether a type is a batch, or a part of one, of a goal-conditioned method."""
+    return any(field in getattr(kind, "_fields", ()) for field in ("goal", "value_goal")) and kind is not Batch
 
 
 def is_form(script: str) -> bool:
@@ -164,6 +190,9 @@ class Feed:
         size = getattr(agent.args, "batch_size", 1)
         self.normal, self.uniform = {}, {}
         for name, parameter in self.parameters.items():
+            if hasattr(parameter.annotation, "_fields") and is_goal_batch(parameter.annotation):
+                self.normal[name] = self.random.normal(f"test {name}", 40, size, agent.task.obs_size)
+                self.uniform[name] = self.random.uniform(f"test {name} uniform", 40, size, 1)
             if parameter.annotation is Rollout:
                 size = agent.args.stride
             if parameter.annotation in (Batch, Step, Rollout):
@@ -186,6 +215,9 @@ class Feed:
             return self._batch(name)
         if kind is Step:
             return self._step(name)
+        if is_goal_batch(kind):
+            normal, uniform = (iter(x[name]().unbind(1)) for x in (self.normal, self.uniform))
+            return self._goal_batch(kind, normal, uniform)
         if kind is Rollout:
             return self._rollout(name)
         if name == "refresh_due":
@@ -207,6 +239,23 @@ class Feed:
         low, high = (torch.tensor(bound or default) for bound, default in ((task.low, 0.0), (task.high, 1.0)))
         action = low + (high - low) * uniform[..., :-1]
         return Batch(obs, action, reward[..., 0].clone(), next_obs, (uniform[..., -1] < 1 / 6).to(obs.dtype))
+
+    def _goal_batch(self, kind: Any, normal: Iterator[Tensor], uniform: Iterator[Tensor]) -> Any:
+        """Fields by their names; about every sixth goal is reached."""
+        reached = (next(uniform)[..., 0] < 1 / 6).to(torch.get_default_dtype())
+        known = {"reward": reached - 1, "mask": 1 - reached}
+        fields = []
+        for field in kind._fields:
+            inner = kind.__annotations__[field]
+            if is_goal_batch(inner):
+                fields.append(self._goal_batch(inner, normal, uniform))
+            elif field == "action":
+                fields.append(torch.cat([2 * next(uniform) - 1 for _ in range(self.agent.task.act_size)], -1))
+            elif field == "goal" and hasattr(self.agent, "goal_size"):
+                fields.append(next(normal)[..., : self.agent.goal_size])
+            else:
+                fields.append(known[field] if field in known else next(normal))
+        return kind(*fields)
 
     def _rollout(self, name: str) -> Rollout:
         """A segment in which about every sixth step ends an episode, half of them by a time limit."""

@@ -10,10 +10,15 @@ from algos.data.record import Dataset
 SERVER = "https://rail.eecs.berkeley.edu/datasets/ogbench/"
 
 
+def cached(name: str) -> Path:
+    """The place of the file of the dataset `ogbench/…` in OGBench's cache."""
+    return Path.home() / ".ogbench" / "data" / f"{name.removeprefix('ogbench/')}.npz"
+
+
 def load_ogbench(name: str) -> Dataset:
     """The dataset `ogbench/…`; a missing file is downloaded."""
     stem = name.removeprefix("ogbench/")
-    path, url = Path.home() / ".ogbench" / "data" / f"{stem}.npz", f"{SERVER}{stem}.npz"
+    path, url = cached(name), f"{SERVER}{stem}.npz"
     if not path.exists():
         download(url, path, name)
     words = stem.removesuffix("-val").split("-")

@@ -256,8 +256,8 @@ class Dataset:
         self.obs.sub_(mean).div_(scale)
         self.obs_scaling = mean, scale
 
-    def fit_actions(self, low: NDArray, high: NDArray) -> None:
-        """Maps actions from bounds [A] to [-1, 1], and then clips them to slightly less, both in place.
+    def fit_actions(self, low: NDArray, high: NDArray, edge: float = EDGE) -> None:
+        """Maps actions from bounds [A] to [-1, 1], and then clips them to less by `edge`, both in place.
 
         Raises UserError if a bound is not finite.
         """
@@ -269,7 +269,7 @@ class Dataset:
             )
             self.action.sub_(middle).div_(half_range)
             self.action_scaling = middle, half_range
-        self.action.clamp_(-1 + EDGE, 1 - EDGE)
+        self.action.clamp_(-1 + edge, 1 - edge)
 
     def prepared_obs(self, obs: Tensor) -> Tensor:
         """The environment's observations [..., O] as the prepared data has them."""

@@ -26,12 +26,14 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
+from algos.run_folder import folder_name
 from benchmarks.recipes.trajectory import Trajectory
 from envs import SeededEnvs
 from envs.make import make_vec
 from envs.seeding import sub_seed
 
 TASKS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
+TRAINED_IN = TASKS | {"ant-direction": "envs.ant_direction:AntDirection-v0"}  # where policies that ship are trained
 QUALITIES = ("random", "medium", "medium-replay", "medium-expert", "expert")
 POLICIES = Path(__file__).with_name("policies")
 LANES = 10  # environments that are stepped at once; each makes its share of the data
@@ -61,8 +63,16 @@ class Policy:
 
 
 def shipped_policy(task: str, quality: str) -> Policy:
-    """The policy of this project for a task, of quality medium or expert."""
-    return Policy(POLICIES / f"{task}-{quality}.safetensors")
+    """The policy of this project for a task, of quality medium or expert; FileNotFoundError says how to make it."""
+    path = POLICIES / f"{task}-{quality}.safetensors"
+    if not path.exists():
+        env_id, out = TRAINED_IN[task], Path("runs/policies")
+        raise FileNotFoundError(
+            f"there is no policy {path.stem} yet; make it: python single_file/sac.py --env-id {env_id} --total-steps "
+            f"400000 --out {out} && python -m benchmarks.policies {out / folder_name(env_id)}/sac/default "
+            f"--name {path.stem}"
+        )
+    return Policy(path)
 
 
 def locomotion(task: str, quality: str, seed: int, steps: int) -> Iterator[Trajectory]:

@@ -1,6 +1,8 @@
-"""The form in which a recipe gives its data: one trajectory for each episode."""
+"""The form in which a recipe gives its data, one trajectory for each episode, and how it is recorded."""
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,3 +22,54 @@ class Trajectory(NamedTuple):
     terminated: NDArray[np.bool_]  # [T]
     truncated: NDArray[np.bool_]  # [T]
     infos: dict[str, NDArray]
+
+
+class Tape:
+    """Records an episode: `see` an observation, `do` an action, `see` the next observation, …"""
+
+    def __init__(self) -> None:
+        self.obs: list[Any] = []
+        self.action: list[Any] = []
+        self.reward: list[float] = []
+        self.infos: dict[str, list[Any]] = {}
+
+    def see(self, obs: NDArray, **infos: Any) -> None:
+        """Records an observation, and copies of what is known beside it, under the same names each time."""
+        self.obs.append(obs)
+        for name, value in infos.items():
+            self.infos.setdefault(name, []).append(np.array(value))
+
+    def do(self, action: NDArray[np.float32], reward: float) -> None:
+        self.action.append(action)
+        self.reward.append(reward)
+
+    def trajectory(self, terminated: bool = False) -> Trajectory:
+        """The whole recording, which the task itself ended if `terminated`; otherwise it is truncated at its end."""
+        obs, action, reward = (np.array(values, np.float32) for values in (self.obs, self.action, self.reward))
+        end = np.zeros(len(reward), np.bool_)
+        end[-1] = True
+        infos = {name: np.array(values) for name, values in self.infos.items()}
+        infos = {name: v.astype(np.float32) if v.dtype.kind == "f" else v for name, v in infos.items()}
+        return Trajectory(obs, action, reward, end & terminated, end & (not terminated), infos)
+
+
+def bounded(action: NDArray) -> NDArray[np.float32]:
+    """Clips an action to [-1, 1], in the precision in which it is stored, so that the stored action was played."""
+    return np.clip(action, -1, 1).astype(np.float32)
+
+
+@contextmanager
+def global_numpy(seed: int) -> Iterator[None]:
+    """Seeds NumPy's global generator, from which OGBench draws, and afterwards restores its state."""
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def check(task: str, argument: str, value: str, known: Sequence[str]) -> None:
+    """Raises ValueError if `value` is not one of `known`."""
+    if value not in known:
+        raise ValueError(f"there is no recipe for {task}: {argument} must be one of {', '.join(known)}, not {value!r}")

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 from algos.evaluate import Evaluator, maker
 
@@ -140,12 +141,20 @@ def test_without_goals_a_policy_takes_observations_only():
     assert all(score.success for score in scores[0])
 
 
-def test_several_tasks_are_evaluated_by_name_one_after_the_other():
-    tasks = {"three": maker("Three-v0"), "reach": maker("ReachWithoutGoals-v0")}
-    scores = Evaluator(tasks, [0, 1], 2)(lambda obs: torch.ones(2, 2, 1), 0)
+def test_several_tasks_are_evaluated_at_once_each_by_its_name():
+    seen = []
+
+    def make(tasks):
+        seen.extend(tasks)
+        envs = {"right": lambda: gym.make("Reach-v0"), "late": lambda: gym.make("ReachLate-v0")}
+        return gym.vector.SyncVectorEnv([envs[task] for task in tasks], autoreset_mode=AutoresetMode.SAME_STEP)
+
+    evaluate = Evaluator(make, [0, 1], 2, tasks=["right", "late"], goals=True)
+    scores = evaluate(lambda obs, goal: torch.ones(2, 4, 1), 0)
+    assert seen == ["right", "right", "late", "late"] * 2
     for run in range(2):
-        assert [score.task for score in scores[run]] == ["three"] * 2 + ["reach"] * 2
-        assert scores[run][:2] == [("three", 6.0, 3, None)] * 2 and all(score.success for score in scores[run][2:])
+        assert [score.task for score in scores[run]] == ["right"] * 2 + ["late"] * 2
+        assert [score.success for score in scores[run]] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("bonus", "returns"), [(0.0, [2.75, 3.5, 3.0]), (10.0, [10.25, 8.5, 3.0])])

@@ -219,7 +219,7 @@ def test_the_data_is_the_same_with_and_without_evaluation(tmp_path):
     assert torch.equal(blind.rows, seeing.rows) and blind.digest == seeing.digest
     np.testing.assert_allclose(seeing.action[seeing.index], raw.action[raw.index] / 2, atol=EDGE)
     assert run.facts["evaluated_in"] == "Pendulum-v1" and run.facts["env_options"] == {"max_episode_steps": 3}
-    assert run.evaluator.venvs[""].envs[0].spec.max_episode_steps == 3
+    assert run.evaluator.venv.envs[0].spec.max_episode_steps == 3
 
 
 def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
@@ -351,7 +351,7 @@ def test_errors_in_the_expert_data_name_its_flag(tmp_path, train):
 def test_data_of_ants_fits_an_environment_with_contact_forces(tmp_path):
     write(d4rl.find("ant-medium-v2").place, arrays(111, 8))
     run, data = offline_run(settings(tmp_path, "d4rl/ant-medium-v2", eval_episodes=1), "test")
-    assert run.evaluator.venvs[""].single_observation_space.shape == (111,) and data.obs_size == 111
+    assert run.evaluator.venv.single_observation_space.shape == (111,) and data.obs_size == 111
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path, train):

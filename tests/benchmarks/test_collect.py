@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import h5py
@@ -21,6 +22,7 @@ from algos.data import load, validate
 from algos.errors import UserError
 from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
 from benchmarks.collect import Args, recipes
+from benchmarks.recipes import antmaze, manipulation
 from benchmarks.recipes import locomotion as recipes_of
 from benchmarks.recipes.locomotion import Policy, locomotion
 from benchmarks.suite import read_references
@@ -40,7 +42,7 @@ def make(*names, **overrides):
 def test_every_recipe_has_a_name_of_its_own_and_all_are_listed(capsys):
     collect.main(Args(list=True))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(recipes()) == 15 + 8 + 8
+    assert len(lines) == len(recipes()) == 15 + 8 + 4 + 8 + 6 + 4
     assert all(line.startswith(name) for line, name in zip(lines, recipes(), strict=True))
 
 
@@ -124,6 +126,67 @@ def test_mazes_have_goals_to_learn_from_and_files_of_their_layout(place):
     same(train, marked)
     assert not marked.breaks
     same(val, load(str(place / "pointmaze-medium-stitch-v0-val.npz")), "obs", "action", "terminated")
+
+
+def test_stitching_has_goals_and_is_evaluated_in_a_task_that_ends_at_them(place):
+    pytest.importorskip("gymnasium_robotics")
+    make("stitching-umaze-v0", d4rl=place)
+    data = load("local/stitching-umaze-v0")
+    assert (data.env_id, data.obs_size, data.env_options) == ("PointMaze_UMaze-v3", 8, {"continuing_task": False})
+    assert data.limit == 300
+    same(data, load(str(place / "stitching-umaze-v0.hdf5")))
+    with h5py.File(place / "stitching-umaze-v0.hdf5") as file:
+        ends = file["terminals"][:]
+        assert ends.sum() == len(data.trajectories()) and not file["timeouts"][:].any()
+        distance = np.linalg.norm(file["next_observations"][:, :2] - file["infos/goal"][:], axis=1)
+        np.testing.assert_array_equal(distance <= 0.45, ends)
+
+
+def test_manipulation_is_stored_as_ogbench_does(place, monkeypatch):
+    pytest.importorskip("ogbench")
+    monkeypatch.setattr(manipulation.ogbench_play, "__defaults__", (1000, False, 21))  # rows of an episode
+    make("scene-play-v0", npz=place)
+    train, val = (load(f"local/scene-play-{name}v0") for name in ("", "val-"))
+    assert (train.env_id, train.obs_size, train.env_options, len(train), len(val)) == ("scene-v0", 40, {}, 20, 20)
+    for data, name in ((train, "scene-play-v0"), (val, "scene-play-v0-val")):
+        same(data, load(str(place / f"{name}.npz")), "obs", "action", "terminated")
+        with np.load(place / f"{name}.npz") as file:
+            assert set(file) == {"observations", "actions", "terminals", "qpos", "qvel", "button_states"}
+            assert file["button_states"].dtype == np.int64 and file["button_states"].shape == (21, 2)
+            assert np.flatnonzero(file["terminals"]).tolist() == [20]
+    assert not train.obs[0].equal(val.obs[0])
+
+
+def test_an_ant_goes_from_a_run_to_a_dataset(place, monkeypatch, capsys):
+    pytest.importorskip("ogbench")
+    import sac
+
+    expert = place / "policies" / "ant-direction-expert.safetensors"
+    shutil.copytree(recipes_of.POLICIES, place / "policies")
+    expert.unlink(missing_ok=True)
+    for where in (policies, recipes_of):
+        monkeypatch.setattr(where, "POLICIES", place / "policies")
+    with pytest.raises(UserError, match=r"antmaze-medium-stitch-v0: there is no policy .* && python -m benchmarks\."):
+        make("antmaze-medium-stitch-v0")
+    monkeypatch.setattr(policies, "speed", partial(antmaze.speed, steps=30))
+    env_id = recipes_of.TRAINED_IN["ant-direction"]
+    args = {"env_id": env_id, "total_steps": 60, "learning_starts": 40, "eval_every": 100, "eval_episodes": 1}
+    args |= {"quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
+    sac.main(sac.Args(**args, out=place / "runs"))
+    run = place / "runs" / "envs.ant_direction-AntDirection-v0" / "sac" / "default"
+    with pytest.raises(UserError, match=r"is no run of sac\.py"):
+        policies.main(policies.Args(run, "hopper-expert"))
+    policies.main(policies.Args(run, "ant-direction-expert"))
+    training = Policy(expert).training
+    assert f"ant-direction-expert: {training['speed']} m/s towards its direction" in capsys.readouterr().out
+    assert training["command"].startswith(f"python single_file/sac.py --env-id {env_id} --seeds 0")
+    make("antmaze-medium-stitch-v0", npz=place)
+    data = load("local/antmaze-medium-stitch-v0")
+    assert (data.env_id, data.obs_size, data.act_size, len(data)) == ("antmaze-medium-v0", 29, 8, 200)
+    same(data, load(str(place / "antmaze-medium-stitch-v0.npz")), "obs", "action", "terminated")
+    assert data.recipe["policies"]["ant-direction-expert"] == training and data.recipe["by"] == "SAC"
+    collect.main(Args(list=True))
+    assert f"walks {training['speed']:.2f} m/s towards its direction after 60 steps" in capsys.readouterr().out
 
 
 def train_in_this_process(command, **_):

@@ -18,12 +18,15 @@ import torch
 from scripts import (
     CONTINUOUS,
     EVALUATED,
+    EVALUATED_WITH_GOALS,
     SCRIPTS,
     Feed,
     agent_of,
     differing,
     hyperparameters,
     is_form,
+    is_goal_batch,
+    is_goals,
     is_model_based,
     is_offline,
     is_on_policy,
@@ -40,6 +43,7 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.data import Dataset
+from algos.goals import Goals
 from algos.nn import MLP
 from algos.optim import Adam
 from algos.run import Run
@@ -285,12 +289,14 @@ def test_runs_together_equal_runs_alone(script, float64):
             assert_close(ours, slice(run, run + 1), theirs)
 
 
+CONTRAST = ("crl", "qrl")  # they have no Bellman backup
 # Where values near the default change nothing in 20 updates, because they bound what stays far within the bound.
-VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6), "q": (1.2, 1.6)}
+VALUES = {"clip": (0.1, 0.3), "lr of streams": (1e-4, 1e-3), "epsilon_end": (0.3, 0.6), "q": (1.2, 1.6), "augment": (0.2, 0.6)}
 # Only the paper's objective has this weight; this noise is on the actions in the environment and not in an update.
-# The penalty of MOPO is in the rewards of rollouts; a fixed temperature does not learn.
+# The penalty of MOPO is in the rewards of rollouts; a fixed temperature does not learn. Some decide about goals only.
 UNUSED = {
     ("recoil", "beta"), ("td3", "exploration_noise"), ("mopo", "penalty_weight"), ("mobile fixed", "temperature_lr"),
+    ("gcbc", "augment"), ("gcbc rvs", "augment"), *((script, "discount") for script in SCRIPTS if script[:3] in CONTRAST),
 }  # fmt: skip
 PAPER = ("recoil paper", "beta")
 # A form has the hyperparameters of its script, so that its own are slow but for one that the script does not use.
@@ -333,6 +339,9 @@ def test_settings_of_one_seed_begin_alike_and_see_the_same_numbers():
 def poison(arguments: list[Any], run: int, value: float, observations: bool) -> None:
     """Puts a value in one run's rewards, or in its observations."""
     for part in arguments:
+        if is_goal_batch(type(part)):
+            (part.obs if observations else part.reward)[run] = value
+            continue
         part = getattr(part, "outcome", part)  # in a rollout
         if hasattr(part, "reward"):
             (part.next_obs if observations else part.reward)[run] = value
@@ -341,7 +350,7 @@ def poison(arguments: list[Any], run: int, value: float, observations: bool) -> 
 
 
 def without_rewards(script: str) -> bool:
-    return script.split()[0] in ("bc", "recoil")
+    return script.split()[0] in ("bc", "recoil", "gcbc", "crl", "qrl", "hiql", "ota")
 
 
 def broken(script: str, value: float | None, run: int = 0) -> dict[str, Tensor]:
@@ -384,6 +393,7 @@ def poisoned(monkeypatch):
     finite and moves on unless it is frozen. Some scripts scale or clip such numbers, so theirs become NaN.
     """
     receive, gather, receive_sample = SeededEnvs.receive, Dataset.gather, SeriesEnvs.receive
+    goal_actions = Goals.actions
 
     def of(script: str, *runs: int) -> None:
         scaled = is_stream(script) or is_on_policy(script) or script.startswith("dsac_t")
@@ -408,13 +418,19 @@ def poisoned(monkeypatch):
 
         monkeypatch.setattr(SeededEnvs, "receive", transition)
         monkeypatch.setattr(SeriesEnvs, "receive", sample)
+        def actions(goals, rows):
+            found = goal_actions(goals, rows)
+            found[list(runs)] = value
+            return found
+
         monkeypatch.setattr(Dataset, "gather", batch)
+        monkeypatch.setattr(Goals, "actions", actions)
 
     return of
 
 
 def evaluated(script: str) -> dict[str, Any]:
-    return EVALUATED if is_offline(script) else {}
+    return EVALUATED_WITH_GOALS if is_goals(script) else EVALUATED if is_offline(script) else {}
 
 
 @scripts

@@ -1,0 +1,312 @@
+"""The part of offline goal-conditioned scripts around their algorithm: arguments, data with goals, and a run on it.
+
+Goals are states of the data, and rewards come from goals: -1 until the goal is reached, then 0 for ever. The
+networks have the form of OGBench's.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from algos.arguments import Count, Natural, OpenFraction, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.data import Dataset, check_name, is_file, load, validate
+from algos.data.ogbench import cached
+from algos.errors import UserError
+from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
+from algos.nn import MLP, Glorot, Lead
+from algos.offline import OfflineArgs, spaces
+from algos.per_run import PerRun
+from algos.random import Random
+from algos.run import Run
+from envs.goals import goal_tasks, make_goal_vec
+
+Probabilities = tuple[float, float, float]
+FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
+KINDS = ("navigate", "stitch", "explore", "play", "noisy")
+gelu = partial(F.gelu, approximate="tanh")
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+@dataclass(kw_only=True)
+class GoalArgs(OfflineArgs):
+    """Arguments of every goal-conditioned script; defaults are OGBench's, and some depend on the dataset's name."""
+
+    dataset: str = "local/pointmaze-medium-navigate-v0"
+    """ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .npz file; rewards are not used"""
+    validation: bool = True
+    """also log losses on the dataset's validation episodes, where it has them"""
+    batch_size: Count = 1024
+    """transitions per update and run"""
+    lr: Tunable[Positive] = 3e-4
+    """learning rate of all networks"""
+    hidden: Widths = (512, 512, 512)
+    """widths of the hidden layers of all networks"""
+    eval_every: Count = 100_000
+    """updates between evaluations, which also take place at the first and the last update"""
+    eval_episodes: Natural = 50
+    """episodes of each run and task at an evaluation; 0: there are no evaluations"""
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of defaults that depend on the dataset; the first are its name and its family with its kind."""
+        words = self.words
+        family = next((word for word in words if word in FAMILIES), "")
+        kind = next((word for word in words if word in KINDS), "")
+        return [f"{family}-{kind}", *super().keys]
+
+    def check_task(self) -> None:
+        check_name(self.dataset, self.exact_d4rl)
+        if self.env_id:
+            check_goals(self.env_id)
+        for name in ("value_goals", "actor_goals"):
+            if hasattr(self, name):
+                check_mix(f"--{name.replace('_', '-')}", getattr(self, name))
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        if self.standardise:
+            raise UserError("--standardise is not for goal-conditioned methods, whose goals are raw observations")
+
+
+@dataclass(kw_only=True)
+class ValueArgs(GoalArgs):
+    """Arguments of the methods that learn values of goals."""
+
+    discount: Tunable[OpenFraction] = by_domain(0.99, giant=0.995, humanoidmaze=0.995)
+    """gamma; it also decides how far geometric goals lie ahead"""
+    value_goals: Probabilities = (0.2, 0.5, 0.3)
+    """goals of values: probabilities of the current state, a later state of the trajectory, and a random state"""
+    value_geometric: bool = True
+    """goals of values in the trajectory lie at a geometric distance; otherwise all later states are alike"""
+    actor_goals: Probabilities = by_domain((0.0, 1.0, 0.0), stitch=(0.0, 0.5, 0.5), explore=(0.0, 0.0, 1.0))
+    """goals of the actor: the same three probabilities"""
+    actor_geometric: bool = False
+    """goals of the actor in the trajectory lie at a geometric distance; otherwise all later states are alike"""
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+class Transitions(NamedTuple):
+    """Transitions of every run, each with a goal of the values and one of the actor."""
+
+    obs: Tensor  # [R, B, O]
+    action: Tensor  # [R, B, A]
+    next_obs: Tensor  # [R, B, O]
+    value_goal: Tensor  # [R, B, O]
+    reward: Tensor  # [R, B], 0 where the state is the value's goal, otherwise -1
+    mask: Tensor  # [R, B], 0 where the state is the value's goal, otherwise 1
+    goal: Tensor  # [R, B, O], the actor's
+
+
+class Draws(NamedTuple):
+    """Random numbers of a batch of transitions."""
+
+    row: Tensor  # [R, B] integers in [0, 2^63)
+    value: GoalDraws
+    actor: GoalDraws
+
+
+def transition_draws(random: Random, batch_size: int, name: str = "") -> Callable[[], Draws]:
+    """Endless random numbers for batches of transitions."""
+    row = random.integers(f"{name}minibatch", batch_size)
+    value, actor = (goal_draws(random, name + kind, batch_size) for kind in ("value", "actor"))
+    return lambda: Draws(row(), value(), actor())
+
+
+def transitions(goals: Goals, args: ValueArgs, draws: Draws) -> Transitions:
+    """A batch of transitions with goals of both kinds."""
+    row = goals.anywhere(draws.row)
+    value = goals.mixed(row, Mix(*args.value_goals, args.value_geometric), draws.value, args.discount)
+    actor = goals.mixed(row, Mix(*args.actor_goals, args.actor_geometric), draws.actor, args.discount)
+    obs, next_obs, value_goal, goal = goals.states(row, row + 1, value, actor)
+    mask = (value != row).to(obs.dtype)
+    return Transitions(obs, goals.actions(row), next_obs, value_goal, -mask, mask, goal)
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+
+
+def network(lead: Lead, in_size: int, hidden: Sequence[int], out_size: int) -> MLP:
+    """OGBench's MLP for values and representations: GELU, then layer normalisation, after each hidden layer."""
+    return MLP(lead, in_size, hidden, out_size, gelu, linear=Glorot, norm_after=1e-6)
+
+
+class Actor(nn.Module):
+    """Gaussian policy of standard deviation 1: state [R, B, O], goal [R, B, G] -> mean [R, B, A], not squashed."""
+
+    def __init__(self, runs: int, obs_size: int, goal_size: int, hidden: Sequence[int], act_size: int):
+        super().__init__()
+        last = partial(Glorot, gain=0.1)  # variance scaling with 0.01
+        self.net = MLP((runs,), obs_size + goal_size, hidden, act_size, gelu, linear=Glorot, last=last)
+
+    def forward(self, obs: Tensor, goal: Tensor) -> Tensor:
+        return self.net(torch.cat([obs, goal], -1))
+
+
+def log_prob(mean: Tensor, x: Tensor) -> Tensor:
+    """Log-density [R, B] of points [R, B, n] under Gaussians with means [R, B, n] and standard deviation 1."""
+    return -0.5 * ((x - mean).square() + LOG_TWO_PI).sum(-1)
+
+
+class TwinValue(nn.Module):
+    """Twin values: any inputs [R, B, ...], which are joined -> [R, 2, B]."""
+
+    def __init__(self, runs: int, in_size: int, hidden: Sequence[int]):
+        super().__init__()
+        self.net = network((runs, 2), in_size, hidden, 1)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.net(torch.cat(inputs, -1)[:, None]).squeeze(-1)
+
+
+class Representation(nn.Module):
+    """phi of HIQL: state and goal [R, B, O] -> [R, B, n], of length sqrt(n)."""
+
+    def __init__(self, runs: int, size: int, hidden: Sequence[int], out_size: int):
+        super().__init__()
+        self.net = network((runs,), 2 * size, hidden, out_size)
+
+    def forward(self, obs: Tensor, goal: Tensor) -> Tensor:
+        return sphere(self.net(torch.cat([obs, goal], -1)))
+
+
+def sphere(x: Tensor) -> Tensor:
+    """Vectors [..., n], brought to the length sqrt(n)."""
+    return x * (math.sqrt(x.shape[-1]) / x.norm(dim=-1, keepdim=True))
+
+
+# -- losses that several methods share ---------------------------------------------------------------------------------
+
+
+def expectile_loss(advantage: Tensor, error: Tensor, expectile: float | PerRun) -> Tensor:
+    """|expectile - 1(A < 0)| e^2, elementwise."""
+    return torch.where(advantage >= 0, expectile, 1 - expectile) * error.square()  # type: ignore[operator]
+
+
+def twin_value_loss(value: Tensor, q: Tensor, target: Tensor, expectile: float | PerRun) -> Tensor:
+    """Each value [R, 2, B] follows an expectile of its own q [R, 2, B], the backup of its target: losses [R].
+
+    The weight is that of the smaller q against the mean of the targets [R, 2, B] at the state.
+    """
+    advantage = q.amin(1) - target.mean(1)
+    return expectile_loss(advantage[:, None], q - value, expectile).mean(-1).sum(-1)
+
+
+def advantage_weight(advantage: Tensor, alpha: float | PerRun) -> Tensor:
+    """exp(alpha A), at most 100."""
+    return (alpha * advantage).exp().clamp(max=100.0)
+
+
+def frozen(module: nn.Module) -> Callable[..., Tensor]:
+    """A module as a function in which its parameters are constants: gradients pass to its inputs only."""
+    constants = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    return lambda *inputs: functional_call(module, constants, inputs)
+
+
+def ddpg_loss(q: Tensor) -> Tensor:
+    """-Q of the policy's actions [R, B], divided by its mean magnitude, which is a constant: losses [R]."""
+    return -q.mean(-1) / (q.detach().abs().mean(-1) + 1e-6)
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+Args = TypeVar("Args", bound=GoalArgs)
+
+
+def goal_run(
+    args: Args, algorithm: str, *, positions: bool = False, final_states: bool = False
+) -> tuple[Run[Args], Goals, Goals | None]:
+    """A run on the dataset that the arguments name, its goals, and those of its validation episodes if it has any.
+
+    The run is scored by the percentage of episodes that reach their goals, over all tasks of the environment. Goals are
+    whole states, or positions. Raises UserError for data that cannot be trained on, and for an environment that has no
+    goals or other ones.
+    """
+    data, held_out = load_states(args.dataset, args.exact_d4rl), validation_data(args) if args.validation else None
+    if args.env_id and args.env_id != data.env_id:
+        data = replace(data, env_id=args.env_id, env_options={})
+    obs_space, act_space = spaces(args, data)
+    tasks = []
+    if args.eval_episodes:
+        assert data.env_id  # `spaces` requires it
+        tasks = check_goals(data.env_id, args.dataset)
+        obs_space, size = sizes_of(data.env_id, tasks)
+        if size != data.obs_size and not positions:
+            raise UserError(
+                f"--dataset {data.name} has states of {data.obs_size} numbers, and the goals of {data.env_id} have "
+                f"{size}: take a method whose goals are positions (gcbc.py --goal position), or another --env-id"
+            )
+    for warning in validate(data, obs_space, act_space):
+        if "rewards" not in warning:  # goals give them
+            print(f"warning: {data.name}: {warning}", file=sys.stderr)
+    for part in filter(None, (data, held_out)):
+        part.fit_actions(act_space.low, act_space.high, edge=0.0)
+    facts: dict[str, Any] = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": ""}
+    facts |= {"low": None, "high": None, "evaluated_in": data.env_id, "env_options": data.env_options}
+    facts |= {"validation_digest": held_out.digest if held_out else None}
+    run = Run(args, algorithm, score="success", facts=facts)
+    done = [f"{len(data):,} transitions"]
+    if held_out:
+        done.append(f"{len(held_out):,} more for validation")
+    if tasks:
+        run.evaluate_goals(str(data.env_id), tasks)
+        done.append(f"evaluated on {len(tasks)} tasks of {data.env_id}")
+    run.say(f"{data.name}: {', '.join(done)}")
+    goals = Goals(data.to(run.device), final_states)
+    return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
+
+
+def load_states(name: str, exact_d4rl: bool = False) -> Dataset:
+    """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them."""
+    data = load(name, exact_d4rl)
+    if not (data.env_id or "").startswith("PointMaze_") or data.obs_size != 8:
+        return data
+    return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)
+
+
+def check_goals(env_id: str, dataset: str = "") -> list[str]:
+    """The names of an environment's tasks; raises UserError if it has no goals."""
+    try:
+        return goal_tasks(env_id)
+    except (ModuleNotFoundError, ValueError) as error:
+        place = f"--dataset {dataset} is evaluated in {env_id}" if dataset else f"--env-id {env_id}"
+        raise UserError(f"{place}: {error}") from None
+
+
+def sizes_of(env_id: str, tasks: list[str]) -> tuple[Any, int]:
+    """The space of an environment's observations, and the size of its goals."""
+    venv = make_goal_vec(env_id, tasks[:1])
+    size = venv.reset(seed=0)[1]["goal"].shape[-1]
+    venv.close()
+    return venv.single_observation_space, size
+
+
+def validation_data(args: GoalArgs) -> Dataset | None:
+    """The validation episodes of the arguments' dataset, if they are on this machine."""
+    from minari.storage import get_dataset_path
+
+    name = args.dataset
+    if is_file(name):
+        path = Path(name)
+        other = str(path.with_name(f"{path.stem}-val{path.suffix}"))
+        return load_states(other) if Path(other).is_file() else None
+    if name.startswith("ogbench/"):
+        return load_states(f"{name}-val") if cached(f"{name}-val").exists() else None
+    other = "-val-v".join(name.rsplit("-v", 1))
+    return load_states(other) if name.startswith("local/") and get_dataset_path(other).exists() else None
+
+
+def validation_losses(losses: Callable[[Any], dict[str, Tensor]], batch: Any) -> dict[str, Tensor]:
+    """The losses [R] on a batch of validation episodes, by the names under which they are logged."""
+    with torch.no_grad():
+        return {f"validation/{name}": value for name, value in losses(batch).items()}

@@ -1,0 +1,79 @@
+"""`AntDirection-v0`: OGBench's ant on a plane without walls, to walk in any direction. Importing this registers the id.
+
+    python single_file/sac.py --env-id envs.ant_direction:AntDirection-v0
+
+A policy for it is what OGBench's antmaze data is made with (its `online-ant-xy-v0`): the body, its observation without
+x and y, and the physics are those of antmaze, so that a planner only has to say where to go.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from envs.make import require
+from envs.mujoco import quiet_mujoco
+
+FRAME_SKIP = 5  # steps of the simulator, each 0.02 seconds, in one step
+REDRAW = 100  # steps after which there is a new direction
+RESET_NOISE = 0.1  # half the width of positions at a reset, and standard deviation of velocities
+HEALTHY = (0.2, 1.0)  # heights of the torso within which an episode goes on, in metres
+
+
+class AntDirection(gym.Env):
+    """Observation [29]: height and posture (13), velocities (14), the direction to go (2), a unit vector.
+
+    The reward is the way in this direction in one step, in metres. The direction is redrawn every 100 steps, after the
+    reward; it is uniform on the circle. The task ends where the torso's height leaves [0.2, 1]. Raises
+    ModuleNotFoundError where OGBench, which has the body, is not installed.
+    """
+
+    observation_space = Box(-np.inf, np.inf, (29,), np.float64)
+    action_space = Box(-1, 1, (8,), np.float32)
+
+    def __init__(self) -> None:
+        require("AntDirection-v0", "mazes", ogbench="ogbench")
+        package = importlib.util.find_spec("ogbench")
+        assert package and package.submodule_search_locations
+        body = Path(package.submodule_search_locations[0]) / "locomaze" / "assets" / "ant.xml"
+        with quiet_mujoco():
+            self.model = mujoco.MjModel.from_xml_path(str(body))
+        self.data = mujoco.MjData(self.model)
+        self.direction = np.zeros(2)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray, dict]:
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos += self.np_random.uniform(-RESET_NOISE, RESET_NOISE, self.model.nq)
+        self.data.qvel += RESET_NOISE * self.np_random.standard_normal(self.model.nv)
+        mujoco.mj_forward(self.model, self.data)
+        self.steps = 0
+        self._redraw()
+        return self._observation(), {}
+
+    def step(self, action: NDArray) -> tuple[NDArray, float, bool, bool, dict]:
+        before = self.data.qpos[:2].copy()
+        self.data.ctrl[:] = action
+        mujoco.mj_step(self.model, self.data, FRAME_SKIP)
+        reward = float((self.data.qpos[:2] - before) @ self.direction)
+        self.steps += 1
+        if self.steps % REDRAW == 0:
+            self._redraw()
+        low, high = HEALTHY
+        return self._observation(), reward, not low <= self.data.qpos[2] <= high, False, {}
+
+    def _redraw(self) -> None:
+        way = self.np_random.standard_normal(2)
+        self.direction = way / np.linalg.norm(way)
+
+    def _observation(self) -> NDArray[np.float64]:
+        return np.concatenate([self.data.qpos[2:], self.data.qvel, self.direction])
+
+
+gym.register("AntDirection-v0", "envs.ant_direction:AntDirection", max_episode_steps=1000, disable_env_checker=True)

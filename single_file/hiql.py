@@ -1,0 +1,192 @@
+"""HIQL: hierarchical implicit Q-learning, many seeds at once.
+
+Park, Ghosh, Eysenbach and Levine, "HIQL: Offline Goal-Conditioned RL with Latent States as Actions" (arXiv 2307.11949),
+as OGBench's official code computes it: twin values V(s, phi(s, g)) learn without actions; the high policy proposes the
+representation phi of the state k steps ahead, the low policy acts towards it, and both imitate the data, weighted by
+exp(alpha A), at most 100, with the gain A of the value over these k steps, or over one step.
+
+The details are those of the code: phi has the length sqrt(its size), is trained by the value's loss alone and has no
+target copy; the expectile's weight comes from the target values; rewards are -1 until the state is the goal;
+advantages have neither reward nor discount; the high policy's random goals have the share of the actor's goals, whose
+other two shares are ignored; a proposal is brought to phi's length before the low policy sees it; the targets move
+towards the values as they were before the step. Alphas, k, the discount and the share of random goals depend on the
+dataset, as in the official commands.
+
+    python single_file/hiql.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
+
+Results lie in runs/<dataset>/hiql/<variant>/, one row per run and evaluation episode in eval.parquet.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from algos.agent import Agent
+from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, by_domain
+from algos.cli import cli
+from algos.goal_conditioned import (
+    Actor,
+    Representation,
+    TwinValue,
+    ValueArgs,
+    advantage_weight,
+    goal_run,
+    log_prob,
+    sphere,
+    twin_value_loss,
+    validation_losses,
+)
+from algos.goals import GoalDraws, Goals, Mix, goal_draws
+from algos.optim import Adam, Target
+from algos.random import Random
+from envs import Task
+
+
+@dataclass
+class Args(ValueArgs):
+    tau: Tunable[PositiveFraction] = 0.005
+    """step size of the target values"""
+    expectile: Tunable[Fraction] = 0.7
+    """tau of the paper: 0.5 makes V the value of the data's behaviour, 1 that of the best outcomes in the data"""
+    subgoal_steps: Count = by_domain(25, humanoidmaze=100, cube=10, scene=10, puzzle=10)
+    """k: how many steps ahead the high policy's subgoals lie"""
+    high_alpha: Tunable[Positive] = by_domain(3.0, explore=10.0)
+    """inverse temperature of the high policy's weights"""
+    low_alpha: Tunable[Positive] = by_domain(3.0, explore=10.0)
+    """inverse temperature of the low policy's weights"""
+    representation_size: Count = 10
+    """size of phi"""
+
+
+class Goal(NamedTuple):
+    """What a value learns about."""
+
+    goal: Tensor  # [R, B, O]
+    reward: Tensor  # [R, B], 0 where the goal is reached, otherwise -1
+    mask: Tensor  # [R, B], 0 where the goal is reached, otherwise 1
+
+
+class Batch(NamedTuple):
+    """Transitions of every run, each with a goal of the values and subgoals."""
+
+    obs: Tensor  # [R, B, O]
+    action: Tensor  # [R, B, A]
+    next_obs: Tensor  # [R, B, O]
+    value: Goal  # reached if the state is the goal
+    subgoal: Tensor  # [R, B, O], the state k steps ahead, for the low policy
+    goal: Tensor  # [R, B, O], of the high policy
+    target: Tensor  # [R, B, O], the state k steps ahead on the way to the high policy's goal
+
+
+class Draws(NamedTuple):
+    """Random numbers of a batch."""
+
+    row: Tensor  # [R, B] integers in [0, 2^63)
+    value: GoalDraws
+    high: GoalDraws
+
+
+class HIQL(Agent):
+    """Representation, twin values, and high and low policy of R runs."""
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        obs, rep = task.obs_size, args.representation_size
+        self.phi = self.initialise("phi", Representation(self.runs, obs, args.hidden, rep))
+        self.value = self.initialise("value", TwinValue(self.runs, obs + rep, args.hidden))
+        self.low = self.initialise("low", Actor(self.runs, obs, rep, args.hidden, task.act_size))
+        self.high = self.initialise("high", Actor(self.runs, obs, obs, args.hidden, rep))
+        nets = (self.phi, self.value, self.low, self.high)
+        self.adam = Adam([p for net in nets for p in net.parameters()], lr=args.lr)
+        self.target_value = Target(self.value, args.tau)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """The mean action of the low policy for the high policy's mean: obs and goal [R, N, O] -> [R, N, A]."""
+        return self.low(obs, sphere(self.high(obs, goal)))
+
+    def batch(self, goals: Goals, draws: Draws) -> Batch:
+        """Transitions with goals and subgoals."""
+        args = self.args
+        row = goals.anywhere(draws.row)
+        value = goals.mixed(row, Mix(*args.value_goals, args.value_geometric), draws.value, args.discount)
+        ahead = goals.ahead(row, args.subgoal_steps)
+        later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
+        random = draws.high.source < args.actor_goals[2]
+        goal = torch.where(random, goals.anywhere(draws.high.random), later)
+        target = torch.where(random, ahead, torch.minimum(ahead, later))
+        obs, next_obs, value_goal, *states = goals.states(row, row + 1, value, ahead, goal, target)
+        mask = (value != row).to(obs.dtype)
+        return Batch(obs, goals.actions(row), next_obs, Goal(value_goal, -mask, mask), *states)
+
+    def value_loss(self, value: nn.Module, target: nn.Module, obs: Tensor, next_obs: Tensor, goal: Goal) -> Tensor:
+        """V follows an expectile of r + discount T(s', phi(s', g)): losses [R]."""
+        rep = self.phi(obs, goal.goal)
+        with torch.no_grad():
+            next_targets = target(next_obs, self.phi(next_obs, goal.goal))
+            targets = target(obs, rep)
+        q = goal.reward[:, None] + (self.args.discount * goal.mask)[:, None] * next_targets
+        return twin_value_loss(value(obs, rep), q, targets, self.args.expectile)
+
+    def gain(self, value: nn.Module, before: Tensor, after: Tensor, goal: Tensor) -> Tensor:
+        """V(after, g) - V(before, g), means of the twins: states and goals [R, B, O] -> [R, B]."""
+        states, goals = torch.cat([after, before], 1), goal.repeat(1, 2, 1)
+        with torch.no_grad():
+            later, now = value(states, self.phi(states, goals)).mean(1).chunk(2, -1)
+        return later - now
+
+    def low_loss(self, batch: Batch) -> Tensor:
+        """-w log pi(a|s, phi(s, subgoal)), with the gain of one step towards the subgoal: losses [R]."""
+        weight = advantage_weight(self.gain(self.value, batch.obs, batch.next_obs, batch.subgoal), self.args.low_alpha)
+        with torch.no_grad():
+            rep = self.phi(batch.obs, batch.subgoal)
+        return -(weight * log_prob(self.low(batch.obs, rep), batch.action)).mean(-1)
+
+    def high_loss(self, batch: Batch) -> Tensor:
+        """-w log pi(phi(s, target)|s, g), with the gain of the way to the target: losses [R]."""
+        weight = advantage_weight(self.gain(self.value, batch.obs, batch.target, batch.goal), self.args.high_alpha)
+        with torch.no_grad():
+            rep = self.phi(batch.obs, batch.target)
+        return -(weight * log_prob(self.high(batch.obs, batch.goal), rep)).mean(-1)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses [R] by name."""
+        return {
+            "value_loss": self.value_loss(self.value, self.target_value, batch.obs, batch.next_obs, batch.value),
+            "low_loss": self.low_loss(batch),
+            "high_loss": self.high_loss(batch),
+        }
+
+    def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
+        """The random numbers of batches."""
+        row = random.integers(f"{name}minibatch", self.args.batch_size)
+        value, high = (goal_draws(random, name + kind, self.args.batch_size) for kind in ("value", "high"))
+        return lambda: Draws(row(), value(), high())
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One update of all networks, and of the targets towards the values before it; gives metrics [R]."""
+        losses = self.losses(batch)
+        gradients = self.adam.gradients(torch.stack(list(losses.values())).sum(0))
+        self.target_value.update()
+        self.adam.step(gradients)
+        return {name: loss.detach() for name, loss in losses.items()}
+
+
+def main(args: Args) -> None:
+    run, goals, held_out = goal_run(args, "hiql")
+    agent = HIQL(run.args, goals.data.task, run.seeds, run.device)
+    draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
+    update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
+
+    run.learn(agent)
+    for step in run.steps(agent.policy):
+        run.log(update(draws()))
+        if held_out and step % args.log_every == 0:
+            run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
+
+
+if __name__ == "__main__":
+    cli(main)
