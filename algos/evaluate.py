@@ -76,7 +76,12 @@ class Evaluator:
                 success = np.where(moment.running, moment.success, False if success is None else success)
         return [
             [
-                Score(task, float(totals[run, i]), int(lengths[run, i]), None if success is None else bool(success[run, i]))
+                Score(
+                    task,
+                    float(totals[run, i]),
+                    int(lengths[run, i]),
+                    None if success is None else bool(success[run, i]),
+                )
                 for i, (task, _) in enumerate(self.places)
             ]
             for run in range(len(self.seeds))

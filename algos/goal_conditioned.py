@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algos.arguments import Count, Natural, OpenFraction, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Count, Natural, OpenFraction, Positive, Tunable, Widths, by_domain
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.ogbench import cached
 from algos.errors import UserError
@@ -126,8 +126,8 @@ def transition_draws(random: Random, batch_size: int, name: str = "") -> Callabl
 def transitions(goals: Goals, args: ValueArgs, draws: Draws) -> Transitions:
     """A batch of transitions with goals of both kinds."""
     row = goals.anywhere(draws.row)
-    value = goals.mixed(row, Mix(*args.value_goals, args.value_geometric), draws.value, args.discount)
-    actor = goals.mixed(row, Mix(*args.actor_goals, args.actor_geometric), draws.actor, args.discount)
+    value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
+    actor = goals.mixed(row, Mix(*args.actor_goals, geometric=args.actor_geometric), draws.actor, args.discount)
     obs, next_obs, value_goal, goal = goals.states(row, row + 1, value, actor)
     mask = (value != row).to(obs.dtype)
     return Transitions(obs, goals.actions(row), next_obs, value_goal, -mask, mask, goal)
@@ -190,7 +190,7 @@ def sphere(x: Tensor) -> Tensor:
 
 def expectile_loss(advantage: Tensor, error: Tensor, expectile: float | PerRun) -> Tensor:
     """|expectile - 1(A < 0)| e^2, elementwise."""
-    return torch.where(advantage >= 0, expectile, 1 - expectile) * error.square()  # type: ignore[operator]
+    return torch.where(advantage >= 0, expectile, 1 - expectile) * error.square()  # type: ignore[operator, arg-type]
 
 
 def twin_value_loss(value: Tensor, q: Tensor, target: Tensor, expectile: float | PerRun) -> Tensor:

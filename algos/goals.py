@@ -46,7 +46,7 @@ def goal_draws(random: Random, name: str, batch_size: int) -> Callable[[], GoalD
     """Endless random numbers for draws of goals, under a name of their own."""
     uniform = random.uniform(f"{name} goals", 3, batch_size)
     integers = random.integers(f"{name} random goals", batch_size)
-    return lambda: GoalDraws(*uniform().unbind(1), integers())
+    return lambda: GoalDraws(*uniform().unbind(1), random=integers())
 
 
 class Goals:
@@ -86,7 +86,7 @@ class Goals:
 
     def geometric(self, row: Tensor, place: Tensor, discount: float | PerRun) -> Tensor:
         """The state D steps ahead, or the trajectory's last goal, where P(D > d) = discount^d for d = 0, 1, …"""
-        rate = torch.log(discount) if isinstance(discount, PerRun) else math.log(discount)  # type: ignore[call-overload]
+        rate = torch.log(discount) if isinstance(discount, PerRun) else math.log(discount)  # type: ignore[arg-type]
         return self.ahead(row, 1 + (torch.log1p(-place.double()) / rate).long())
 
     def later(self, row: Tensor, place: Tensor, geometric: bool, discount: float | PerRun) -> Tensor:

@@ -145,7 +145,7 @@ class Run(Generic[Args]):
             self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device)
 
     def evaluate_goals(self, env_id: str, tasks: Sequence[str]) -> None:
-        """Makes the environments of all tasks of an id with goals; the score is the percentage of episodes that succeed."""
+        """Makes the environments of all tasks of an id with goals, for the score "success"."""
         with env_errors(env_id):
             make = partial(make_goal_vec, env_id, threads=self.given.threads or None)
             episodes = self.given.eval_episodes

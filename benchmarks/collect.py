@@ -112,11 +112,12 @@ def maze_recipes() -> Iterator[Recipe]:
         about = f"a controller's way from goal to goal in {env_id}"
         yield Recipe(name, env_id, 1_000_000, about, partial(gymnasium_pointmaze, maze, dense), by="controller")
     for maze, env_id in stitching.ENVS.items():
+        groups = len(stitching.GROUPS[maze])
         yield Recipe(
             f"stitching-{maze}-v0",
             env_id,
             1_000_000,
-            f"a controller's ways between cells of a group in {env_id}",
+            f"a controller's ways within {groups} group{'s' * (groups > 1)} of cells in {env_id}",
             partial(stitching.stitching, maze),
             by="controller",
             env_options=stitching.OPTIONS,

@@ -15,8 +15,8 @@ from envs.make import OGBENCH, find_spec
 from envs.worlds import OGBenchMazes, OGBenchTwins, PointMazes, Worlds
 
 NATIVE = r"(pointmaze|antmaze)-(medium|large|giant|teleport)-v0"
-# start and goal cells, (row, column), of the test tasks in https://arxiv.org/abs/2401.11237, "Closing the Gap between TD
-# Learning and Supervised Learning: A Generalisation Point of View"
+# start and goal cells, (row, column), of the test tasks of Ghugare et al., "Closing the Gap between TD Learning and
+# Supervised Learning", https://arxiv.org/abs/2401.11237
 PAIRS: dict[str, list[tuple[tuple[int, int], tuple[int, int]]]] = {
     "PointMaze_UMaze-v3": [((3, 1), (1, 1)), ((1, 1), (3, 1))],
     "PointMaze_Medium-v3": [

@@ -146,14 +146,10 @@ class OGBenchTwins:
 
     @staticmethod
     def _twin(world: Any) -> Any:
-        """A copy with data of its own, and with its own arrays, some of which steps change in place."""
+        """A copy with data of its own; all else that changes, a reset replaces."""
         twin = object.__new__(type(world))  # copy.copy would make it anew, because it is an EzPickle
         for name, value in vars(world).items():
-            if isinstance(value, mujoco.MjData):
-                value = mujoco.MjData(world.model)
-            elif isinstance(value, np.ndarray):
-                value = value.copy()
-            setattr(twin, name, value)
+            setattr(twin, name, mujoco.MjData(world.model) if isinstance(value, mujoco.MjData) else value)
         return twin
 
     def reset(self, i: int, seed: int, task: int) -> tuple[NDArray, NDArray]:

@@ -43,7 +43,7 @@ from envs import Task
 @dataclass
 class Args(GoalArgs):
     anchors: Literal["transitions", "trajectories"] = "transitions"
-    """transitions: each counts alike, as in OGBench; trajectories: each counts alike, and its last state is a goal too"""
+    """what counts alike: each transition, as in OGBench, or each trajectory, whose last state is then a goal too"""
     goal: Literal["state", "position"] = "state"
     """goals are whole states, or positions, which are the first two numbers of a state"""
     loss: Literal["likelihood", "mse"] = "likelihood"

@@ -1,8 +1,8 @@
 """GCIVL: goal-conditioned implicit value learning, many seeds at once.
 
 Park, Frans, Eysenbach and Levine, "OGBench: Benchmarking Offline Goal-Conditioned RL" (arXiv 2410.20092), as its
-official code computes it: twin values V(s, g) follow an upper expectile of r + discount V(s', g) without any action, and
-the actor imitates the data's actions, weighted by exp(alpha (V(s', g) - V(s, g))), at most 100.
+official code computes it: twin values V(s, g) follow an upper expectile of r + discount V(s', g) without any action,
+and the actor imitates the data's actions, weighted by exp(alpha (V(s', g) - V(s, g))), at most 100.
 
 The details are those of the code: rewards are -1 until the state is the goal; the expectile's weight comes from the
 target networks alone, the smaller of which is in the target and the mean of which is at the state; each value follows
@@ -69,7 +69,7 @@ class GCIVL(Agent):
         return self.actor(obs, goal)
 
     def value_loss(self, batch: Transitions) -> Tensor:
-        """Each V_j follows r + discount T_j(s', g), with the weight of min T(s', g) against mean T(s, g): losses [R]."""
+        """V follows an expectile of r + discount T(s', g): losses [R]."""
         states, goals = torch.cat([batch.next_obs, batch.obs], 1), batch.value_goal.repeat(1, 2, 1)
         with torch.no_grad():
             next_target, target = self.target_value(states, goals).chunk(2, -1)

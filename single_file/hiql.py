@@ -112,7 +112,7 @@ class HIQL(Agent):
         """Transitions with goals and subgoals."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, Mix(*args.value_goals, args.value_geometric), draws.value, args.discount)
+        value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
         ahead = goals.ahead(row, args.subgoal_steps)
         later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
         random = draws.high.source < args.actor_goals[2]

@@ -125,7 +125,7 @@ class OTA(Agent):
     def option(self, goals: Goals, row: Tensor, draws: GoalDraws) -> tuple[Tensor, Tensor]:
         """The ends of options and the goals of the high value, as rows [R, B]."""
         args = self.args
-        mix = Mix(*args.value_goals, args.value_geometric)
+        mix = Mix(*args.value_goals, geometric=args.value_geometric)
         later = goals.later(row, draws.place, mix.geometric, args.discount)
         ahead = goals.ahead(row, args.option_steps)
         in_trajectory = draws.source < mix.trajectory_share
@@ -137,7 +137,7 @@ class OTA(Agent):
         """Transitions with goals and subgoals."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, Mix(*args.value_goals, args.value_geometric), draws.value, args.discount)
+        value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
         option_end, high_value = self.option(goals, row, draws.high_value)
         ahead = goals.ahead(row, args.subgoal_steps)
         later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)

@@ -74,7 +74,8 @@ class Args(ValueArgs):
     def check_ready(self) -> None:
         super().check_ready()
         if self.latent_size % (parts := INTERVALS if self.quasimetric == "iqe" else 2):
-            raise UserError(f"--latent-size must be a multiple of {parts} for {self.quasimetric}, got {self.latent_size}")
+            asked = f"--latent-size must be a multiple of {parts} for {self.quasimetric}"
+            raise UserError(f"{asked}, got {self.latent_size}")
 
 
 def iqe(x: Tensor, y: Tensor, kappa: Tensor, intervals: int = INTERVALS) -> Tensor:
@@ -158,25 +159,21 @@ class QRL(Agent):
         """DDPG+BC with Q = -d(model of s and a', g), or AWR with the advantage d(s, g) - d(s', g): losses [R]."""
         mean = self.actor(batch.obs, batch.goal)
         imitation = log_prob(mean, batch.action)
-        states = [batch.obs, batch.goal] if self.args.actor_loss == "ddpg_bc" else [batch.obs, batch.goal, batch.next_obs]
         with torch.no_grad():
-            latent, goal, *following = self.distance.phi(torch.cat(states, 1)).chunk(len(states), 1)
-            if following:
-                advantage = self.distance(latent, goal) - self.distance(following[0], goal)
-                return_weight = advantage_weight(advantage, self.args.alpha)
-        if following:
-            return -(return_weight * imitation).mean(-1)
-        reached = frozen(self.dynamics)(latent, mean.clamp(-1, 1))
-        q = -frozen(self.distance)(reached, goal)
-        return ddpg_loss(q) - self.args.alpha * imitation.mean(-1)
+            states = torch.cat([batch.obs, batch.goal, batch.next_obs], 1)
+            latent, goal, following = self.distance.phi(states).chunk(3, 1)
+        if self.args.actor_loss == "ddpg_bc":
+            reached = frozen(self.dynamics)(latent, mean.clamp(-1, 1))
+            return ddpg_loss(-frozen(self.distance)(reached, goal)) - self.args.alpha * imitation.mean(-1)
+        with torch.no_grad():
+            closer = self.distance(latent, goal) - self.distance(following, goal)
+        return -(advantage_weight(closer, self.args.alpha) * imitation).mean(-1)
 
     def losses(self, batch: Transitions) -> dict[str, Tensor]:
         """The losses [R] by name, and the violation of the constraint."""
         states = torch.cat([batch.obs, batch.next_obs, batch.value_goal], 1)
         latent, following, goal = self.distance.phi(states).chunk(3, 1)
-        distance_loss, violation = self.distance_loss(
-            self.distance(latent, goal), self.distance(latent, following)
-        )
+        distance_loss, violation = self.distance_loss(self.distance(latent, goal), self.distance(latent, following))
         losses = {"distance_loss": distance_loss, "violation": violation}
         if self.args.actor_loss == "ddpg_bc":
             guess = self.dynamics(latent, batch.action)
@@ -193,7 +190,8 @@ class QRL(Agent):
         losses = self.losses(batch)
         total = losses["distance_loss"] + losses["actor_loss"]
         self.adam.minimise(total + losses["dynamics_loss"] if "dynamics_loss" in losses else total)
-        return {name: loss.detach() for name, loss in losses.items()} | {"multiplier": self.log_multiplier.detach().exp()}
+        losses["multiplier"] = self.log_multiplier.exp()
+        return {name: loss.detach() for name, loss in losses.items()}
 
 
 def main(args: Args) -> None:

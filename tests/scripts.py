@@ -76,8 +76,14 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "ravl": MODEL | {"critics": 3},
     "ravl edac": MODEL | {"critics": 3, "real_ratio": 1.0},
     "gcbc": GOALS,
-    "gcbc rvs": GOALS | {
-        "anchors": "trajectories", "goal": "position", "loss": "mse", "max_norm": 0.25, "augment": 0.5, "clusters": 5,
+    "gcbc rvs": GOALS
+    | {
+        "anchors": "trajectories",
+        "goal": "position",
+        "loss": "mse",
+        "max_norm": 0.25,
+        "augment": 0.5,
+        "clusters": 5,
     },
     "gcivl": GOALS,
     "gciql": GOALS,

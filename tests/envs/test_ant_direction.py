@@ -31,7 +31,7 @@ def test_steps_are_those_of_ogbench(env):
     theirs.reset(seed=0)
     ant = env.unwrapped
     theirs.set_state(ant.data.qpos, ant.data.qvel)
-    for action in actions(60):
+    for action in actions(120):  # the direction changes once
         before, direction = ant.data.qpos[:2].copy(), ant.direction
         obs, reward, terminated, truncated, _ = env.step(action)
         expected, _, fallen, _, _ = theirs.step(action)

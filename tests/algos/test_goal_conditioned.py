@@ -1,0 +1,224 @@
+"""Losses, networks and runs of goal-conditioned methods: the sheet's hand-computed values, and bad input."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crl import Bilinear
+from offline_data import write_hdf5
+from qrl import iqe, mrn
+from scripts import agent_type, module_of, short
+
+from algos.cli import check_all
+from algos.errors import UserError
+from algos.goal_conditioned import advantage_weight, frozen, log_prob, network, sphere, twin_value_loss
+from algos.nn import initialise
+from algos.random import generators
+from envs import Task
+
+POINT = Task("pointmaze", (2,), 2, False, (-1.0, -1.0), (1.0, 1.0), 1000)
+NAME: dict[str, Any] = {"dataset": "local/pointmaze-medium-navigate-v0"}
+
+
+def tensor(*values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_the_expectile_loss_of_the_sheet(float64):
+    backup, target = tensor([[-3.0], [-4.0]]), tensor([[-5.0], [-4.5]])
+    q = -1 + 0.99 * backup
+    assert q.flatten().tolist() == pytest.approx([-3.97, -4.96])
+    loss = twin_value_loss(tensor([[-4.8], [-4.6]]), q, target, 0.7)
+    assert loss.item() == pytest.approx(0.24555, abs=1e-12)
+
+
+def test_the_weighted_imitation_of_the_sheet():
+    likelihood = log_prob(tensor([[0.0, 0.0]]), tensor([[0.2, -0.1]]))
+    assert likelihood.item() == pytest.approx(-1.862877, abs=1e-6)
+    for advantage, weight, loss in ((0.5, 4.481689, 8.348836), (2.0, 100.0, 186.2877), (-0.5, 0.223130, 0.415664)):
+        found = advantage_weight(tensor(advantage), 3.0)
+        assert found.item() == pytest.approx(weight, abs=1e-6)
+        assert (-found * likelihood).item() == pytest.approx(loss, abs=5e-5)
+
+
+def test_the_quasimetrics_of_the_sheet():
+    x, y, other = (tensor([v]) for v in ([0.0, 1.0, 2.0, -1.0], [2.0, 0.5, 3.0, 0.0], [2.0, 3.0, 3.0, 0.0]))
+    kappa = tensor([0.5])
+    assert iqe(x, y, kappa, 2).item() == 2.0
+    assert iqe(y, x, kappa, 2).item() == 0.375
+    assert iqe(x, x, kappa, 2).item() == 0.0
+    assert iqe(x, other, kappa, 2).item() == 2.75
+    assert mrn(x, y).item() == pytest.approx(2.0615528, abs=1e-7)
+    assert mrn(y, x).item() == pytest.approx(3.0615528, abs=1e-7)
+
+
+def test_iqe_is_the_length_of_a_union():
+    """Against counting on a fine grid, with eight intervals that overlap, touch and are empty."""
+    x, y = torch.randint(0, 40, (2, 1, 6, 8), generator=torch.Generator().manual_seed(0)).double()
+    middles = torch.arange(40) + 0.5
+    inside = (x[..., None] < middles) & (middles < y[..., None])
+    expected = inside.any(-2).sum(-1)
+    assert iqe(x, y, tensor([1.0])).tolist() == expected.tolist()
+
+
+def agent_of(script: str, **overrides: Any) -> Any:
+    return agent_type(script)(module_of(script).Args(**NAME, **overrides), POINT, (0,))
+
+
+def test_the_losses_of_qrl_of_the_sheet(float64):
+    agent = agent_of("qrl", hidden=(4,), latent_size=8)
+    loss, violation = agent.distance_loss(tensor([10.0, 200.0]), tensor([0.5, 1.5]))
+    assert violation.item() == 0.125
+    assert loss.item() == pytest.approx(397.8503, abs=1e-4)
+    (slope,) = torch.autograd.grad(loss.sum(), agent.log_multiplier)
+    assert slope.item() == pytest.approx(-0.075)
+
+
+def test_the_contrastive_loss_of_the_sheet(monkeypatch):
+    critic = Bilinear((1,), 2, 2, (4,), 2)
+    phi, psi = torch.eye(2)[None], tensor([[2.0, 0.5], [-1.0, 1.0]]).float()  # logits [[2, -1], [0.5, 1]]
+    monkeypatch.setattr(critic, "latents", lambda *_: (phi, psi))
+    assert (phi @ psi.mT)[0].tolist() == [[2.0, -1.0], [0.5, 1.0]]
+    assert critic.contrast().item() == pytest.approx(0.4318821, abs=1e-6)
+
+
+def test_representations_have_the_length_of_the_root_of_their_size():
+    assert sphere(tensor(3.0, 4.0, 0.0, 0.0)).tolist() == pytest.approx([1.2, 1.6, 0.0, 0.0])
+    agent = agent_of("hiql", hidden=(8,))
+    rep = agent.phi(torch.randn(1, 5, 2), torch.randn(1, 5, 2))
+    assert rep.norm(dim=-1).flatten().tolist() == pytest.approx([math.sqrt(10)] * 5, rel=1e-6)
+
+
+COUNTS = {"gcbc": 528_898, "gcivl": 2_654_726, "gciql": 3_190_279, "crl": 3_701_250, "qrl": 2_376_196,
+          "hiql": 3_744_282, "ota": 5_886_494}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", COUNTS)
+def test_networks_have_the_official_numbers_of_parameters(script):
+    assert sum(p.numel() for p in agent_of(script).parameters()) == COUNTS[script]
+
+
+def test_layers_are_those_of_the_official_code():
+    """GELU in its tanh form, then normalisation with an epsilon of 1e-6; the actor has none, and small last weights."""
+    net = network((1,), 3, (4,), 2)
+    initialise(net, generators([0], "net"))
+    net.hidden[0][0].weight.data.fill_(0.3)
+    net.hidden[0][0].bias.data.copy_(torch.linspace(-1, 1, 4))
+    x = torch.tensor([[[1.0, -2.0, 0.5]]])
+    hidden = 0.3 * x.sum() + net.hidden[0][0].bias
+    gelu = 0.5 * hidden * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    mean, var = gelu.mean(), gelu.var(unbiased=False)
+    expected = (gelu - mean) / (var + 1e-6).sqrt() @ net.out.weight + net.out.bias
+    torch.testing.assert_close(net(x), expected)
+    agent = agent_of("gcivl")
+    assert agent.actor.net.norms is None
+    bound = math.sqrt(3 * 0.01 / ((512 + 2) / 2))
+    last = agent.actor.net.out.weight.abs().max().item()
+    assert 0.95 * bound < last <= bound
+    assert 0.95 * math.sqrt(6 / 516) < agent.actor.net.hidden[0][0].weight.abs().max().item() <= math.sqrt(6 / 516)
+
+
+def test_a_frozen_module_passes_gradients_to_its_inputs_only():
+    net = network((1,), 2, (4,), 1)
+    initialise(net, generators([0], "net"))
+    x = torch.randn(1, 3, 2, requires_grad=True)
+    loss = frozen(net)(x).square().sum()
+    assert torch.autograd.grad(loss, x, retain_graph=True)[0].abs().sum() > 0
+    assert torch.autograd.grad(loss, list(net.parameters()), allow_unused=True, materialize_grads=True)[0].sum() == 0
+
+
+def test_only_the_values_train_the_representation():
+    agent = agent_of("hiql", hidden=(8,))
+    module, x = module_of("hiql"), [torch.randn(1, 4, 2) for _ in range(7)]
+    goal = module.Goal(x[0], torch.full((1, 4), -1.0), torch.ones(1, 4))
+    batch = module.Batch(x[1], x[2], x[3], goal, x[4], x[5], x[6])
+    phi = list(agent.phi.parameters())
+    for name, loss in agent.losses(batch).items():
+        gradients = torch.autograd.grad(loss.sum(), phi, allow_unused=True, materialize_grads=True)
+        assert any(g.abs().sum() > 0 for g in gradients) == (name == "value_loss"), name
+
+
+def test_defaults_are_those_of_the_official_commands():
+    def value(script: str, dataset: str, name: str) -> Any:
+        return getattr(module_of(script).Args(dataset=f"ogbench/{dataset}"), name)
+
+    assert value("gciql", "antmaze-large-navigate-v0", "alpha") == 0.3
+    assert value("gciql", "antmaze-large-explore-v0", "alpha") == 0.01
+    assert value("gciql", "cube-single-play-v0", "alpha") == 1.0
+    assert value("gciql", "puzzle-3x3-noisy-v0", "alpha") == 0.03
+    assert value("qrl", "pointmaze-giant-stitch-v0", "alpha") == 0.0003
+    assert value("crl", "antsoccer-arena-navigate-v0", "alpha") == 0.3
+    assert value("crl", "scene-play-v0", "alpha") == 3.0
+    assert value("hiql", "antmaze-medium-explore-v0", "high_alpha") == 10.0
+    assert value("hiql", "humanoidmaze-large-stitch-v0", "subgoal_steps") == 100
+    assert value("hiql", "cube-double-play-v0", "subgoal_steps") == 10
+    for script in ("gcivl", "gciql", "crl", "qrl", "hiql", "ota"):
+        assert value(script, "pointmaze-giant-navigate-v0", "discount") == 0.995
+        assert value(script, "humanoidmaze-medium-stitch-v0", "discount") == 0.995
+        assert value(script, "antmaze-large-navigate-v0", "discount") == 0.99
+        assert value(script, "antmaze-large-navigate-v0", "actor_goals") == (0.0, 1.0, 0.0)
+        assert value(script, "antmaze-large-stitch-v0", "actor_goals") == (0.0, 0.5, 0.5)
+        assert value(script, "antmaze-large-explore-v0", "actor_goals") == (0.0, 0.0, 1.0)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+EVALUATED = {"eval_episodes": 2, "env_id": "pointmaze-medium-v0"}
+
+
+def test_a_run_is_scored_by_success_on_every_task(train_short, capsys):
+    result = train_short("hiql", seeds=("0", "1"), quiet=False, **EVALUATED)
+    table = result.eval
+    assert set(table["task"]) == {f"task{k}" for k in range(1, 6)}
+    assert table.groupby(["seed", "step"]).size().eq(10).all()
+    assert set(table["success"]) <= {True, False} and set(table["step"]) == {0, 20}
+    assert (table["length"] <= 1000).all()
+    out = capsys.readouterr().out
+    assert "evaluated on 5 tasks of pointmaze-medium-v0" in out and "final success" in out
+
+
+def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
+    assert not train_short("gcivl", out="without").log["metric"].str.startswith("validation/").any()
+    write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2, seed=1)
+    log = train_short("gcivl", out="with").log
+    names = set(log["metric"])
+    assert {"validation/value_loss", "validation/actor_loss"} <= names
+    both = log.pivot_table(index="step", columns="metric", values="value")
+    assert not np.isclose(both["validation/actor_loss"], both["actor_loss"]).any()
+    off = train_short("gcivl", out="off", validation=False).log["metric"]
+    assert not off.str.startswith("validation/").any()
+
+
+@pytest.mark.parametrize(
+    ("script", "overrides", "message"),
+    [
+        ("hiql", {"env_id": "HalfCheetah-v5", "eval_episodes": 1}, "HalfCheetah-v5 has no tasks with goals"),
+        ("hiql", {"env_id": "PointMaze_UMaze-v3", "eval_episodes": 1}, "2 numbers in its observations, where"),
+        ("hiql", {"env_id": "visual-antmaze-medium-v0", "eval_episodes": 1}, "images for observations"),
+        (
+            "hiql",
+            {"env_id": "antmaze-medium-v0", "eval_episodes": 1},
+            "the goals of antmaze-medium-v0 have 29",
+        ),
+        ("gcivl", {"value_goals": (0.2, 0.2, 0.2)}, "--value-goals takes three probabilities that sum to 1"),
+        ("gcivl", {"actor_goals": (0.0, 1.5, -0.5)}, "--actor-goals takes three probabilities that sum to 1"),
+        ("hiql", {"subgoal_steps": 0}, "--subgoal-steps must be at least 1"),
+        ("ota", {"option_steps": 0}, "--option-steps must be at least 1"),
+        ("qrl", {"latent_size": 12}, "--latent-size must be a multiple of 8 for iqe"),
+        ("gcbc", {"augment": 0.5, "clusters": 0}, "--clusters must be at least 1"),
+        ("gcivl", {"standardise": True}, "--standardise is not for goal-conditioned methods"),
+        ("gcivl", {"discount": 1.0}, "--discount must lie in"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(script, overrides, message, train_short, tmp_path):
+    args = module_of(script).Args(**short(script, **overrides), out=tmp_path / "runs")
+
+    def start() -> None:
+        check_all(args)
+        module_of(script).main(args)
+
+    with pytest.raises(UserError, match=message):
+        start()
+    assert not (tmp_path / "runs").exists()

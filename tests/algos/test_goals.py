@@ -1,0 +1,256 @@
+"""The laws by which goals are drawn: the sheets' own numbers, counted over many draws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hiql import HIQL
+from ota import OTA
+from ota import Args as OTAArgs
+from scripts import module_of
+
+from algos.data import Dataset
+from algos.errors import UserError
+from algos.goals import Clusters, GoalDraws, Goals, Mix, check_mix, goal_draws
+from algos.per_run import PerRun
+from algos.random import Random
+
+MANY = 60_000
+
+
+def episodes(*rows: int) -> Dataset:
+    """Episodes with so many rows; the first number of a state is its row."""
+    count = sum(rows)
+    array = torch.zeros(count, 2 + 1 + 2)
+    array[:, 0] = torch.arange(count)
+    array[:, 2] = torch.arange(count) / 10
+    ends = np.cumsum(rows) - 1
+    index = torch.as_tensor(np.setdiff1d(np.arange(count), ends))
+    return Dataset("made", array, index, 2, 1)
+
+
+def draws(count: int = MANY, seed: int = 0) -> GoalDraws:
+    g = torch.Generator().manual_seed(seed)
+    uniform = [torch.rand(1, count, generator=g) for _ in range(3)]
+    return GoalDraws(*uniform, torch.randint(1 << 62, (1, count), generator=g))
+
+
+def at(row: int, count: int = MANY) -> torch.Tensor:
+    return torch.full((1, count), row)
+
+
+def shares(rows: torch.Tensor) -> dict[int, float]:
+    found, counts = rows.unique(return_counts=True)
+    return dict(zip(found.tolist(), (counts / rows.numel()).tolist(), strict=True))
+
+
+def law(**kwargs):
+    return pytest.approx(kwargs["of"], abs=0.01)
+
+
+def test_the_last_goal_of_a_trajectory_is_its_last_state_with_an_action():
+    goals = Goals(episodes(4, 6))
+    assert goals.last(torch.tensor([[0, 2, 4, 8]])).tolist() == [[2, 2, 8, 8]]
+    assert goals.ahead(torch.tensor([[0, 2, 4, 8]]), 3).tolist() == [[2, 2, 7, 8]]
+    with_ends = Goals(episodes(4, 6), final_states=True)
+    assert with_ends.last(torch.tensor([[0, 3, 4, 9]])).tolist() == [[3, 3, 9, 9]]
+
+
+def test_the_two_ends_of_the_uniform_law_have_half_the_weight():
+    goals = Goals(episodes(6, 3))
+    assert shares(goals.uniform(at(0), draws().place)) == law(of={1: 1 / 6, 2: 1 / 3, 3: 1 / 3, 4: 1 / 6})
+    assert shares(goals.uniform(at(4), draws().place)) == {4: 1.0}
+    assert shares(goals.uniform(at(6), draws().place)) == {7: 1.0}
+
+
+def test_the_geometric_law_gathers_at_the_end():
+    goals = Goals(episodes(6, 3))
+    expected = {1: 0.5, 2: 0.25, 3: 0.125, 4: 0.125}
+    assert shares(goals.geometric(at(0), draws().place, 0.5)) == law(of=expected)
+    varied = goals.geometric(at(0).repeat(2, 1), draws().place.repeat(2, 1), PerRun([0.5, 0.9]))
+    assert shares(varied[:1]) == law(of=expected)
+    assert shares(varied[1:]) == law(of={1: 0.1, 2: 0.09, 3: 0.081, 4: 0.729})
+
+
+def test_large_row_numbers_are_exact():
+    goals, first = Goals(episodes(5)), (1 << 24) + 1  # beyond the whole numbers of float32
+    goals.starts, goals.ends = goals.starts + first, goals.ends + first
+    assert set(shares(goals.uniform(at(first, 1000), draws(1000).place))) == {first + d for d in (1, 2, 3)}
+
+
+def test_a_mix_has_the_shares_of_its_sources():
+    """0.2, 0.5 and 0.3, where a random goal is any of 100 states."""
+    goals = Goals(episodes(51, 51))
+    drawn = goals.mixed(at(0), Mix(0.2, 0.5, 0.3), draws(), 0.99)
+    near = (drawn == 0).float().mean().item()
+    other = (drawn > 50).float().mean().item()
+    assert near == pytest.approx(0.2 + 0.3 / 100, abs=0.01)
+    assert other == pytest.approx(0.3 / 2, abs=0.01)
+    assert set(shares(goals.mixed(at(3), Mix(1.0, 0.0, 0.0), draws(), 0.99))) == {3}
+    assert (goals.mixed(at(3), Mix(0.0, 1.0, 0.0, True), draws(), 0.9) > 3).all()
+
+
+def test_runs_draw_goals_of_their_own():
+    def drawn(*seeds):
+        random = Random(seeds)
+        goals = goal_draws(random, "value", 8)
+        return [goals() for _ in range(3)]
+
+    together, alone = drawn(3, 7), drawn(7)
+    assert all(torch.equal(a[1], b[0]) for x, y in zip(together, alone, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_probabilities_must_sum_to_one():
+    check_mix("--value-goals", (0.2, 0.5, 0.3))
+    for mix in ((0.2, 0.5, 0.2), (-0.1, 0.8, 0.3)):
+        with pytest.raises(UserError, match="--value-goals takes three probabilities that sum to 1"):
+            check_mix("--value-goals", mix)
+
+
+# -- hierarchies -------------------------------------------------------------------------------------------------------
+
+
+def hierarchical(kind: str, **overrides):
+    module = module_of(kind)
+    defaults = {"hidden": (4,), "batch_size": MANY, "dataset": "local/pointmaze-medium-navigate-v0"}
+    agent = {"hiql": HIQL, "ota": OTA}[kind]
+    return agent(module.Args(**defaults, **overrides), episodes(4).task, (0,))
+
+
+def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
+    """The rows of all states of a batch, by the name of the field."""
+    batch = agent.batch(goals, agent.draws(Random([0]))())
+    parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value.goal, "subgoal": batch.subgoal}
+    parts |= {"goal": batch.goal, "target": batch.target}
+    return {name: part[0, :, 0].long() for name, part in parts.items()}
+
+
+def test_targets_of_the_high_policy_never_pass_a_goal_of_the_trajectory():
+    goals = Goals(episodes(40, 30))
+    rows = rows_of(hierarchical("hiql", subgoal_steps=7), goals)
+    assert torch.equal(rows["next"], rows["row"] + 1)
+    assert torch.equal(rows["subgoal"], goals.ahead(rows["row"], 7))
+    assert torch.equal(rows["target"], torch.minimum(rows["subgoal"], rows["goal"]))
+    rows = rows_of(hierarchical("hiql", subgoal_steps=7, actor_goals=(0.0, 0.0, 1.0)), goals)
+    assert torch.equal(rows["target"], rows["subgoal"])
+    half = rows_of(hierarchical("hiql", subgoal_steps=7, actor_goals=(0.0, 0.5, 0.5)), goals)
+    apart = (half["goal"] < 40) != (half["row"] < 40)
+    assert 0.15 < apart.double().mean() < 0.3  # half of the goals are random, and about half of these are elsewhere
+
+
+def option(row: int, place: float, source: float, random: int, current: float = 0.99, n: int = 5):
+    agent = hierarchical("ota", option_steps=n)
+    d = GoalDraws(*(torch.tensor([[x]]) for x in (place, source, current)), torch.tensor([[random]]))
+    end, goal = agent.option(Goals(episodes(12)), torch.tensor([[row]]), d)
+    return end.item(), goal.item(), float(end == goal)
+
+
+def place_of(steps: int, discount: float = 0.99) -> float:
+    """A uniform number that leads to a goal so many steps ahead."""
+    return 1 - discount ** (steps - 0.5)
+
+
+def test_options_end_where_the_sheet_says():
+    """One episode of 12 rows, n = 5; draws of 0 take a goal of the trajectory, draws of 0.99 a random one."""
+    assert option(0, place_of(3), 0.0, 0) == (3, 3, 1.0)
+    assert option(0, place_of(9), 0.0, 0) == (5, 9, 0.0)
+    assert option(0, 0.5, 0.99, 5) == (5, 5, 1.0)  # a coincidence counts
+    assert option(8, 0.5, 0.99, 2) == (10, 2, 0.0)
+    assert option(0, place_of(9), 0.0, 0, current=0.0) == (5, 5, 1.0)  # the end of the option and not the state
+
+
+def test_values_of_a_chain_are_those_of_the_sheet():
+    """Trajectory goals only: the fixed points of the samplers' own ends, rewards and masks on a chain of 102 states."""
+    count, n, discount = 102, 5, 0.99
+    goals = Goals(episodes(count + 1))
+    agent = hierarchical("ota", option_steps=n, value_goals=(0.0, 1.0, 0.0))
+    low, high = np.zeros((2, count, count))
+    for goal in range(count):
+        for row in range(goal - 1, -1, -1):
+            low[row, goal] = -1 + discount * low[row + 1, goal]
+            place = torch.tensor([[place_of(goal - row)]])
+            d = GoalDraws(place, torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.long))
+            if goal == 101 or row == 0:
+                end, target = (x.item() for x in agent.option(goals, torch.tensor([[row]]), d))
+                assert target == goal
+                reached = end == goal
+                high[row, goal] = 0 if reached else -1 + discount * high[end, goal]
+    for d, expected in {1: -1, 5: -4.901, 10: -9.5618, 100: -63.3968}.items():
+        assert low[101 - d, 101] == pytest.approx(expected, abs=1e-4)
+    for d, expected in {1: 0, 5: 0, 10: -1, 100: -17.3831}.items():
+        assert high[101 - d, 101] == pytest.approx(expected, abs=1e-4)
+        assert high[101 - d, 101] == pytest.approx(-(1 - discount ** (math.ceil(d / n) - 1)) / (1 - discount), abs=1e-9)
+
+
+def test_an_option_longer_than_the_way_to_a_subgoal_is_warned_about(capsys):
+    args = OTAArgs(option_steps=30, subgoal_steps=25, dataset="data.hdf5")
+    args.check_ready()
+    assert "--option-steps 30 is more than --subgoal-steps 25" in capsys.readouterr().err
+
+
+# -- temporal goal augmentation ----------------------------------------------------------------------------------------
+
+
+def gcbc(**overrides):
+    module = module_of("gcbc")
+    defaults = {"hidden": (4,), "anchors": "trajectories", "augment": 1.0, "batch_size": 100_000}
+    return module.GCBC(module.Args(**defaults, **overrides), episodes(4).task, (0,))
+
+
+def toy(labels: list[int]) -> tuple[Goals, Clusters]:
+    """Two episodes of four rows, and the group of each row."""
+    goals = Goals(episodes(4, 4), final_states=True)
+    clusters = Clusters(goals, 2, 2)
+    clusters.set(np.arange(8), np.array(labels))
+    return goals, clusters
+
+
+def test_augmented_goals_have_the_law_of_the_sheet():
+    goals, clusters = toy([0, 1, 2, 3, 4, 3, 5, 6])  # rows 3 and 5 are near each other
+    agent = gcbc()
+    rows, drawn = agent.rows(goals, clusters, agent.draws(Random([0]))())
+    assert shares(rows) == law(of=dict.fromkeys((0, 1, 2, 4, 5, 6), 1 / 6))
+    assert shares(drawn[rows == 2]) == law(of={3: 1 / 2, 5: 1 / 6, 6: 1 / 6, 7: 1 / 6})
+    assert shares(drawn[rows == 0]) == law(of={1: 1 / 9, 2: 5 / 18, 3: 4 / 9, 5: 1 / 18, 6: 1 / 18, 7: 1 / 18})
+
+
+def test_every_state_its_own_group_keeps_goals_in_the_trajectory():
+    """Uniform over the rest, and then uniform over the rest of that: later goals than without augmentation."""
+    goals, clusters = toy(list(range(8)))
+    agent = gcbc()
+    rows, drawn = agent.rows(goals, clusters, agent.draws(Random([0]))())
+    assert shares(drawn[rows == 0]) == law(of={1: 1 / 9, 2: 1 / 9 + 1 / 6, 3: 1 / 9 + 1 / 6 + 1 / 3})
+
+
+def test_without_augmentation_the_plain_law_stays_bit_for_bit():
+    goals, clusters = toy([0] * 8)
+    agent = gcbc()
+    never = gcbc()
+    never.args.augment = 0.0
+    numbers = agent.draws(Random([0]))()
+    for ours, plain in zip(never.rows(goals, clusters, numbers), agent.rows(goals, None, numbers), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_twice_the_same_episodes_leave_the_law_as_it_is():
+    agent, numbers = gcbc(), gcbc().draws(Random([0]))()
+    goals, clusters = toy([0, 1, 2, 3, 4, 3, 5, 6])
+    once = [x % 8 for x in agent.rows(goals, clusters, numbers)]
+    twice = Goals(episodes(4, 4, 4, 4), final_states=True)
+    doubled = Clusters(twice, 2, 2)
+    doubled.set(np.arange(16), np.array([0, 1, 2, 3, 4, 3, 5, 6] * 2))
+    again = [x % 8 for x in agent.rows(twice, doubled, numbers)]
+    for row in (0, 2, 5):
+        assert shares(again[1][again[0] == row]) == law(of=shares(once[1][once[0] == row]))
+
+
+def test_groups_are_of_neighbours_and_depend_on_the_seed_only():
+    data = episodes(40, 40)
+    data.rows[40:, 0] += 1000
+    goals = Goals(data, final_states=True)
+    one, two = (Clusters(goals, 2, 1, seed=0) for _ in range(2))
+    assert len(set(one.label[:40].tolist())) == 1 and len(set(one.label.tolist())) == 2
+    assert torch.equal(one.label, two.label) and one.size.tolist() == [40, 40]
+    with pytest.raises(UserError, match="--clusters 81 is more than the 80 states"):
+        Clusters(goals, 81, 1)
