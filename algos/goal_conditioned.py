@@ -92,6 +92,16 @@ class ValueArgs(GoalArgs):
     actor_geometric: bool = False
     """goals of the actor in the trajectory lie at a geometric distance; otherwise all later states are alike"""
 
+    @property
+    def value_mix(self) -> Mix:
+        """Where goals of values come from."""
+        return Mix(*self.value_goals, geometric=self.value_geometric)
+
+    @property
+    def actor_mix(self) -> Mix:
+        """Where goals of the actor come from."""
+        return Mix(*self.actor_goals, geometric=self.actor_geometric)
+
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 
@@ -126,8 +136,8 @@ def transition_draws(random: Random, batch_size: int, name: str = "") -> Callabl
 def transitions(goals: Goals, args: ValueArgs, draws: Draws) -> Transitions:
     """A batch of transitions with goals of both kinds."""
     row = goals.anywhere(draws.row)
-    value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
-    actor = goals.mixed(row, Mix(*args.actor_goals, geometric=args.actor_geometric), draws.actor, args.discount)
+    value = goals.mixed(row, args.value_mix, draws.value, args.discount)
+    actor = goals.mixed(row, args.actor_mix, draws.actor, args.discount)
     obs, next_obs, value_goal, goal = goals.states(row, row + 1, value, actor)
     mask = (value != row).to(obs.dtype)
     return Transitions(obs, goals.actions(row), next_obs, value_goal, -mask, mask, goal)

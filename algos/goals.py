@@ -46,7 +46,12 @@ def goal_draws(random: Random, name: str, batch_size: int) -> Callable[[], GoalD
     """Endless random numbers for draws of goals, under a name of their own."""
     uniform = random.uniform(f"{name} goals", 3, batch_size)
     integers = random.integers(f"{name} random goals", batch_size)
-    return lambda: GoalDraws(*uniform().unbind(1), random=integers())
+
+    def draw() -> GoalDraws:
+        place, source, current = uniform().unbind(1)
+        return GoalDraws(place, source, current, integers())
+
+    return draw
 
 
 class Goals:

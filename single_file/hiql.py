@@ -39,7 +39,7 @@ from algos.goal_conditioned import (
     twin_value_loss,
     validation_losses,
 )
-from algos.goals import GoalDraws, Goals, Mix, goal_draws
+from algos.goals import GoalDraws, Goals, goal_draws
 from algos.optim import Adam, Target
 from algos.random import Random
 from envs import Task
@@ -112,7 +112,7 @@ class HIQL(Agent):
         """Transitions with goals and subgoals."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
+        value = goals.mixed(row, args.value_mix, draws.value, args.discount)
         ahead = goals.ahead(row, args.subgoal_steps)
         later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
         random = draws.high.source < args.actor_goals[2]

@@ -37,7 +37,7 @@ from algos.goal_conditioned import (
     twin_value_loss,
     validation_losses,
 )
-from algos.goals import GoalDraws, Goals, Mix, goal_draws
+from algos.goals import GoalDraws, Goals, goal_draws
 from algos.optim import Adam, Target
 from algos.random import Random
 from envs import Task
@@ -125,7 +125,7 @@ class OTA(Agent):
     def option(self, goals: Goals, row: Tensor, draws: GoalDraws) -> tuple[Tensor, Tensor]:
         """The ends of options and the goals of the high value, as rows [R, B]."""
         args = self.args
-        mix = Mix(*args.value_goals, geometric=args.value_geometric)
+        mix = args.value_mix
         later = goals.later(row, draws.place, mix.geometric, args.discount)
         ahead = goals.ahead(row, args.option_steps)
         in_trajectory = draws.source < mix.trajectory_share
@@ -137,7 +137,7 @@ class OTA(Agent):
         """Transitions with goals and subgoals."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, Mix(*args.value_goals, geometric=args.value_geometric), draws.value, args.discount)
+        value = goals.mixed(row, args.value_mix, draws.value, args.discount)
         option_end, high_value = self.option(goals, row, draws.high_value)
         ahead = goals.ahead(row, args.subgoal_steps)
         later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
