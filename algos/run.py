@@ -470,6 +470,7 @@ class Run(Generic[Args]):
         config = {
             "task": args.task,
             "env_id": args.env_id,
+            "score": self.score_name,
             "variant": args.variant,
             "steps": args.STEPS,
             "status": status,

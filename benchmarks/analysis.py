@@ -49,7 +49,7 @@ class Results:
 
     @property
     def unit(self) -> str:
-        return "return" if self.references is None else "normalised score"
+        return self.scores.measure if self.references is None else "normalised score"
 
     @property
     def headline(self) -> str:

@@ -45,7 +45,7 @@ def mixtures(scores: Scores) -> pd.DataFrame:
     """The last return and the last value of the policy of each seed: task, place, seed, return, policy_value."""
     places = {(c["task"], label(c)): place(c.get("args", {})) for c in scores.sources if c["algorithm"] == "mopo"}
     final = final_scores(scores.table).rename(columns={"last": "return"})
-    values = scores.model[scores.model["metric"] == "policy_value"].sort_values("step")
+    values = scores.watched[scores.watched["metric"] == "policy_value"].sort_values("step")
     values = values.groupby(["task", "algorithm", "seed"])["value"].last().rename("policy_value").reset_index()
     table = final.merge(values, how="left", on=["task", "algorithm", "seed"])
     table["place"] = [places.get(key) for key in zip(table["task"], table["algorithm"], strict=True)]

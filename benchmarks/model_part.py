@@ -13,7 +13,7 @@ LEAST = 1e-1  # of what a logarithmic axis shows
 
 def model_part(results: Results, looks: Looks, replications: int) -> Part:
     """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
-    long = results.scores.model
+    long = results.scores.watched
     ends = results.scores.table.groupby("task")["step"].max()
     late = long[long["step"] > 0.9 * long["task"].map(ends)]
     metrics = late.pivot_table(index=["task", "algorithm", "seed"], columns="metric", values="value").reset_index()

@@ -147,15 +147,19 @@ def task_part(results: Results, looks: Looks, panels: dict[str, dict[str, figure
     source = " or of ".join(
         ["the deterministic policy"] * (False in training) + ["training episodes"] * (True in training)
     )
+    reached = results.scores.measure != "return"
+    measured = (
+        "Percentage of episodes that reach their goals, over all tasks of the environment," if reached else "Returns"
+    )
     text = (
-        f"Returns of {source}: mean over seeds of each seed's score with a bootstrap interval, and the "
+        f"{measured} of {source}: mean over seeds of each seed's score with a bootstrap interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
         "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
         f"there are at most {figures.MOST_BANDS} of them.{results.left_out}"
     )
-    part = Part("Tasks", text, tables=[("Final returns", table)], legend=True)
+    part = Part("Tasks", text, tables=[(f"Final {'success' if reached else 'returns'}", table)], legend=True)
     for task, curves in panels.items():
-        figure = figures.lines(curves, looks, results.scores.steps, "return", task)
+        figure = figures.lines(curves, looks, results.scores.steps, results.scores.measure, task)
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
     return part
 
@@ -200,9 +204,10 @@ def published_part(results: Results, paths: list[Path]) -> Part:
             table.rows.append([*cells, number(row.seeds, 0), word(row.protocol), word(row.source)])
     text = (
         "The scores of this report and, below them, those of papers and other projects, which were not run here; tasks "
-        "and protocols differ as stated. Scores on datasets are D4RL's, from 0 for a random policy to 100 for an "
-        "expert."
+        "and protocols differ as stated."
     )
+    if results.scores.measure == "return":
+        text += " Scores on datasets are D4RL's, from 0 for a random policy to 100 for an expert."
     return Part("Published scores", text, tables=[("Published scores beside those of this report", table)])
 
 
@@ -223,7 +228,7 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     given = low.notna() & high.notna()
     rows["spread"] = (100 * rows["std"] / (high - low)).where(given, rows["std"])
     rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
-    units = given.map({True: "D4RL score", False: "return"})
+    units = given.map({True: "D4RL score", False: results.scores.measure})
     steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
     rows["protocol"] = units + f", {LABELS[results.score]}; " + steps + "; spread: std over seeds" + rows["note"]
     return list(rows.assign(source="this report").itertuples())

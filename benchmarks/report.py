@@ -34,14 +34,15 @@ from algos.cli import report_errors
 from algos.errors import UserError
 from benchmarks import figures, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
+from benchmarks.goal_part import goal_part
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, Scores, load, reference_of
+from benchmarks.scores import LABELS, SUCCESS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.suite import BENCHMARKS, Score, read_references
 from benchmarks.tables import escape
 
-TABLES = ("scores", "final", "tasks", "aggregates", "values", "model")
+TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched")
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Args:
     algorithms: tuple[str, ...] = ()
     """report these algorithms only, named as in a report: sac, `iql (bf16)`; iql stands for all of its settings"""
     score: Literal[Score, "suite"] = "suite"
-    """headline score of a seed: last evaluation, mean or max of the last 10%, or best over training; `suite`: the one
+    """headline score of a seed: last evaluation, mean or max of the last 10%, mean of the last three, or best; `suite`: the one
     that the sweep's suite names"""
     title: str = ""
     """heading; by default the suite's name"""
@@ -156,7 +157,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         sections.append(parts.task_part(results, looks, panels))
         if len(scores.values):
             sections.append(parts.value_part(results, looks, replications))
-        if len(scores.model):
+        if scores.watched["metric"].str.startswith(SUCCESS).any():
+            sections.append(goal_part(results))
+        if (~scores.watched["metric"].str.startswith(SUCCESS)).any():
             sections.append(model_part(results, looks, replications))
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
@@ -173,7 +176,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         shown, all_of_them = len(results.in_curves), len(scores.algorithms)
         some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
         note = f"mean over seeds{bands}{some}"
-        together = figures.grid(panels, looks, results.scores.steps, "return", note, results.names, results.names_are)
+        together = figures.grid(
+            panels, looks, results.scores.steps, results.scores.measure, note, results.names, results.names_are
+        )
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
     environment = Environment(
@@ -190,11 +195,11 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
-    model = scores.model[["task", "algorithm", "seed", "step", "metric", "value"]]
-    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, model)
+    watched = scores.watched[["task", "algorithm", "seed", "step", "metric", "value"]]
+    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, watched)
     for name, table in zip(TABLES, tables, strict=True):
         if len(table):
-            exact = name in ("scores", "values", "model")  # a report can be made again from these
+            exact = name in ("scores", "values", "watched")  # a report can be made again from these
             scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}

@@ -24,11 +24,13 @@ from benchmarks.suite import Score
 FEW_SEEDS = 5
 # what methods with a model log of it, beside model_error_1, model_error_2, …
 MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
+SUCCESS = "success/"  # before the name of one of the environment's tasks
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
     "last": "last evaluation",
     "mean": "mean of last 10%",
     "max": "max over last 10%",
+    "three": "mean of last three",
     "best": "best over training",
 }
 
@@ -40,14 +42,15 @@ class Scores:
     `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row for each evaluation of a seed,
     up to the step that all runs on the task have reached; a diverged seed keeps the return that it had. A setting of
     varied hyperparameters is an algorithm of its own. `values`: task, algorithm, seed, step, predicted, observed.
-    `model`: task, algorithm, seed, step, metric, value, of methods with a model, at the steps of evaluations.
+    `watched`: task, algorithm, seed, step, metric, value, at the steps of evaluations: what methods with a model log of
+    it, and where the score is success, that of each of the environment's tasks (success/…, in percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `notes`: sentences that a reader must know.
     """
 
     table: pd.DataFrame
     values: pd.DataFrame
-    model: pd.DataFrame
+    watched: pd.DataFrame
     sources: list[dict[str, Any]]
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
@@ -56,6 +59,12 @@ class Scores:
     @property
     def tasks(self) -> list[str]:
         return sorted(self.table["task"].unique())
+
+    @property
+    def measure(self) -> str:
+        """What the score is: returns, or where all runs have goals, the percentage of episodes that reach them."""
+        reached = {config.get("score") == "success" for config in self.sources} == {True}
+        return "success (%)" if reached else "return"
 
     @property
     def steps(self) -> str:
@@ -141,7 +150,7 @@ def load(
     """
     frames: list[pd.DataFrame] = []
     values: list[pd.DataFrame] = []
-    model: list[pd.DataFrame] = []
+    watched: list[pd.DataFrame] = []
     sources: list[dict[str, Any]] = []
     sweeps: list[dict[str, Any]] = []
     wishes: list[dict[str, Any]] = []
@@ -150,14 +159,14 @@ def load(
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
-            _stored(folder, frames, values, model, sources)
+            _stored(folder, frames, values, watched, sources)
             if (folder / "report.json").exists():
                 report = _json(folder / "report.json")
                 sweeps += report["sweeps"]
                 wishes.append({**report, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
-                left_out += _run(path, frames, values, model, sources, finished_only)
+                left_out += _run(path, frames, values, watched, sources, finished_only)
         for path in sorted(folder.rglob("sweep.json")):
             sweep = _json(path)
             sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
@@ -173,18 +182,18 @@ def load(
     notes = _protocols(sources, mix) + [note for task, note in left_out if not tasks or task in tasks]
     table = pd.concat(frames, ignore_index=True)
     keys = ["task", "algorithm", "seed", "step"]
-    compared, modelled = (
+    compared, noted = (
         pd.concat(
             [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=[*keys, *rest])], ignore_index=True
         )
-        for frames, rest in ((values, ["predicted", "observed"]), (model, ["metric", "value"]))
+        for frames, rest in ((values, ["predicted", "observed"]), (watched, ["metric", "value"]))
     )
     kept = {(config["task"], label(config)) for config in sources}
-    table, compared, modelled = (
+    table, compared, noted = (
         frame[np.array([key in kept for key in zip(frame["task"], frame["algorithm"], strict=True)], bool)]
-        for frame in (table, compared, modelled)
+        for frame in (table, compared, noted)
     )
-    scores = Scores(table, compared, modelled, sources, sweeps, wishes, notes)
+    scores = Scores(table, compared, noted, sources, sweeps, wishes, notes)
     _without_numbers(scores)
     _cut(scores)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
@@ -223,7 +232,7 @@ def _run(
     path: Path,
     frames: list[pd.DataFrame],
     values: list[pd.DataFrame],
-    model: list[pd.DataFrame],
+    watched: list[pd.DataFrame],
     sources: list[dict[str, Any]],
     finished_only: bool,
 ) -> list[tuple[str, str]]:
@@ -251,8 +260,11 @@ def _run(
         return [(config["task"], f"{whole} on {config['task']} is not finished, and is left out.")]
     if missing := [name for name in ("seed", "step", "return", *varied) if name not in frame]:
         raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
+    if config.get("score") == "success":  # the mean over all tasks is the score, and each one is watched
+        frame = frame.rename(columns={"task": "goal"})
+        frame["return"] = 100.0 * frame["success"].astype(float)
     train = path.with_name("train.parquet")
-    compared, watched = _values(train, varied), _watched(train, frame["step"].unique())
+    compared, long = _values(train, varied), _watched(train, frame, varied)
     notes: list[tuple[str, str]] = []
     rows_used = 0
     several = "task" in frame and frame["task"].nunique() > 1
@@ -280,9 +292,9 @@ def _run(
             if len(wide := _rows_of(compared, part["setting"])):
                 wide = wide[["seed", "step", "predicted", "observed"]]
                 values.append(wide.assign(task=source["task"], algorithm=name))
-            if len(long := _rows_of(watched, part["setting"])):
-                long = long[["seed", "step", "metric", "value"]]
-                model.append(long.assign(task=source["task"], algorithm=name))
+            if len(rows := _rows_of(long, part["setting"])):
+                rows = rows[["seed", "step", "metric", "value"]]
+                watched.append(rows.assign(task=source["task"], algorithm=name))
     if rows_used < len(frame):
         raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
     return notes
@@ -324,20 +336,27 @@ def _values(path: Path, varied: list[str]) -> pd.DataFrame:
     return wide
 
 
-def _watched(path: Path, steps: np.ndarray) -> pd.DataFrame:
-    """What a run with a model logged of it at these steps: seed, the varied hyperparameters, step, metric, value."""
+def _watched(path: Path, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
+    """What is watched besides the score: seed, the varied hyperparameters, step, metric, value.
+
+    It is what a run with a model logged of it at the steps of the evaluations `scores`, or success on each task.
+    """
+    if "goal" in scores:
+        keys = ["seed", *varied, "step", "goal"]
+        mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
+        return mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal")
     if not path.exists():
         return pd.DataFrame()
     train = read_table(path)
     of_model = train["metric"].isin(MODEL) | train["metric"].str.startswith("model_error_")
-    return train[of_model & train["step"].isin(steps)]
+    return train[of_model & train["step"].isin(scores["step"].unique())]
 
 
 def _stored(
     folder: Path,
     frames: list[pd.DataFrame],
     values: list[pd.DataFrame],
-    model: list[pd.DataFrame],
+    watched: list[pd.DataFrame],
     sources: list[dict[str, Any]],
 ) -> None:
     """Adds the scores and sources that a report stored."""
@@ -350,9 +369,9 @@ def _stored(
         if (folder / "values.csv").exists():
             frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
             values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
-        if (folder / "model.csv").exists():
-            frame_of_model = pd.read_csv(folder / "model.csv", float_precision="round_trip")
-            model.append(frame_of_model[["task", "algorithm", "seed", "step", "metric", "value"]])
+        if (folder / "watched.csv").exists():
+            long = pd.read_csv(folder / "watched.csv", float_precision="round_trip")
+            watched.append(long[["task", "algorithm", "seed", "step", "metric", "value"]])
         for config in _json(folder / "sources.json"):
             config.setdefault("task", config["env_id"])
             if isinstance(config.get("diverged", {}), dict):
@@ -475,7 +494,7 @@ def _cut(scores: Scores) -> None:
             scores.notes.append(_fate(name, task, seeds, evaluated))
     scores.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
     ends = scores.table.groupby("task")["step"].max()
-    for name in ("values", "model"):
+    for name in ("values", "watched"):
         frame = getattr(scores, name)
         frame = frame[frame["step"] <= frame["task"].map(ends)]
         lost = [key in diverged for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)]
@@ -497,16 +516,18 @@ def _fate(name: str, task: str, seeds: list[tuple[int, int]], evaluated: bool) -
 
 
 def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
-    """The score of each seed by each definition: task, algorithm, seed, last, mean, max, best.
+    """The score of each seed by each definition: task, algorithm, seed, last, mean, max, three, best.
 
     The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; an algorithm that has none
-    there is scored by its last one. Best is over all evaluations.
+    there is scored by its last one. Three is the mean of the last three evaluations, by which OGBench scores, and best
+    is over all evaluations.
     """
     end = table.groupby("task")["step"].transform("max")
     last = table.groupby(["task", "algorithm"])["step"].transform("max")
     late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     keys = ["task", "algorithm", "seed"]
     scores = late.sort_values("step").groupby(keys)[column].agg(["last", "mean", "max"])
+    scores["three"] = table.sort_values("step").groupby(keys)[column].apply(lambda values: values.tail(3).mean())
     scores["best"] = table.groupby(keys)[column].max()
     return scores.reset_index()
 

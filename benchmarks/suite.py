@@ -46,7 +46,7 @@ from envs import d4rl
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = Path(__file__).parent
-Score = Literal["last", "mean", "max", "best"]
+Score = Literal["last", "mean", "max", "three", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
 # Flags that a suite has other keys for, or that the sweep chooses.
 TAKEN = (

@@ -31,7 +31,7 @@ def made(folder: Path) -> Path:
 def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
     out = tmp_path / "out"
     main(Args((made(tmp_path),), out=out, formats=("png",), replications=50))
-    table = pd.read_csv(out / "model.csv")
+    table = pd.read_csv(out / "watched.csv")
     assert set(table["algorithm"]) == {"mopo"} and set(table["step"]) == set(range(0, 101, 10))
     assert set(table["metric"]) == {"policy_value", "value_bound", "model_error_1", "model_error_10"}
     text = (out / "report.md").read_text()
@@ -46,12 +46,12 @@ def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
 
     again = tmp_path / "again"
     main(Args((out,), out=again, formats=("png",), replications=50))
-    assert (again / "model.csv").read_bytes() == (out / "model.csv").read_bytes()
+    assert (again / "watched.csv").read_bytes() == (out / "watched.csv").read_bytes()
     assert (again / "report.md").read_text() == text
 
 
 def test_without_a_model_there_is_no_such_part(tmp_path):
     make(tmp_path / "runs", ["sac"], ["Hopper-v5"], 5, 10)
     main(Args((tmp_path / "runs",), out=tmp_path / "out", formats=("png",), replications=50))
-    assert not (tmp_path / "out" / "model.csv").exists()
+    assert not (tmp_path / "out" / "watched.csv").exists()
     assert "Values and the model" not in (tmp_path / "out" / "report.md").read_text()

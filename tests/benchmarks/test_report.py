@@ -252,7 +252,7 @@ def test_scores_are_normalised_by_references(tmp_path):
     values = results.aggregates[results.aggregates["score"] == "last"].set_index(["algorithm", "statistic"])["value"]
     assert values["a", "mean"] == pytest.approx(1.0) and values["b", "mean"] == pytest.approx(0.0)
     assert values["b", "optimality gap"] == pytest.approx(1.0)
-    with pytest.raises(UserError, match=r"--references takes d4rl, random_sac, recipes, raw"):
+    with pytest.raises(UserError, match=r"--references takes d4rl, random_sac, recipes, success, raw"):
         make(tmp_path / "in", tmp_path / "out", references="d5rl")
     store(tmp_path / "in", "a", table(ten(0, 0, 1)), "Mine-v0")
     with pytest.raises(UserError, match="no row for Mine-v0"):

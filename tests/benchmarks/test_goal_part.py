@@ -1,0 +1,58 @@
+"""Reports on runs that are scored by success."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import report
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two algorithms, two seeds, two tasks: `good` always reaches the first goal, and the second one from step 20 on."""
+    for algorithm in ("good", "bad"):
+        folder = tmp_path / "runs" / "maze" / algorithm / "default"
+        folder.mkdir(parents=True)
+        rows = [
+            (seed, step, task, episode, -5.0, 5, algorithm == "good" and (task == "task1" or step >= 20))
+            for seed in (0, 1) for step in (0, 10, 20, 30) for task in ("task1", "task2") for episode in (0, 1)
+        ]  # fmt: skip
+        columns = ["seed", "step", "task", "episode", "return", "length", "success"]
+        pd.DataFrame(rows, columns=columns).to_parquet(folder / "eval.parquet")
+        config = {
+            "algorithm": algorithm, "task": "local/pointmaze-medium-navigate-v0", "env_id": "", "variant": "default",
+            "status": "finished", "score": "success", "seeds": [0, 1], "args": {"eval_episodes": 2}, "facts": {},
+        }  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+    return tmp_path / "runs"
+
+
+def made(folder, out, **choices):
+    report.main(report.Args(folders=(folder,), out=out, formats=("png",), replications=20, **choices))
+    return pd.read_csv(out / "final.csv").set_index(["algorithm", "seed"])
+
+
+def test_the_score_is_the_share_of_episodes_over_all_tasks(runs, tmp_path):
+    final = made(runs, tmp_path / "out")
+    assert final.loc[("good", 0), "last"] == 100 and final.loc[("bad", 1), "last"] == 0
+    assert final.loc[("good", 0), "three"] == pytest.approx((50 + 100 + 100) / 3)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Final success" in text and "| good | 100.0 | 100.0 | 2 |" in text and "returns" not in text.lower()
+
+
+def test_success_on_each_task_is_kept_and_a_report_can_be_made_again(runs, tmp_path):
+    made(runs, tmp_path / "out")
+    watched = pd.read_csv(tmp_path / "out" / "watched.csv")
+    values = watched.pivot_table(index=["algorithm", "step"], columns="metric", values="value")
+    assert values.loc[("good", 10)].tolist() == [100, 0] and list(values) == ["success/task1", "success/task2"]
+    assert np.all(values.loc["bad"] == 0)
+    made(tmp_path / "out", tmp_path / "again")
+    for name in ("watched.csv", "scores.csv", "final.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_success_is_normalised_by_its_own_references(runs, tmp_path):
+    final = made(runs, tmp_path / "out", references="success", score="three")
+    assert final.loc[("good", 0), "three_normalised"] == pytest.approx(250 / 300)
