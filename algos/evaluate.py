@@ -42,8 +42,8 @@ class Evaluator:
     """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
 
     `make` makes the environments. With `tasks`, these are so many episodes of each task, all at once. With `goals`,
-    policies get the goal that a reset tells as their second argument. If steps tell `success`, that of an episode's
-    last step is kept.
+    policies get the goal that a reset tells as their second argument, and `ways` keeps the first episode of each task
+    in the last evaluation. If steps tell `success`, that of an episode's last step is kept.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Evaluator:
     ):
         self.seeds, self.device, self.goals = list(seeds), torch.device(device), goals
         self.dtype = torch.get_default_dtype()
+        self.ways: Ways | None = None
         self.places = [(task, e) for task in tasks or [""] for e in range(episodes)]  # of the episodes of one run
         self.episodes = len(self.places)
         count = len(self.seeds) * self.episodes
@@ -69,11 +70,17 @@ class Evaluator:
         shape = (len(self.seeds), self.episodes)
         totals, lengths = np.zeros(shape), np.zeros(shape, int)
         success: NDArray | None = None
+        first = [place for place, (_, e) in enumerate(self.places) if e == 0]
+        way = []
         for moment in self._episodes(policy, "evaluation", step):
+            if self.goals:
+                way.append(np.where(moment.running[:, first, None], moment.obs[:, first], np.nan))
             totals += moment.reward
             lengths += moment.running
             if moment.success is not None:
                 success = np.where(moment.running, moment.success, False if success is None else success)
+        if self.goals:
+            self.ways = Ways([self.places[i][0] for i in first], self.last_goals[:, first], np.stack(way, 2))
         return [
             [
                 Score(
@@ -132,15 +139,19 @@ class Evaluator:
         ]
         obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         goals = [self._tensor(np.stack(list(infos["goal"])))] if self.goals else []
+        if self.goals:
+            self.last_goals = goals[0].double().cpu().numpy()
         running = np.ones(shape, bool)
         for _ in range(LONGEST):
             action = torch.nan_to_num(act(self._tensor(obs), *goals)).cpu().numpy()
             action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
             action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
+            before = obs.reshape(*shape, -1)
             obs, reward, terminated, truncated, infos = venv.step(action)
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
             success = success_of(infos, terminated | truncated)
-            yield Moment(np.where(running, reward.reshape(shape), 0.0), running.copy(), terminated & running, success)
+            reward = np.where(running, reward.reshape(shape), 0.0)
+            yield Moment(reward, running.copy(), terminated & running, success, before)
             running &= ~(terminated | truncated)
             if not running.any():
                 return
@@ -159,6 +170,15 @@ class Moment(NamedTuple):
     running: NDArray[np.bool_]  # whether the episode was going on
     terminated: NDArray[np.bool_]
     success: NDArray | None  # None where the environment does not tell
+    obs: NDArray  # [R, episodes, O], before the step
+
+
+class Ways(NamedTuple):
+    """The first episode of each task in an evaluation."""
+
+    tasks: list[str]
+    goals: NDArray  # [R, tasks, G]
+    obs: NDArray  # [R, tasks, T, O], NaN after an episode's end
 
 
 def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None:

@@ -27,7 +27,9 @@ from algos.offline import OfflineArgs, spaces
 from algos.per_run import PerRun
 from algos.random import Random
 from algos.run import Run
+from algos.ways import as_parquet, values_table, ways_table
 from envs.goals import goal_tasks, make_goal_vec
+from envs.mazes import maze_of
 
 Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
@@ -314,6 +316,24 @@ def validation_data(args: GoalArgs) -> Dataset | None:
         return load_states(f"{name}-val") if cached(f"{name}-val").exists() else None
     other = "-val-v".join(name.rsplit("-v", 1))
     return load_states(other) if name.startswith("local/") and get_dataset_path(other).exists() else None
+
+
+def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
+    """Tells a run to train the agent, and in a maze to store what figures of it need with every checkpoint.
+
+    These are ways.parquet and values.parquet, see `algos.ways`.
+    """
+    run.learn(agent)
+    evaluator = run.evaluator
+    if evaluator is None or env_id is None:
+        return
+    try:
+        maze = maze_of(env_id)
+    except ValueError:
+        return
+    run.export("ways.parquet", lambda: as_parquet(ways_table(evaluator.ways, run.keys)))
+    if hasattr(agent, "value_of"):
+        run.export("values.parquet", lambda: as_parquet(values_table(evaluator.ways, run.keys, agent, maze)))
 
 
 def validation_losses(losses: Callable[[Any], dict[str, Tensor]], batch: Any) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from algos.arguments import Count, check
 from algos.cli import report_errors
 from algos.errors import UserError
-from benchmarks import figures, parts, statistics
+from benchmarks import figures, maze_part, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.goal_part import goal_part
 from benchmarks.model_part import model_part
@@ -42,7 +42,7 @@ from benchmarks.sensitivity import sensitivity_part
 from benchmarks.suite import BENCHMARKS, Score, read_references
 from benchmarks.tables import escape
 
-TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched")
+TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")
 
 
 @dataclass
@@ -61,8 +61,8 @@ class Args:
     algorithms: tuple[str, ...] = ()
     """report these algorithms only, named as in a report: sac, `iql (bf16)`; iql stands for all of its settings"""
     score: Literal[Score, "suite"] = "suite"
-    """headline score of a seed: last evaluation, mean or max of the last 10%, mean of the last three, or best; `suite`: the one
-    that the sweep's suite names"""
+    """headline score of a seed: last evaluation, mean or max of the last 10%, mean of the last three, or best over
+    training; `suite`: the one that the sweep's suite names"""
     title: str = ""
     """heading; by default the suite's name"""
     mix: bool = False
@@ -161,6 +161,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(goal_part(results))
         if (~scores.watched["metric"].str.startswith(SUCCESS)).any():
             sections.append(model_part(results, looks, replications))
+        ways, maps = maze_part.load(args.folders, scores)
+        if len(ways):
+            sections.append(maze_part.maze_part(results, ways, maps))
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
@@ -196,10 +199,10 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
     watched = scores.watched[["task", "algorithm", "seed", "step", "metric", "value"]]
-    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, watched)
+    tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, watched, ways, maps)
     for name, table in zip(TABLES, tables, strict=True):
         if len(table):
-            exact = name in ("scores", "values", "watched")  # a report can be made again from these
+            exact = name in ("scores", "values", "watched", "ways", "maps")  # a report can be made again from these
             scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}

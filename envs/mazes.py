@@ -31,6 +31,13 @@ class Maze:
         """x and y of the centre of a cell."""
         return self.first[0] + self.size * column, self.first[1] + (-self.size if self.down else self.size) * row
 
+    def points(self, count: int) -> NDArray[np.float64]:
+        """x and y of points in all free cells [n, 2], `count` along each edge of a cell."""
+        offsets = ((np.arange(count) + 0.5) / count - 0.5) * self.size
+        around = np.stack(np.meshgrid(offsets, offsets), -1).reshape(-1, 2)
+        centres = [self.centre(row, column) for row, column in np.argwhere(~self.walls)]
+        return (np.array(centres)[:, None] + around).reshape(-1, 2)
+
     def near_wall(self, xy: NDArray, distance: float) -> NDArray[np.bool_]:
         """Whether a wall may be as close as `distance`, less than `size`, to each of the points [n, 2].
 

@@ -38,6 +38,7 @@ from algos.goal_conditioned import (
     ddpg_loss,
     frozen,
     goal_run,
+    learn,
     log_prob,
     network,
     transition_draws,
@@ -116,6 +117,10 @@ class CRL(Agent):
         """The mean action: obs and goal [R, N, O] -> [R, N, A]."""
         return self.actor(obs, goal)
 
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """The smaller critic's value of the policy's action: obs and goal [R, N, O] -> [R, N]."""
+        return self.critic(obs, self.actor(obs, goal).clamp(-1, 1), goal).amin(1)
+
     def actor_loss(self, batch: Transitions) -> Tensor:
         """DDPG+BC: -Q(s, a', g) in units of its magnitude - alpha log pi(a|s, g); or AWR: losses [R]."""
         mean = self.actor(batch.obs, batch.goal)
@@ -152,7 +157,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

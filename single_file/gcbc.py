@@ -32,7 +32,7 @@ from algos.agent import Agent
 from algos.arguments import Fraction, Natural, NotNegative, Tunable, by_domain
 from algos.cli import cli
 from algos.errors import UserError
-from algos.goal_conditioned import Actor, GoalArgs, goal_run, log_prob, validation_losses
+from algos.goal_conditioned import Actor, GoalArgs, goal_run, learn, log_prob, validation_losses
 from algos.goals import Clusters, Goals
 from algos.nn import MLP
 from algos.optim import Adam
@@ -165,7 +165,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, clusters, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

@@ -35,6 +35,7 @@ from algos.goal_conditioned import (
     expectile_loss,
     frozen,
     goal_run,
+    learn,
     log_prob,
     network,
     transition_draws,
@@ -91,6 +92,10 @@ class GCIQL(Agent):
         """The mean action: obs and goal [R, N, O] -> [R, N, A]."""
         return self.actor(obs, goal)
 
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """V(s, g): obs and goal [R, N, O] -> [R, N]."""
+        return self.value(obs, goal)
+
     def value_loss(self, batch: Transitions) -> Tensor:
         """V follows an expectile of the smaller target critic: losses [R]."""
         with torch.no_grad():
@@ -144,7 +149,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

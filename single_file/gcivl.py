@@ -31,6 +31,7 @@ from algos.goal_conditioned import (
     ValueArgs,
     advantage_weight,
     goal_run,
+    learn,
     log_prob,
     transition_draws,
     transitions,
@@ -67,6 +68,10 @@ class GCIVL(Agent):
     def policy(self, obs: Tensor, goal: Tensor) -> Tensor:
         """The mean action: obs and goal [R, N, O] -> [R, N, A]."""
         return self.actor(obs, goal)
+
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """V(s, g), the mean of the twins: obs and goal [R, N, O] -> [R, N]."""
+        return self.value(obs, goal).mean(1)
 
     def value_loss(self, batch: Transitions) -> Tensor:
         """V follows an expectile of r + discount T(s', g): losses [R]."""
@@ -107,7 +112,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

@@ -34,6 +34,7 @@ from algos.goal_conditioned import (
     ValueArgs,
     advantage_weight,
     goal_run,
+    learn,
     log_prob,
     sphere,
     twin_value_loss,
@@ -108,6 +109,10 @@ class HIQL(Agent):
         """The mean action of the low policy for the high policy's mean: obs and goal [R, N, O] -> [R, N, A]."""
         return self.low(obs, sphere(self.high(obs, goal)))
 
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """The value behind the high policy, the mean of the twins: obs and goal [R, N, O] -> [R, N]."""
+        return self.value(obs, self.phi(obs, goal)).mean(1)
+
     def batch(self, goals: Goals, draws: Draws) -> Batch:
         """Transitions with goals and subgoals."""
         args = self.args
@@ -181,7 +186,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

@@ -32,6 +32,7 @@ from algos.goal_conditioned import (
     ValueArgs,
     advantage_weight,
     goal_run,
+    learn,
     log_prob,
     sphere,
     twin_value_loss,
@@ -121,6 +122,10 @@ class OTA(Agent):
     def policy(self, obs: Tensor, goal: Tensor) -> Tensor:
         """The mean action of the low policy for the high policy's mean: obs and goal [R, N, O] -> [R, N, A]."""
         return self.low(obs, sphere(self.high(obs, goal)))
+
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """The value behind the high policy, the mean of the twins: obs and goal [R, N, O] -> [R, N]."""
+        return self.high_value(obs, self.phi(obs, goal)).mean(1)
 
     def option(self, goals: Goals, row: Tensor, draws: GoalDraws) -> tuple[Tensor, Tensor]:
         """The ends of options and the goals of the high value, as rows [R, B]."""
@@ -214,7 +219,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

@@ -39,6 +39,7 @@ from algos.goal_conditioned import (
     ddpg_loss,
     frozen,
     goal_run,
+    learn,
     log_prob,
     network,
     transition_draws,
@@ -144,6 +145,10 @@ class QRL(Agent):
         """The mean action: obs and goal [R, N, O] -> [R, N, A]."""
         return self.actor(obs, goal)
 
+    def value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """-d(s, g): obs and goal [R, N, O] -> [R, N]."""
+        return -self.distance(self.distance.phi(obs), self.distance.phi(goal))
+
     def distance_loss(self, far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Distances of random pairs `far` and of neighbours `near` [R, B]: the loss [R] and the violation [R].
 
@@ -200,7 +205,7 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
-    run.learn(agent)
+    learn(run, agent, goals.data.env_id)
     for step in run.steps(agent.policy):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:

@@ -23,7 +23,8 @@ def runs(tmp_path):
         pd.DataFrame(rows, columns=columns).to_parquet(folder / "eval.parquet")
         config = {
             "algorithm": algorithm, "task": "local/pointmaze-medium-navigate-v0", "env_id": "", "variant": "default",
-            "status": "finished", "score": "success", "seeds": [0, 1], "args": {"eval_episodes": 2}, "facts": {},
+            "status": "finished", "score": "success", "seeds": [0, 1], "args": {"eval_episodes": 2},
+            "facts": {"evaluated_in": "pointmaze-medium-v0"},
         }  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
     return tmp_path / "runs"
@@ -56,3 +57,21 @@ def test_success_on_each_task_is_kept_and_a_report_can_be_made_again(runs, tmp_p
 def test_success_is_normalised_by_its_own_references(runs, tmp_path):
     final = made(runs, tmp_path / "out", references="success", score="three")
     assert final.loc[("good", 0), "three_normalised"] == pytest.approx(250 / 300)
+
+
+def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
+    folder = runs / "maze" / "good" / "default"
+    ways = [(seed, "task1", step, 0.2 * max(step, 0), 0.0) for seed in (0, 1) for step in range(-1, 41)]
+    ways += [(seed, "task1", step, 8.0, 0.0) for seed in (0, 1) for step in range(41, 200)]  # it stands still
+    pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
+    values = [(seed, "task1", x, y, seed + x) for seed in (0, 1) for x in (0.0, 1.0) for y in (0.0, 1.0)]
+    pd.DataFrame(values, columns=["seed", "task", "x", "y", "value"]).to_parquet(folder / "values.parquet")
+    made(runs, tmp_path / "out")
+    stored = pd.read_csv(tmp_path / "out" / "ways.csv")
+    assert stored["step"].tolist() == [-1, 0, 5, 10, 15, 20, 25, 30, 35, 40] * 2
+    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
+    names = {path.name.partition("_")[0] for path in (tmp_path / "out" / "figures").iterdir()}
+    assert {"ways", "values"} <= names
+    made(tmp_path / "out", tmp_path / "again")
+    for name in ("ways.csv", "maps.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()

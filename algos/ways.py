@@ -1,0 +1,56 @@
+"""What figures of a maze need: the ways of a policy, and the values of goals over the maze."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from algos.evaluate import Ways
+from envs.mazes import Maze
+
+POINTS = 4  # along the edge of a cell, in maps of values
+GOAL = -1  # the step of the row that holds a goal
+
+
+def ways_table(ways: Ways | None, keys: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """The first episode of each task in an evaluation, and before it the goal: [seed, …], task, step, x, y.
+
+    `keys` name each run by its seed and varied hyperparameters. Without an evaluation, the table is empty.
+    """
+    frames = [pd.DataFrame(columns=[*keys[0], "task", "step", "x", "y"])]
+    for run, key in enumerate(keys if ways else ()):
+        assert ways
+        for task, goal, way in zip(ways.tasks, ways.goals[run], ways.obs[run], strict=True):
+            xy = np.concatenate([goal[None, :2], way[np.isfinite(way[:, 0]), :2]])
+            step = np.arange(len(xy)) + GOAL
+            frames.append(pd.DataFrame({**key, "task": task, "step": step, "x": xy[:, 0], "y": xy[:, 1]}))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+@torch.no_grad()
+def values_table(ways: Ways | None, keys: Sequence[dict[str, Any]], agent: Any, maze: Maze) -> pd.DataFrame:
+    """The agent's `value_of` for the goal of each task, over the free cells of the maze: [seed, …], task, x, y, value.
+
+    All numbers of a state but its position are those of the first state of the task's episode.
+    """
+    frames = [pd.DataFrame(columns=[*keys[0], "task", "x", "y", "value"])]
+    like, xy = next(agent.parameters()), maze.points(POINTS)
+    for number, task in enumerate(ways.tasks if ways else ()):
+        assert ways
+        obs = np.repeat(ways.obs[:, number, :1], len(xy), 1)
+        obs[..., :2] = xy
+        goal = np.repeat(ways.goals[:, number, None], len(xy), 1)
+        values = agent.value_of(*(torch.as_tensor(x).to(like) for x in (obs, goal))).double().cpu().numpy()
+        for key, value in zip(keys, values, strict=True):
+            frames.append(pd.DataFrame({**key, "task": task, "x": xy[:, 0], "y": xy[:, 1], "value": value}))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def as_parquet(frame: pd.DataFrame) -> bytes:
+    """The bytes of a table."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
