@@ -11,7 +11,7 @@ from benchmarks import report
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two algorithms, two seeds, two tasks: `good` always reaches the first goal, and the second one from step 20 on."""
+    """Two algorithms, two seeds, two tasks: `good` reaches the first goal always, and the second from step 20 on."""
     for algorithm in ("good", "bad"):
         folder = tmp_path / "runs" / "maze" / algorithm / "default"
         folder.mkdir(parents=True)
