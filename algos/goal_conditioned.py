@@ -90,7 +90,7 @@ class ValueArgs(GoalArgs):
     value_geometric: bool = True
     """goals of values in the trajectory lie at a geometric distance; otherwise all later states are alike"""
     actor_goals: Probabilities = by_domain((0.0, 1.0, 0.0), stitch=(0.0, 0.5, 0.5), explore=(0.0, 0.0, 1.0))
-    """goals of the actor: the same three probabilities"""
+    """goals of the actor: the same three probabilities; 0 0.5 0.5 for stitch data, 0 0 1 for explore data"""
     actor_geometric: bool = False
     """goals of the actor in the trajectory lie at a geometric distance; otherwise all later states are alike"""
 

@@ -42,6 +42,7 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
             continue
         way = read(folder / "ways.parquet", ["seed", "task", "step", "x", "y"]).rename(columns={"task": "goal"})
         way = way[(way["step"] % EVERY == 0) | (way["step"] == GOAL)].round(1)
+        way = way.sort_values(["seed", "goal", "step"])
         place = way[["seed", "goal", "x", "y"]]
         ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)].assign(**names)[WAYS])
         if (folder / "values.parquet").exists():
