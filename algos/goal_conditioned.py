@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algos.arguments import Count, Natural, OpenFraction, Positive, Tunable, Widths, by_domain
+from algos.cli import check_env_id
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.ogbench import cached
 from algos.errors import UserError
@@ -67,8 +68,10 @@ class GoalArgs(OfflineArgs):
 
     def check_task(self) -> None:
         check_name(self.dataset, self.exact_d4rl)
-        if self.env_id:
+        if self.env_id and self.eval_episodes:
             check_goals(self.env_id)
+        elif self.env_id:
+            check_env_id(self.env_id)
         for name in ("value_goals", "actor_goals"):
             if hasattr(self, name):
                 check_mix(f"--{name.replace('_', '-')}", getattr(self, name))

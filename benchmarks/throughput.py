@@ -6,6 +6,7 @@
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
     python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
     python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against plain code
+    python -m benchmarks.throughput goal_conditioned             goal-conditioned scripts; against OGBench's own code
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
@@ -31,6 +32,11 @@ In the table of model-based scripts, `ratio to plain` compares with the arithmet
 CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py). An epoch of an ensemble is one over
 100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `share of an epoch` is the
 part of rollouts in an epoch of 1,000 updates.
+
+In the table of goal-conditioned scripts, `ratio to ogbench` compares run-updates with one run of OGBench's own code,
+which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
+`--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the part of an update in which goals
+are drawn and states gathered.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -68,6 +74,7 @@ from algos.device import choose_device, device_name
 from algos.errors import UserError
 from algos.random import Random
 from algos.run_folder import git_commit, versions
+from benchmarks.goal_speed import measure_goals
 from benchmarks.model_speed import measure_model_based
 from benchmarks.tables import table_of
 from benchmarks.timing import (
@@ -86,7 +93,7 @@ from envs.mujoco import quiet_mujoco
 
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
-What = Literal["scripts", "envs", "streams", "offline", "on_policy", "model_based", "tables"]
+What = Literal["scripts", "envs", "streams", "offline", "on_policy", "model_based", "goal_conditioned", "tables"]
 
 
 @dataclass
@@ -113,6 +120,10 @@ class Args:
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
     """measure the other libraries too (scripts, offline, on_policy, model_based, on a CPU)"""
+    ogbench: Path | None = None
+    """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts"""
+    ogbench_python: str = sys.executable
+    """the Python that runs it"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
@@ -397,6 +408,11 @@ def measure_on_policy(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
+def rounded(rate: float) -> str:
+    """A rate in whole numbers, or with three digits if it is small."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def write_tables(folder: Path) -> None:
     """Writes README.md with a table for each stored measurement; raises UserError if there is none."""
     parts = ["# Throughput"]
@@ -413,6 +429,8 @@ def write_tables(folder: Path) -> None:
 
 def main(args: Args) -> None:
     check(args)
+    if args.ogbench is not None and not (args.ogbench / "agents" / "gcivl.py").is_file():
+        raise UserError(f"--ogbench takes the folder impls of a clone of OGBench's repository, got {args.ogbench}")
     if args.beside and args.what != "scripts":
         raise UserError(f"--beside is for scripts only, got {args.beside} with {args.what}")
     if args.what == "tables":
@@ -426,11 +444,12 @@ def main(args: Args) -> None:
     measurements = {
         "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
         "on_policy": measure_on_policy, "model_based": measure_model_based,
+        "goal_conditioned": measure_goals,
     }  # fmt: skip
     rows = measurements[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
     fine = ("ratio", "physics", "share", "late", "cost", "kept", "time")
-    shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else "{:,.0f}".format))
+    shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else rounded))
     print(shown.replace("nan", "").to_string())
     args.out.mkdir(parents=True, exist_ok=True)
     if args.what != "envs" and args.threads:

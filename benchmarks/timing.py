@@ -35,13 +35,19 @@ def random_file(path: Path, count: int = 100_000, obs_size: int = 17, act_size: 
 
 
 def script_log(
-    script: str, args: Any, seeds: int, *flags: str, warm_up: int = WARM_UP, metric: str = "seconds"
+    script: str,
+    args: Any,
+    seeds: int,
+    *flags: str,
+    warm_up: int = WARM_UP,
+    metric: str = "seconds",
+    log_every: int = LOG,
 ) -> pd.Series:
     """The seconds of training in the script's own log, by step. Evaluation does not count."""
     with tempfile.TemporaryDirectory() as out:
         command = [
             sys.executable, str(SCRIPTS / f"{script}.py"), "--env-id", args.env_id, "--seeds", f"0:{seeds}",
-            "--total-steps", str(warm_up + args.steps), "--log-every", str(LOG), "--eval-every", "1000000",
+            "--total-steps", str(warm_up + args.steps), "--log-every", str(log_every), "--eval-every", "1000000",
             "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
