@@ -71,16 +71,20 @@ class Evaluator:
         totals, lengths = np.zeros(shape), np.zeros(shape, int)
         success: NDArray | None = None
         first = [place for place, (_, e) in enumerate(self.places) if e == 0]
-        way = []
+        way, actions = [], []
         for moment in self._episodes(policy, "evaluation", step):
             if self.goals:
-                way.append(np.where(moment.running[:, first, None], moment.obs[:, first], np.nan))
+                running = moment.running[:, first, None]
+                way.append(np.where(running, moment.obs[:, first], np.nan))
+                actions.append(np.where(running, moment.action[:, first], np.nan))
             totals += moment.reward
             lengths += moment.running
             if moment.success is not None:
                 success = np.where(moment.running, moment.success, False if success is None else success)
         if self.goals:
-            self.ways = Ways([self.places[i][0] for i in first], self.last_goals[:, first], np.stack(way, 2))
+            tasks = [self.places[i][0] for i in first]
+            seeds = [[self.seed_of(run, "evaluation", task, step, 0) for task in tasks] for run in range(shape[0])]
+            self.ways = Ways(tasks, seeds, self.last_goals[:, first], np.stack(way, 2), np.stack(actions, 2))
         return [
             [
                 Score(
@@ -134,9 +138,8 @@ class Evaluator:
     def _episodes(self, act: Policy, purpose: str, step: int) -> Iterator["Moment"]:
         """One episode in every environment, step by step."""
         venv, shape = self.venv, (len(self.seeds), self.episodes)
-        seeds = [
-            sub_seed(s, f"{purpose} {task}".strip(), step, e) % 2**31 for s in self.seeds for task, e in self.places
-        ]
+        runs = range(len(self.seeds))
+        seeds = [self.seed_of(run, purpose, task, step, e) for run in runs for task, e in self.places]
         obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         goals = [self._tensor(np.stack(list(infos["goal"])))] if self.goals else []
         if self.goals:
@@ -151,10 +154,15 @@ class Evaluator:
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
             success = success_of(infos, terminated | truncated)
             reward = np.where(running, reward.reshape(shape), 0.0)
-            yield Moment(reward, running.copy(), terminated & running, success, before)
+            played = action.reshape(*shape, -1)
+            yield Moment(reward, running.copy(), terminated & running, success, before, played)
             running &= ~(terminated | truncated)
             if not running.any():
                 return
+
+    def seed_of(self, run: int, purpose: str, task: str, step: int, episode: int) -> int:
+        """The seed of the environment in one episode of a run at a step."""
+        return sub_seed(self.seeds[run], f"{purpose} {task}".strip(), step, episode) % 2**31
 
     def _tensor(self, array: NDArray) -> Tensor:
         return torch.as_tensor(array.reshape(len(self.seeds), self.episodes, -1), dtype=self.dtype).to(self.device)
@@ -171,14 +179,17 @@ class Moment(NamedTuple):
     terminated: NDArray[np.bool_]
     success: NDArray | None  # None where the environment does not tell
     obs: NDArray  # [R, episodes, O], before the step
+    action: NDArray  # [R, episodes, A]
 
 
 class Ways(NamedTuple):
     """The first episode of each task in an evaluation."""
 
     tasks: list[str]
+    seeds: list[list[int]]  # [R, tasks], of the environments
     goals: NDArray  # [R, tasks, G]
     obs: NDArray  # [R, tasks, T, O], NaN after an episode's end
+    actions: NDArray  # [R, tasks, T, A], NaN after an episode's end
 
 
 def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None:

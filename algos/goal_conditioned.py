@@ -17,11 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algos.arguments import Count, Natural, OpenFraction, Positive, Tunable, Widths, by_domain
+from algos.arguments import Count, Incidental, Natural, OpenFraction, Positive, Tunable, Widths, by_domain
 from algos.cli import check_env_id
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.ogbench import cached
 from algos.errors import UserError
+from algos.evaluate import Ways
+from algos.film import film
 from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
 from algos.nn import MLP, Glorot, Lead
 from algos.offline import OfflineArgs, spaces
@@ -47,6 +49,8 @@ class GoalArgs(OfflineArgs):
     """ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .npz file; rewards are not used"""
     validation: bool = True
     """also log losses on the dataset's validation episodes, where it has them"""
+    video: Incidental[bool] = False
+    """write the first seed's first episode of each task in the last evaluation to videos/<task>.mp4"""
     batch_size: Count = 1024
     """transitions per update and run"""
     lr: Tunable[Positive] = 3e-4
@@ -322,14 +326,16 @@ def validation_data(args: GoalArgs) -> Dataset | None:
 
 
 def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
-    """Tells a run to train the agent, and in a maze to store what figures of it need with every checkpoint.
+    """Tells a run to train the agent, in a maze to store what figures of it need, and if asked to write videos.
 
-    These are ways.parquet and values.parquet, see `algos.ways`.
+    With every checkpoint, these are ways.parquet and values.parquet, see `algos.ways`.
     """
     run.learn(agent)
     evaluator = run.evaluator
     if evaluator is None or env_id is None:
         return
+    if run.given.video:
+        run.last = lambda: run.say(film_of(evaluator.ways, env_id, run.folder.path / "videos"))
     try:
         maze = maze_of(env_id)
     except ValueError:
@@ -337,6 +343,11 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
     run.export("ways.parquet", lambda: as_parquet(ways_table(evaluator.ways, run.keys)))
     if hasattr(agent, "value_of"):
         run.export("values.parquet", lambda: as_parquet(values_table(evaluator.ways, run.keys, agent, maze)))
+
+
+def film_of(ways: Ways | None, env_id: str, folder: Path) -> str:
+    """Writes videos of the first run's ways, see `algos.film`."""
+    return film(env_id, ways.tasks, ways.seeds[0], ways.actions[0], folder) if ways else "there is nothing to film"
 
 
 def validation_losses(losses: Callable[[Any], dict[str, Tensor]], batch: Any) -> dict[str, Tensor]:

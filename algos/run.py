@@ -114,6 +114,7 @@ class Run(Generic[Args]):
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
         self.exports: dict[str, Callable[[], bytes]] = {}
+        self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
         self.memory: dict[str, Stateful] = {}
         self.kept: tuple[str, ...] = ()
@@ -407,6 +408,8 @@ class Run(Generic[Args]):
         (self.folder.path / "progress.json").unlink(missing_ok=True)
         with self.folder.writing():
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
+        if self.last:
+            self.last()
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
