@@ -30,7 +30,7 @@ from algos.offline import OfflineArgs, spaces
 from algos.per_run import PerRun
 from algos.random import Random
 from algos.run import Run
-from algos.ways import as_parquet, values_table, ways_table
+from algos.ways import as_parquet, order_of_values, values_table, ways_table
 from envs.goals import goal_tasks, make_goal_vec
 from envs.mazes import maze_of
 
@@ -328,7 +328,8 @@ def validation_data(args: GoalArgs) -> Dataset | None:
 def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
     """Tells a run to train the agent, in a maze to store what figures of it need, and if asked to write videos.
 
-    With every checkpoint, these are ways.parquet and values.parquet, see `algos.ways`.
+    With every checkpoint, these are ways.parquet and values.parquet, see `algos.ways`. Where states are positions, an
+    evaluation also logs `order_of_values`.
     """
     run.learn(agent)
     evaluator = run.evaluator
@@ -341,8 +342,19 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
     except ValueError:
         return
     run.export("ways.parquet", lambda: as_parquet(ways_table(evaluator.ways, run.keys)))
-    if hasattr(agent, "value_of"):
-        run.export("values.parquet", lambda: as_parquet(values_table(evaluator.ways, run.keys, agent, maze)))
+    if not hasattr(agent, "value_of"):
+        return
+    run.export("values.parquet", lambda: as_parquet(values_table(evaluator.ways, run.keys, agent, maze)))
+    if agent.task.obs_size == 2:  # states are positions
+        kinds = {"order_of_values": "value_of", "order_of_low_values": "low_value_of"}
+        ahead, like = getattr(agent.args, "subgoal_steps", 25), next(agent.parameters())
+        run.watch(
+            lambda: {
+                name: order_of_values(evaluator.ways, getattr(agent, kind), maze, ahead, like)
+                for name, kind in kinds.items()
+                if hasattr(agent, kind)
+            }
+        )
 
 
 def film_of(ways: Ways | None, env_id: str, folder: Path) -> str:

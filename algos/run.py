@@ -114,6 +114,7 @@ class Run(Generic[Args]):
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
         self.exports: dict[str, Callable[[], bytes]] = {}
+        self.watched: Callable[[], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
         self.memory: dict[str, Stateful] = {}
@@ -151,6 +152,10 @@ class Run(Generic[Args]):
             make = partial(make_goal_vec, env_id, threads=self.given.threads or None)
             episodes = self.given.eval_episodes
             self.evaluator = Evaluator(make, self.seeds, episodes, self.device, tasks=tasks, goals=True)
+
+    def watch(self, values: Callable[[], dict[str, np.ndarray]]) -> None:
+        """From now on, logs some values [R], or NaN, at every evaluation after step 0."""
+        self.watched = values
 
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
         """From now on, logs `value_predicted` and `value_observed` at every evaluation: see `Evaluator.values`.
@@ -374,6 +379,10 @@ class Run(Generic[Args]):
                 for run, value in enumerate(values):
                     if run not in self.diverged and np.isfinite(value):
                         self.tables.add_metrics(run, step, {name: float(value)}, "eval")
+        for name, values in (self.watched() if self.watched and step else {}).items():
+            for run, value in enumerate(values):
+                if run not in self.diverged and np.isfinite(value):
+                    self.tables.add_metrics(run, step, {name: float(value)}, "eval")
         with self.folder.writing():
             self.tables.write()
         if means:

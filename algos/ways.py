@@ -1,17 +1,21 @@
 """What figures of a maze need: the ways of a policy, and the values of goals over the maze."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from algos.evaluate import Ways
 from envs.mazes import Maze
 
 POINTS = 4  # along the edge of a cell, in maps of values
+PACE = 0.2  # the length of a point's step
+SMOOTH = 30  # points over which values are averaged
 GOAL = -1  # the step of the row that holds a goal
 
 
@@ -47,6 +51,29 @@ def values_table(ways: Ways | None, keys: Sequence[dict[str, Any]], agent: Any, 
         for key, value in zip(keys, values, strict=True):
             frames.append(pd.DataFrame({**key, "task": task, "x": xy[:, 0], "y": xy[:, 1], "value": value}))
     return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+@torch.no_grad()
+def order_of_values(
+    ways: Ways | None, value_of: Callable[[Tensor, Tensor], Tensor], maze: Maze, ahead: int, like: Tensor
+) -> NDArray[np.float64]:
+    """The share of points on shortest ways to the goals from which the value rises within `ahead` steps: [R].
+
+    Ways go from the starts of the tasks in the last evaluation, at the pace of a point; values are means over the last
+    30 points, as in OTA's diagnostic. It is NaN for a run whose ways are all shorter than that.
+    """
+    rising: list[list[float]] = [[] for _ in ways.obs] if ways else []
+    for run, task in np.ndindex(ways.obs.shape[:2]) if ways else ():
+        assert ways
+        way = maze.way(ways.obs[run, task, 0, :2], ways.goals[run, task, :2], PACE)
+        if len(way) <= ahead + SMOOTH:
+            continue
+        obs = torch.as_tensor(way).to(like).expand(len(ways.obs), -1, -1)
+        goal = torch.as_tensor(ways.goals[run, task]).to(like).expand_as(obs)
+        values = value_of(obs, goal)[run].double().cpu().numpy()
+        smooth = np.convolve(values, np.full(SMOOTH, 1 / SMOOTH), "valid")
+        rising[run] += (smooth[ahead:] > smooth[:-ahead]).tolist()
+    return np.array([np.mean(flags) if flags else np.nan for flags in rising])
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:

@@ -1,20 +1,18 @@
 """The part of a report on methods with goals: success on each task of the environment."""
 
 import numpy as np
+import pandas as pd
 
 from benchmarks import figures
 from benchmarks.analysis import Results, each
 from benchmarks.parts import Part, file_name
-from benchmarks.scores import SUCCESS
+from benchmarks.scores import ORDER, SUCCESS
 from benchmarks.tables import Table, number, word
 
 
 def goal_part(results: Results) -> Part:
     """Mean success on each task over the last 10% of the training, by algorithm."""
-    long = results.scores.watched
-    long = long[long["metric"].str.startswith(SUCCESS)]
-    ends = results.scores.table.groupby("task")["step"].max()
-    late = long[long["step"] > 0.9 * long["task"].map(ends)]
+    late = late_part(results, results.scores.watched["metric"].str.startswith(SUCCESS))
     text = (
         "Percentage of episodes that reach the goal of each task, mean over seeds and over the last 10% of the "
         "training, without seeds that diverged. Starts and goals of a task are the same places with some noise, and "
@@ -36,4 +34,24 @@ def goal_part(results: Results) -> Part:
         short = [results.names.get(name, name) for name in names]
         figure = figures.cells(np.array(means.loc[names]), short, goals, "", "success (%)", task, digits=0)
         part.figures.append((f"goals_{file_name(task)}", figure, f"Success on each task of {task}"))
+    orders = late_part(results, results.scores.watched["metric"].isin(ORDER))
+    if len(orders):
+        part.text += (
+            " Order of values: the share of points on shortest ways from which the value rises within k steps, which "
+            "would be 1 for a value that leads to the goal; of the value behind the high policy and, for OTA, of the "
+            "one behind the low policy."
+        )
+        table = Table(["task", "algorithm", "order of values", "order of low values", "seeds"], [])
+        for task, algorithm, rows in each(orders, results.scores):
+            means = rows.groupby("metric")["value"].mean()
+            cells = [number(means.get(name, np.nan), 3) for name in ORDER]
+            table.rows.append([word(task), word(algorithm), *cells, number(rows["seed"].nunique(), 0)])
+        part.tables.append(("Order of values along shortest ways", table))
     return part
+
+
+def late_part(results: Results, chosen: pd.Series) -> pd.DataFrame:
+    """The chosen rows of what is watched, over the last 10% of the training."""
+    long = results.scores.watched[chosen]
+    ends = results.scores.table.groupby("task")["step"].max()
+    return long[long["step"] > 0.9 * long["task"].map(ends)]

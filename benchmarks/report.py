@@ -37,7 +37,7 @@ from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.goal_part import goal_part
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, SUCCESS, Scores, load, reference_of
+from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.suite import BENCHMARKS, Score, read_references
 from benchmarks.tables import escape
@@ -159,7 +159,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(parts.value_part(results, looks, replications))
         if scores.watched["metric"].str.startswith(SUCCESS).any():
             sections.append(goal_part(results))
-        if (~scores.watched["metric"].str.startswith(SUCCESS)).any():
+        if (~scores.watched["metric"].str.startswith((SUCCESS, *ORDER))).any():
             sections.append(model_part(results, looks, replications))
         ways, maps = maze_part.load(args.folders, scores)
         if len(ways):

@@ -24,6 +24,7 @@ from benchmarks.suite import Score
 FEW_SEEDS = 5
 # what methods with a model log of it, beside model_error_1, model_error_2, …
 MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
+ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
 SUCCESS = "success/"  # before the name of one of the environment's tasks
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
@@ -339,17 +340,19 @@ def _values(path: Path, varied: list[str]) -> pd.DataFrame:
 def _watched(path: Path, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """What is watched besides the score: seed, the varied hyperparameters, step, metric, value.
 
-    It is what a run with a model logged of it at the steps of the evaluations `scores`, or success on each task.
+    It is what a run logged of its model or of its values at the steps of the evaluations `scores`, and where the score
+    is success, that on each task.
     """
+    found = [pd.DataFrame()]
     if "goal" in scores:
         keys = ["seed", *varied, "step", "goal"]
         mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
-        return mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal")
-    if not path.exists():
-        return pd.DataFrame()
-    train = read_table(path)
-    of_model = train["metric"].isin(MODEL) | train["metric"].str.startswith("model_error_")
-    return train[of_model & train["step"].isin(scores["step"].unique())]
+        found.append(mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal"))
+    if path.exists():
+        train = read_table(path)
+        wanted = train["metric"].isin([*MODEL, *ORDER]) | train["metric"].str.startswith("model_error_")
+        found.append(train[wanted & train["step"].isin(scores["step"].unique())])
+    return pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
 
 
 def _stored(

@@ -31,6 +31,30 @@ class Maze:
         """x and y of the centre of a cell."""
         return self.first[0] + self.size * column, self.first[1] + (-self.size if self.down else self.size) * row
 
+    def cell(self, xy: NDArray) -> tuple[int, int]:
+        """Row and column of the cell that holds a point."""
+        column, row = np.floor((xy - self.first) * (1, -1 if self.down else 1) / self.size + 0.5).astype(int)
+        return int(row), int(column)
+
+    def way(self, start: NDArray, goal: NDArray, pace: float) -> NDArray[np.float64]:
+        """Points [T, 2] on a shortest way from cell to cell between two points, `pace` apart; one if there is none."""
+        first, last = self.cell(start), self.cell(goal)
+        towards, queue = {last: last}, [last]
+        for row, column in queue:  # breadth first from the goal: the queue grows
+            for cell in ((row - 1, column), (row, column - 1), (row + 1, column), (row, column + 1)):
+                if not self.walls[cell] and cell not in towards:
+                    towards[cell] = (row, column)
+                    queue.append(cell)
+        if first not in towards:
+            return start[None].astype(float)
+        cells = [first]
+        while cells[-1] != last:
+            cells.append(towards[cells[-1]])
+        corners = np.array([start, *(self.centre(*cell) for cell in cells[1:-1]), goal])
+        reached = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(corners, axis=0), axis=1))])
+        places = np.arange(0, reached[-1], pace)
+        return np.stack([np.interp(places, reached, corners[:, axis]) for axis in range(2)], 1)
+
     def points(self, count: int) -> NDArray[np.float64]:
         """x and y of points in all free cells [n, 2], `count` along each edge of a cell."""
         offsets = ((np.arange(count) + 0.5) / count - 0.5) * self.size

@@ -127,6 +127,10 @@ class OTA(Agent):
         """The value behind the high policy, the mean of the twins: obs and goal [R, N, O] -> [R, N]."""
         return self.high_value(obs, self.phi(obs, goal)).mean(1)
 
+    def low_value_of(self, obs: Tensor, goal: Tensor) -> Tensor:
+        """The value behind the low policy, the mean of the twins: obs and goal [R, N, O] -> [R, N]."""
+        return self.value(obs, self.phi(obs, goal)).mean(1)
+
     def option(self, goals: Goals, row: Tensor, draws: GoalDraws) -> tuple[Tensor, Tensor]:
         """The ends of options and the goals of the high value, as rows [R, B]."""
         args = self.args

@@ -1,0 +1,63 @@
+"""Tables of ways and values in a maze, and the order of values along shortest ways."""
+
+import numpy as np
+import pytest
+import torch
+
+from algos.evaluate import Ways
+from algos.ways import order_of_values, values_table, ways_table
+from envs.mazes import Maze
+
+# a free cell, a corridor of eight, and a dead end
+MAZE = Maze(
+    np.array([[1] * 11, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [1, 0] + [1] * 9, [1] * 11], bool), 4.0, (-4.0, -4.0), False
+)
+KEYS = [{"seed": 3}, {"seed": 7}]
+
+
+def ways() -> Ways:
+    """Two runs on one task, of which the second one ends after a step."""
+    obs = np.array([[[[0.0, 0.0], [0.2, 0.0], [0.4, 0.0]]], [[[0.1, 0.0], [np.nan, np.nan], [np.nan, np.nan]]]])
+    goals = np.array([[[32.0, 0.0]], [[32.0, 1.0]]])
+    return Ways(["task1"], [[1], [2]], goals, obs, np.zeros((2, 1, 3, 2)))
+
+
+def test_a_way_leads_from_centre_to_centre():
+    way = MAZE.way(np.array([0.0, 4.0]), np.array([31.0, 1.0]), 0.2)
+    steps = np.linalg.norm(np.diff(way, axis=0), axis=1)
+    assert way[0].tolist() == [0.0, 4.0] and np.abs(steps - 0.2).max() < 0.06  # less at corners
+    assert [0.0, 0.0] == pytest.approx(way[20].tolist(), abs=1e-9)
+    assert np.linalg.norm(way[-1] - [31.0, 1.0]) <= 0.2
+    assert MAZE.cell(np.array([1.9, 2.1])) == (2, 1) and not MAZE.walls[2, 1]
+
+
+def test_the_table_of_ways_begins_with_the_goal():
+    table = ways_table(ways(), KEYS)
+    assert table.groupby("seed")["step"].apply(list).to_dict() == {3: [-1, 0, 1, 2], 7: [-1, 0]}
+    assert table[table["step"] == -1]["x"].tolist() == [32.0, 32.0]
+    assert ways_table(None, KEYS).empty
+
+
+class Distance(torch.nn.Module):
+    """Minus the distance to the goal for the first run, and plus for the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.sign = torch.nn.Parameter(torch.tensor([-1.0, 1.0]))
+
+    def value_of(self, obs: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        return self.sign[:, None] * (obs - goal).norm(dim=-1)
+
+
+def test_the_table_of_values_covers_the_free_cells():
+    table = values_table(ways(), KEYS, Distance(), MAZE)
+    assert len(table) == 2 * 10 * 16 and set(table["seed"]) == {3, 7}
+    row = table[(table["seed"] == 3) & (table["x"] == 0.5) & (table["y"] == 0.5)].iloc[0]
+    assert row["value"] == pytest.approx(-np.hypot(31.5, 0.5))
+
+
+def test_the_order_of_values_is_1_where_they_rise_on_the_way_and_0_where_they_fall():
+    agent = Distance()
+    found = order_of_values(ways(), agent.value_of, MAZE, 25, agent.sign)
+    assert found.tolist() == [1.0, 0.0]
+    assert np.isnan(order_of_values(ways(), agent.value_of, MAZE, 500, agent.sign)).all()
