@@ -47,6 +47,7 @@ def goal_part(results: Results) -> Part:
             cells = [number(means.get(name, np.nan), 3) for name in ORDER]
             table.rows.append([word(task), word(algorithm), *cells, number(rows["seed"].nunique(), 0)])
         part.tables.append(("Order of values along shortest ways", table))
+    part.tables_in_markdown = len(part.tables)
     return part
 
 

@@ -26,7 +26,7 @@ def test_a_way_leads_from_centre_to_centre():
     way = MAZE.way(np.array([0.0, 4.0]), np.array([31.0, 1.0]), 0.2)
     steps = np.linalg.norm(np.diff(way, axis=0), axis=1)
     assert way[0].tolist() == [0.0, 4.0] and np.abs(steps - 0.2).max() < 0.06  # less at corners
-    assert [0.0, 0.0] == pytest.approx(way[20].tolist(), abs=1e-9)
+    assert way[20].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
     assert np.linalg.norm(way[-1] - [31.0, 1.0]) <= 0.2
     assert MAZE.cell(np.array([1.9, 2.1])) == (2, 1) and not MAZE.walls[2, 1]
 
