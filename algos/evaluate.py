@@ -41,7 +41,7 @@ def maker(env_id: str, threads: int | None = None, **options: Any) -> Maker:
 class Evaluator:
     """`episodes` episodes of each of R runs; each evaluation starts from fresh states that depend on seed and step.
 
-    `make` makes the environments. With `tasks`, these are so many episodes of each task, all at once. With `goals`,
+    `make` makes the environments. With `tasks`, there are `episodes` of each task, all at once. With `goals`,
     policies get the goal that a reset tells as their second argument, and `ways` keeps the first episode of each task
     in the last evaluation. If steps tell `success`, that of an episode's last step is kept.
     """
@@ -117,7 +117,8 @@ class Evaluator:
             predictions.append(torch.stack(value_and_bonus))
             return action
 
-        moments = list(self._episodes(act, "value", step))
+        nothing = np.zeros(0)  # states and actions are not kept
+        moments = [moment._replace(obs=nothing, action=nothing) for moment in self._episodes(act, "value", step)]
         reward, running, terminated = (np.stack([np.asarray(m[i]) for m in moments]) for i in range(3))
         predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
         factor = discount[:, None]

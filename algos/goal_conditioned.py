@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,7 +48,8 @@ class GoalArgs(OfflineArgs):
     """Arguments of every goal-conditioned script; defaults are OGBench's, and some depend on the dataset's name."""
 
     dataset: str = "local/pointmaze-medium-navigate-v0"
-    """ogbench/…, local/… (made by `python -m benchmarks.collect`), or a .npz file; rewards are not used"""
+    """ogbench/…, local/… (made by `python -m benchmarks.collect`), minari/…, d4rl/…, or a .hdf5 or .npz file; rewards
+    are not used"""
     validation: bool = True
     """also log losses on the dataset's validation episodes, where it has them"""
     video: Incidental[bool] = False
@@ -64,14 +67,19 @@ class GoalArgs(OfflineArgs):
 
     @property
     def keys(self) -> list[str]:
-        """The keys of defaults that depend on the dataset; the first are its name and its family with its kind."""
-        words = self.words
+        """The keys of defaults that depend on the dataset: the actor's loss, family with kind, names, words.
+
+        The stitching mazes have the defaults of OGBench's point mazes for stitching.
+        """
+        words = [*self.words, *(("pointmaze", "stitch") if "stitching" in self.words else ())]
         family = next((word for word in words if word in FAMILIES), "")
         kind = next((word for word in words if word in KINDS), "")
-        return [f"{family}-{kind}", *super().keys]
+        return [getattr(self, "actor_loss", ""), f"{family}-{kind}", *super().keys, *words]
 
     def check_task(self) -> None:
         check_name(self.dataset, self.exact_d4rl)
+        if self.dataset.startswith("ogbench/") and {"visual", "powderworld"} & set(self.words):
+            raise UserError(f"--dataset {self.dataset} has images for observations, and states of numbers are needed")
         if self.env_id and self.eval_episodes:
             check_goals(self.env_id)
         elif self.env_id:
@@ -95,11 +103,11 @@ class ValueArgs(GoalArgs):
     value_goals: Probabilities = (0.2, 0.5, 0.3)
     """goals of values: probabilities of the current state, a later state of the trajectory, and a random state"""
     value_geometric: bool = True
-    """goals of values in the trajectory lie at a geometric distance; otherwise all later states are alike"""
+    """goals of values in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
     actor_goals: Probabilities = by_domain((0.0, 1.0, 0.0), stitch=(0.0, 0.5, 0.5), explore=(0.0, 0.0, 1.0))
     """goals of the actor: the same three probabilities; 0 0.5 0.5 for stitch data, 0 0 1 for explore data"""
     actor_geometric: bool = False
-    """goals of the actor in the trajectory lie at a geometric distance; otherwise all later states are alike"""
+    """goals of the actor in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
 
     @property
     def value_mix(self) -> Mix:
@@ -243,17 +251,22 @@ Args = TypeVar("Args", bound=GoalArgs)
 
 
 def goal_run(
-    args: Args, algorithm: str, *, positions: bool = False, final_states: bool = False
+    args: Args, algorithm: str, *, positions: bool = False, places: bool = False, final_states: bool = False
 ) -> tuple[Run[Args], Goals, Goals | None]:
     """A run on the dataset that the arguments name, its goals, and those of its validation episodes if it has any.
 
     The run is scored by the percentage of episodes that reach their goals, over all tasks of the environment. Goals are
-    whole states, or positions. Raises UserError for data that cannot be trained on, and for an environment that has no
-    goals or other ones.
+    whole states, or positions; `places` says that the method needs positions in states. Raises UserError for data that
+    cannot be trained on, and for an environment that has no goals or other ones.
     """
-    data, held_out = load_states(args.dataset, args.exact_d4rl), validation_data(args) if args.validation else None
+    held_out = validation_data(args) if args.validation else None  # first: it is downloaded where the dataset is not
+    data = load_states(args.dataset, args.exact_d4rl)
     if args.env_id and args.env_id != data.env_id:
+        if args.eval_episodes:
+            check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
+    if (positions or places) and data.env_id and not has_maze(data.env_id):
+        raise UserError(f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position")
     obs_space, act_space = spaces(args, data)
     tasks = []
     if args.eval_episodes:
@@ -265,9 +278,14 @@ def goal_run(
                 f"--dataset {data.name} has states of {data.obs_size} numbers, and the goals of {data.env_id} have "
                 f"{size}: take a method whose goals are positions (gcbc.py --goal position), or another --env-id"
             )
-    for warning in validate(data, obs_space, act_space):
-        if "rewards" not in warning:  # goals give them
-            print(f"warning: {data.name}: {warning}", file=sys.stderr)
+    if held_out and (held_out.obs_size, held_out.act_size) != (data.obs_size, data.act_size):
+        raise UserError(
+            f"--dataset {data.name} and its validation episodes, {held_out.name}, are not of the same sizes"
+        )
+    for part in filter(None, (data, held_out)):
+        for warning in validate(part, obs_space, act_space):
+            if "rewards" not in warning:  # goals give them
+                print(f"warning: {part.name}: {warning}", file=sys.stderr)
     for part in filter(None, (data, held_out)):
         part.fit_actions(act_space.low, act_space.high, edge=0.0)
     facts: dict[str, Any] = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": ""}
@@ -286,11 +304,33 @@ def goal_run(
 
 
 def load_states(name: str, exact_d4rl: bool = False) -> Dataset:
-    """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them."""
+    """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them.
+
+    Where the next states of terminal transitions are unknown, such transitions are left out.
+    """
     data = load(name, exact_d4rl)
+    if not data.true_ends:
+        data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
     if not (data.env_id or "").startswith("PointMaze_") or data.obs_size != 8:
         return data
     return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)
+
+
+def has_maze(env_id: str) -> bool:
+    """Whether an environment is a maze whose states begin with a position."""
+    try:
+        maze_of(env_id)
+    except ValueError:
+        return False
+    return True
+
+
+def check_maze(data: Dataset, env_id: str) -> None:
+    """Raises UserError for an environment with another maze than that of the dataset."""
+    if not data.env_id or not has_maze(data.env_id):
+        return
+    if not has_maze(env_id) or not np.array_equal(maze_of(data.env_id).walls, maze_of(env_id).walls):
+        raise UserError(f"--env-id {env_id} is not the maze of --dataset {data.name}, which is that of {data.env_id}")
 
 
 def check_goals(env_id: str, dataset: str = "") -> list[str]:
@@ -311,7 +351,7 @@ def sizes_of(env_id: str, tasks: list[str]) -> tuple[Any, int]:
 
 
 def validation_data(args: GoalArgs) -> Dataset | None:
-    """The validation episodes of the arguments' dataset, if they are on this machine."""
+    """The validation episodes of the arguments' dataset, or None if there are none on this machine."""
     from minari.storage import get_dataset_path
 
     name = args.dataset
@@ -319,8 +359,8 @@ def validation_data(args: GoalArgs) -> Dataset | None:
         path = Path(name)
         other = str(path.with_name(f"{path.stem}-val{path.suffix}"))
         return load_states(other) if Path(other).is_file() else None
-    if name.startswith("ogbench/"):
-        return load_states(f"{name}-val") if cached(f"{name}-val").exists() else None
+    if name.startswith("ogbench/"):  # it is downloaded with the dataset, but never later
+        return load_states(f"{name}-val") if cached(f"{name}-val").exists() or not cached(name).exists() else None
     other = "-val-v".join(name.rsplit("-v", 1))
     return load_states(other) if name.startswith("local/") and get_dataset_path(other).exists() else None
 
@@ -341,20 +381,25 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
         maze = maze_of(env_id)
     except ValueError:
         return
-    run.export("ways.parquet", lambda: as_parquet(ways_table(evaluator.ways, run.keys)))
-    if not hasattr(agent, "value_of"):
+
+    def of_ways(table: Callable[..., pd.DataFrame], *more: Any) -> Callable[[], bytes | None]:
+        """A table of the last evaluation; None if there was none since the run was resumed."""
+        return lambda: as_parquet(table(evaluator.ways, run.keys, *more)) if evaluator.ways else None
+
+    run.export("ways.parquet", of_ways(ways_table))
+    if hasattr(agent, "value_of"):
+        run.export("values.parquet", of_ways(values_table, agent, maze))
+    if not hasattr(agent, "value_of") or agent.task.obs_size != 2:
         return
-    run.export("values.parquet", lambda: as_parquet(values_table(evaluator.ways, run.keys, agent, maze)))
-    if agent.task.obs_size == 2:  # states are positions
+    ahead, like = getattr(agent.args, "subgoal_steps", 25), next(agent.parameters())  # states are positions
+
+    def orders() -> dict[str, Any]:
         kinds = {"order_of_values": "value_of", "order_of_low_values": "low_value_of"}
-        ahead, like = getattr(agent.args, "subgoal_steps", 25), next(agent.parameters())
-        run.watch(
-            lambda: {
-                name: order_of_values(evaluator.ways, getattr(agent, kind), maze, ahead, like)
-                for name, kind in kinds.items()
-                if hasattr(agent, kind)
-            }
-        )
+        known = {name: getattr(agent, kind) for name, kind in kinds.items() if hasattr(agent, kind)}
+        assert evaluator.ways  # it is called after an evaluation
+        return {name: order_of_values(evaluator.ways, value, maze, ahead, like) for name, value in known.items()}
+
+    run.watch(orders)
 
 
 def film_of(ways: Ways | None, env_id: str, folder: Path) -> str:

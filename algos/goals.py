@@ -6,6 +6,7 @@ only ever a next state, unless `Goals` is told to offer it too. All samplers wor
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from algos.errors import UserError
 from algos.per_run import PerRun
 from algos.random import Random
 
+FITTED = 100_000  # states from which groups are found
+
 
 class Mix(NamedTuple):
     """Where goals come from: the probabilities of three sources, which sum to 1, and the law of later states."""
@@ -25,7 +28,7 @@ class Mix(NamedTuple):
     current: float  # the transition's own state
     trajectory: float  # a later state of its trajectory
     random: float  # the state before any transition of the data
-    geometric: bool = False  # a later state is at a geometric distance; otherwise all later states are alike
+    geometric: bool = False  # a later state is at a geometric distance; otherwise it is drawn uniformly
 
     @property
     def trajectory_share(self) -> float:
@@ -69,7 +72,7 @@ class Goals:
 
     def last(self, row: Tensor) -> Tensor:
         """The last goal in the trajectory of each state."""
-        return self.ends[torch.searchsorted(self.ends, row)]
+        return self.ends[torch.searchsorted(self.starts, row, right=True) - 1]
 
     def ahead(self, row: Tensor, steps: int | Tensor) -> Tensor:
         """The state some steps ahead, or the last goal of the trajectory if that comes first."""
@@ -128,14 +131,15 @@ class Goals:
 
 
 class Clusters:
-    """Groups of neighbouring states, for temporal goal augmentation (arXiv 2401.11237): goals of other trajectories.
+    """Groups of neighbouring states, for temporal goal augmentation (arXiv 2401.11237): goals of near trajectories.
 
-    K-means with a seed finds `count` groups of all states that are goals or have an action, by their first `size`
-    numbers, in raw units. Raises UserError if there are fewer states than groups.
+    K-means finds `count` groups by the first `size` numbers of states, in raw units, from at most FITTED of them, drawn
+    with the seed; then each state that is a goal or has an action joins the nearest group. All runs share the groups.
+    Raises UserError if there are fewer states than groups.
     """
 
     def __init__(self, goals: Goals, count: int, size: int, seed: int = 0):
-        from scipy.cluster.vq import kmeans2
+        from scipy.cluster.vq import kmeans2, vq
 
         self.goals = goals
         starts, ends = goals.starts.cpu().numpy(), goals.ends.cpu().numpy()
@@ -143,7 +147,12 @@ class Clusters:
         if count > len(rows):
             raise UserError(f"--clusters {count:,} is more than the {len(rows):,} states of the data")
         points = goals.data.obs[torch.as_tensor(rows, device=goals.data.obs.device), :size].double().cpu().numpy()
-        labels = kmeans2(points, count, iter=30, minit="++", seed=np.random.default_rng(seed), missing="warn")[1]
+        rng = np.random.default_rng(seed)
+        fitted = points[rng.choice(len(points), FITTED, replace=False)] if len(points) > FITTED else points
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a group may stay empty
+            centres = kmeans2(fitted, count, iter=30, minit="++", rng=rng, missing="warn")[0]
+        labels = np.concatenate([vq(part, centres)[0] for part in np.array_split(points, len(points) // FITTED + 1)])
         self.set(rows, labels)
 
     def set(self, rows: "np.ndarray", labels: "np.ndarray") -> None:

@@ -113,7 +113,7 @@ class Run(Generic[Args]):
         self.evaluator: Evaluator | None = None
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
-        self.exports: dict[str, Callable[[], bytes]] = {}
+        self.exports: dict[str, Callable[[], bytes | None]] = {}
         self.watched: Callable[[], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
@@ -186,8 +186,8 @@ class Run(Generic[Args]):
         """Adds up metrics [R] on the device; their means are read and written every `log_every` steps."""
         self.metrics.add(metrics)
 
-    def export(self, name: str, content: Callable[[], bytes]) -> None:
-        """Writes a file in the run's folder with every checkpoint."""
+    def export(self, name: str, content: Callable[[], bytes | None]) -> None:
+        """Writes a file in the run's folder with every checkpoint, unless its content is None."""
         self.exports[name] = content
 
     def learn(self, agent: Agent, *, keep: tuple[str, ...] = (), **memory: Stateful) -> None:
@@ -414,11 +414,11 @@ class Run(Generic[Args]):
         label = "the deterministic policy" if self.evaluator else "training episodes"
         if len(frame):
             summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", self.folder.path / "curve.png")
+        if self.last:
+            self.last()
         (self.folder.path / "progress.json").unlink(missing_ok=True)
         with self.folder.writing():
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
-        if self.last:
-            self.last()
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
         rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
@@ -452,7 +452,8 @@ class Run(Generic[Args]):
             self.tables.write()
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             for name, content in self.exports.items():
-                write_atomically(self.folder.path / name, content())
+                if (found := content()) is not None:
+                    write_atomically(self.folder.path / name, found)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
 

@@ -51,7 +51,7 @@ from algos.random import Random
 from envs import Task
 
 ALPHAS = {
-    "pointmaze": 0.03, "antmaze": 0.1, "antmaze-explore": 0.003, "humanoidmaze": 0.1, "antsoccer": 0.3,
+    "awr": 3.0, "pointmaze": 0.03, "antmaze": 0.1, "antmaze-explore": 0.003, "humanoidmaze": 0.1, "antsoccer": 0.3,
     "cube-noisy": 0.1, "scene-noisy": 0.1, "puzzle-noisy": 0.1,
 }  # fmt: skip
 
@@ -158,7 +158,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))

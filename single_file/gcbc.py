@@ -6,7 +6,7 @@ are uniform over the rest of the trajectory.
 
 `--augment p` is the temporal goal augmentation of Ghugare, Geist, Berseth and Eysenbach, "Closing the Gap between TD
 Learning and Supervised Learning" (arXiv 2401.11237): with probability p, a goal is replaced by a state from the future
-of another trajectory that passes near it, where near means one of the groups that k-means finds (`--clusters`). The
+of any trajectory that passes near it, where near means in one of the groups that k-means finds (`--clusters`). The
 groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states, in
 which velocities count more than places (`--cluster-by state`), and augments nothing by default.
 
@@ -49,7 +49,7 @@ class Args(GoalArgs):
     loss: Literal["likelihood", "mse"] = "likelihood"
     """likelihood: of a Gaussian; mse: squared error of an MLP with ReLU and tanh at its end"""
     augment: Tunable[Fraction] = 0.0
-    """probability that a goal comes from another trajectory that passes near the goal"""
+    """probability that a goal is replaced by a state from the future of any trajectory that passes near it"""
     clusters: Natural = by_domain(40, umaze=20, large=80, giant=160)
     """number of groups of states that are near each other"""
     cluster_by: Literal["position", "state"] = "position"
@@ -74,6 +74,7 @@ class Batch(NamedTuple):
     obs: Tensor  # [R, B, O]
     action: Tensor  # [R, B, A]
     goal: Tensor  # [R, B, G]
+    augmented: Tensor | None = None  # [R, B], 1 where the goal was replaced
 
 
 class Draws(NamedTuple):
@@ -114,8 +115,8 @@ class GCBC(Agent):
         """The mean action: obs [R, N, O], goal [R, N, G or more] -> [R, N, A]."""
         return self.actor(obs, goal[..., : self.goal_size])
 
-    def rows(self, goals: Goals, clusters: Clusters | None, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The rows of states and of their goals [R, B]."""
+    def rows(self, goals: Goals, clusters: Clusters | None, draws: Draws) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The rows of states and of their goals [R, B], and which goals were replaced [R, B]."""
         if self.args.anchors == "transitions":
             row = goals.anywhere(draws.row)
             goal = goals.uniform(row, draws.place)
@@ -123,15 +124,15 @@ class GCBC(Agent):
             row = goals.in_trajectory(draws.row, draws.step)
             goal = goals.evenly(row, draws.place)
         if clusters is None:
-            return row, goal
-        elsewhere = clusters.elsewhere(goal, draws.neighbour, draws.after)
-        return row, torch.where(draws.augment < self.args.augment, elsewhere, goal)
+            return row, goal, None
+        elsewhere, replaced = clusters.elsewhere(goal, draws.neighbour, draws.after), draws.augment < self.args.augment
+        return row, torch.where(replaced, elsewhere, goal), replaced.to(goals.data.obs.dtype)
 
     def batch(self, goals: Goals, clusters: Clusters | None, draws: Draws) -> Batch:
         """States, actions and goals."""
-        row, goal = self.rows(goals, clusters, draws)
+        row, goal, augmented = self.rows(goals, clusters, draws)
         obs, target = goals.states(row, goal)
-        return Batch(obs, goals.actions(row), target[..., : self.goal_size])
+        return Batch(obs, goals.actions(row), target[..., : self.goal_size], augmented)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """-log pi(a|s, g), or the mean squared error of actions: losses [R]."""
@@ -150,12 +151,18 @@ class GCBC(Agent):
         """One update; gives metrics [R]."""
         losses = self.losses(batch)
         self.adam.minimise(losses["actor_loss"])
+        if batch.augmented is not None:
+            losses["augmented"] = batch.augmented.mean(-1)
         return {name: loss.detach() for name, loss in losses.items()}
 
 
 def main(args: Args) -> None:
     run, goals, held_out = goal_run(
-        args, "gcbc", positions=args.goal == "position", final_states=args.anchors == "trajectories"
+        args,
+        "gcbc",
+        positions=args.goal == "position",
+        places=args.augments and args.cluster_by == "position",
+        final_states=args.anchors == "trajectories",
     )
     agent = GCBC(run.args, goals.data.task, run.seeds, run.device)
     clusters = None
@@ -166,7 +173,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, clusters, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, agent.batch(held_out, None, validation_draws())))

@@ -47,7 +47,7 @@ from algos.random import Random
 from envs import Task
 
 ALPHAS = {
-    "pointmaze": 0.003, "antmaze": 0.3, "antmaze-explore": 0.01, "humanoidmaze": 0.1, "antsoccer": 0.1,
+    "awr": 3.0, "pointmaze": 0.003, "antmaze": 0.3, "antmaze-explore": 0.01, "humanoidmaze": 0.1, "antsoccer": 0.1,
     "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ class Args(ValueArgs):
     actor_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"
     """ddpg_bc: the actor climbs the critics and imitates the data; awr: it imitates the data by weights"""
     alpha: Tunable[NotNegative] = by_domain(1.0, **ALPHAS)
-    """weight of imitation, or with awr the inverse temperature of the weights, for which 3 or 10 is usual"""
+    """weight of imitation, or with awr the inverse temperature of the weights"""
 
 
 class Value(nn.Module):
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))

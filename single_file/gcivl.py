@@ -113,7 +113,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))

@@ -187,7 +187,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))

@@ -52,8 +52,8 @@ from envs import Task
 
 INTERVALS = 8  # of one component of IQE
 ALPHAS = {
-    "pointmaze": 0.0003, "antmaze": 0.003, "antmaze-explore": 0.001, "humanoidmaze": 0.001, "antsoccer": 0.003,
-    "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
+    "awr": 3.0, "pointmaze": 0.0003, "antmaze": 0.003, "antmaze-explore": 0.001, "humanoidmaze": 0.001,
+    "antsoccer": 0.003, "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
 }  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
 
     learn(run, agent, goals.data.env_id)
-    for step in run.steps(agent.policy):
+    for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and step % args.log_every == 0:
             run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))

@@ -249,7 +249,7 @@ class Feed:
     def _goal_batch(self, kind: Any, normal: Iterator[Tensor], uniform: Iterator[Tensor]) -> Any:
         """Fields by their names; about every sixth goal is reached."""
         reached = (next(uniform)[..., 0] < 1 / 6).to(torch.get_default_dtype())
-        known = {"reward": reached - 1, "mask": 1 - reached}
+        known = {"reward": reached - 1, "mask": 1 - reached, "augmented": reached}
         fields = []
         for field in kind._fields:
             inner = kind.__annotations__[field]

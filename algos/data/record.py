@@ -284,6 +284,9 @@ class Dataset:
         action = action.clamp(-1, 1)
         return action * self.action_scaling[1] + self.action_scaling[0] if self.action_scaling else action
 
-    def adapt(self, policy: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Turns a policy for the prepared data into one for the environment: obs [..., O] -> action [..., A]."""
-        return lambda obs: self.raw_action(policy(self.prepared_obs(obs)))
+    def adapt(self, policy: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Turns a policy for the prepared data into one for the environment: obs [..., O] -> action [..., A].
+
+        A goal, which a policy may take as its second argument, stays as it is. Actions are clipped to the bounds.
+        """
+        return lambda obs, *goal: self.raw_action(policy(self.prepared_obs(obs), *goal))

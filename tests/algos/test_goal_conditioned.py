@@ -1,9 +1,11 @@
 """Losses, networks and runs of goal-conditioned methods: the sheet's hand-computed values, and bad input."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from crl import Bilinear
@@ -13,7 +15,17 @@ from scripts import agent_type, module_of, short
 
 from algos.cli import check_all
 from algos.errors import UserError
-from algos.goal_conditioned import advantage_weight, frozen, log_prob, network, sphere, twin_value_loss
+from algos.goal_conditioned import (
+    advantage_weight,
+    check_maze,
+    frozen,
+    load_states,
+    log_prob,
+    network,
+    sphere,
+    twin_value_loss,
+)
+from algos.goals import Goals
 from algos.nn import initialise
 from algos.random import generators
 from envs import Task
@@ -151,6 +163,12 @@ def test_defaults_are_those_of_the_official_commands():
     assert value("qrl", "pointmaze-giant-stitch-v0", "alpha") == 0.0003
     assert value("crl", "antsoccer-arena-navigate-v0", "alpha") == 0.3
     assert value("crl", "scene-play-v0", "alpha") == 3.0
+    assert value("qrl", "cube-single-noisy-v0", "alpha") == value("gciql", "scene-noisy-v0", "alpha") == 0.03
+    assert module_of("gciql").Args(dataset="local/stitching-large-v0").alpha == 0.003
+    assert module_of("qrl").Args(dataset="local/stitching-large-v0").actor_goals == (0.0, 0.5, 0.5)
+    for script in ("gciql", "crl", "qrl"):
+        assert module_of(script).Args(**NAME, actor_loss="awr").alpha == 3.0
+        assert module_of(script).Args(**NAME, actor_loss="awr", alpha=1.0).alpha == 1.0
     assert value("hiql", "antmaze-medium-explore-v0", "high_alpha") == 10.0
     assert value("hiql", "humanoidmaze-large-stitch-v0", "subgoal_steps") == 100
     assert value("hiql", "cube-double-play-v0", "subgoal_steps") == 10
@@ -177,6 +195,37 @@ def test_a_run_is_scored_by_success_on_every_task(train_short, capsys):
     assert (table["length"] <= 1000).all()
     out = capsys.readouterr().out
     assert "evaluated on 5 tasks of pointmaze-medium-v0" in out and "final success" in out
+
+
+def test_actions_are_clipped_before_they_are_played(train_short, monkeypatch):
+    """A point moves 0.2 along each axis in a step, whatever the mean of the policy is; walls push it back further."""
+    monkeypatch.setattr("gcbc.GCBC.policy", lambda agent, obs, goal: torch.full_like(obs, 50.0))
+    ways = pd.read_parquet(train_short("gcbc", **EVALUATED).folder / "ways.parquet")
+    moves = ways[ways["step"] >= 0].groupby("task")[["x", "y"]].diff().abs()
+    assert 0.19 < moves.max().max() < 0.4
+
+
+def test_an_environment_with_another_maze_is_refused():
+    data = SimpleNamespace(name="mine", env_id="pointmaze-medium-v0")
+    check_maze(data, "antmaze-medium-v0")
+    for other in ("pointmaze-large-v0", "cube-single-v0"):
+        with pytest.raises(UserError, match="is not the maze of --dataset mine"):
+            check_maze(data, other)
+
+
+def test_validation_episodes_of_another_size_are_refused(train_short, tmp_path):
+    write_hdf5(tmp_path / "goals-val.hdf5", obs_size=3, act_size=2)
+    with pytest.raises(UserError, match="are not of the same sizes"):
+        train_short("gcivl")
+
+
+def test_terminal_transitions_without_true_next_states_are_left_out(tmp_path):
+    path = write_hdf5(tmp_path / "mine.hdf5", obs_size=2, act_size=2)
+    whole, exact = load_states(str(path)), load_states(str(path), exact_d4rl=True)
+    assert len(whole) == 300 and not exact.terminated[exact.index].any()
+    goals = Goals(exact)
+    first, last = exact.index[0], goals.last(exact.index[:1])
+    assert (goals.ends < torch.cat([goals.starts[1:], goals.ends[-1:] + 1])).all() and last >= first
 
 
 def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
@@ -210,6 +259,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
         ("gcbc", {"augment": 0.5, "clusters": 0}, "--clusters must be at least 1"),
         ("gcivl", {"standardise": True}, "--standardise is not for goal-conditioned methods"),
         ("gcivl", {"discount": 1.0}, "--discount must lie in"),
+        ("hiql", {"dataset": "ogbench/visual-antmaze-medium-navigate-v0"}, "has images for observations"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(script, overrides, message, train_short, tmp_path):

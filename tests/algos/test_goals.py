@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hiql import HIQL
-from ota import OTA
-from ota import Args as OTAArgs
+from ota import OTA, Draws
 from scripts import module_of
 
 from algos.data import Dataset
@@ -55,6 +54,15 @@ def test_the_last_goal_of_a_trajectory_is_its_last_state_with_an_action():
     assert goals.ahead(torch.tensor([[0, 2, 4, 8]]), 3).tolist() == [[2, 2, 7, 8]]
     with_ends = Goals(episodes(4, 6), final_states=True)
     assert with_ends.last(torch.tensor([[0, 3, 4, 9]])).tolist() == [[3, 3, 9, 9]]
+
+
+def test_trajectories_that_share_a_row_keep_their_own_goals():
+    """The last state of the first one is the first row of the second one."""
+    data = episodes(9)
+    data.rows[3, -1] = 1.0  # terminated
+    data.index = torch.arange(8)
+    goals = Goals(data, final_states=True)
+    assert goals.last(torch.tensor([[0, 3, 4, 7]])).tolist() == [[4, 4, 8, 8]]
 
 
 def test_the_two_ends_of_the_uniform_law_have_half_the_weight():
@@ -161,32 +169,33 @@ def test_options_end_where_the_sheet_says():
 
 
 def test_values_of_a_chain_are_those_of_the_sheet():
-    """Trajectory goals only: the fixed points of the samplers' own ends, rewards and masks on a chain of 102 states."""
+    """The fixed points of the batches' own next states, rewards and masks, on a chain, for goals of the trajectory."""
     count, n, discount = 102, 5, 0.99
     goals = Goals(episodes(count + 1))
     agent = hierarchical("ota", option_steps=n, value_goals=(0.0, 1.0, 0.0))
     low, high = np.zeros((2, count, count))
-    for goal in range(count):
-        for row in range(goal - 1, -1, -1):
-            low[row, goal] = -1 + discount * low[row + 1, goal]
-            place = torch.tensor([[place_of(goal - row)]])
-            d = GoalDraws(place, torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.long))
-            if goal == 101 or row == 0:
-                end, target = (x.item() for x in agent.option(goals, torch.tensor([[row]]), d))
-                assert target == goal
-                reached = end == goal
-                high[row, goal] = 0 if reached else -1 + discount * high[end, goal]
+    goal = count - 1
+    for row in range(goal - 1, -1, -1):
+        place, zero, one = torch.tensor([[place_of(goal - row)]]), torch.zeros(1, 1), torch.ones(1, 1)
+        d = GoalDraws(place, zero, one, zero.long())
+        batch = agent.batch(goals, Draws(torch.tensor([[row]]), d, d, d))
+        assert batch.value.goal[0, 0, 0] == batch.high_value.goal[0, 0, 0] == goal
+        after, end = (int(x[0, 0, 0]) for x in (batch.next_obs, batch.option_end))
+        low[row, goal] = batch.value.reward + discount * batch.value.mask * low[after, goal]
+        high[row, goal] = batch.high_value.reward + discount * batch.high_value.mask * high[end, goal]
     for d, expected in {1: -1, 5: -4.901, 10: -9.5618, 100: -63.3968}.items():
-        assert low[101 - d, 101] == pytest.approx(expected, abs=1e-4)
+        assert low[goal - d, goal] == pytest.approx(expected, abs=1e-4)
     for d, expected in {1: 0, 5: 0, 10: -1, 100: -17.3831}.items():
-        assert high[101 - d, 101] == pytest.approx(expected, abs=1e-4)
-        assert high[101 - d, 101] == pytest.approx(-(1 - discount ** (math.ceil(d / n) - 1)) / (1 - discount), abs=1e-9)
+        assert high[goal - d, goal] == pytest.approx(expected, abs=1e-4)
+        assert high[goal - d, goal] == pytest.approx(
+            -(1 - discount ** (math.ceil(d / n) - 1)) / (1 - discount), abs=1e-4
+        )
+    assert min(low.min(), high.min()) > -1 / (1 - discount)
 
 
-def test_an_option_longer_than_the_way_to_a_subgoal_is_warned_about(capsys):
-    args = OTAArgs(option_steps=30, subgoal_steps=25, dataset="data.hdf5")
-    args.check_ready()
-    assert "--option-steps 30 is more than --subgoal-steps 25" in capsys.readouterr().err
+def test_an_option_longer_than_the_way_to_a_subgoal_is_warned_about_once(train_short, capsys):
+    train_short("ota", option_steps=4, subgoal_steps=3)
+    assert capsys.readouterr().err.count("--option-steps 4 is more than --subgoal-steps 3") == 1
 
 
 # -- temporal goal augmentation ----------------------------------------------------------------------------------------
@@ -209,7 +218,7 @@ def toy(labels: list[int]) -> tuple[Goals, Clusters]:
 def test_augmented_goals_have_the_law_of_the_sheet():
     goals, clusters = toy([0, 1, 2, 3, 4, 3, 5, 6])  # rows 3 and 5 are near each other
     agent = gcbc()
-    rows, drawn = agent.rows(goals, clusters, agent.draws(Random([0]))())
+    rows, drawn, _ = agent.rows(goals, clusters, agent.draws(Random([0]))())
     assert shares(rows) == law(of=dict.fromkeys((0, 1, 2, 4, 5, 6), 1 / 6))
     assert shares(drawn[rows == 2]) == law(of={3: 1 / 2, 5: 1 / 6, 6: 1 / 6, 7: 1 / 6})
     assert shares(drawn[rows == 0]) == law(of={1: 1 / 9, 2: 5 / 18, 3: 4 / 9, 5: 1 / 18, 6: 1 / 18, 7: 1 / 18})
@@ -219,7 +228,7 @@ def test_every_state_its_own_group_keeps_goals_in_the_trajectory():
     """Uniform over the rest, and then uniform over the rest of that: later goals than without augmentation."""
     goals, clusters = toy(list(range(8)))
     agent = gcbc()
-    rows, drawn = agent.rows(goals, clusters, agent.draws(Random([0]))())
+    rows, drawn, _ = agent.rows(goals, clusters, agent.draws(Random([0]))())
     assert shares(drawn[rows == 0]) == law(of={1: 1 / 9, 2: 1 / 9 + 1 / 6, 3: 1 / 9 + 1 / 6 + 1 / 3})
 
 
@@ -229,18 +238,19 @@ def test_without_augmentation_the_plain_law_stays_bit_for_bit():
     never = gcbc()
     never.args.augment = 0.0
     numbers = agent.draws(Random([0]))()
-    for ours, plain in zip(never.rows(goals, clusters, numbers), agent.rows(goals, None, numbers), strict=True):
-        assert torch.equal(ours, plain)
+    ours, plain = never.rows(goals, clusters, numbers), agent.rows(goals, None, numbers)
+    assert torch.equal(ours[0], plain[0]) and torch.equal(ours[1], plain[1])
+    assert not ours[2].any() and plain[2] is None and agent.rows(goals, clusters, numbers)[2].all()
 
 
 def test_twice_the_same_episodes_leave_the_law_as_it_is():
     agent, numbers = gcbc(), gcbc().draws(Random([0]))()
     goals, clusters = toy([0, 1, 2, 3, 4, 3, 5, 6])
-    once = [x % 8 for x in agent.rows(goals, clusters, numbers)]
+    once = [x % 8 for x in agent.rows(goals, clusters, numbers)[:2]]
     twice = Goals(episodes(4, 4, 4, 4), final_states=True)
     doubled = Clusters(twice, 2, 2)
     doubled.set(np.arange(16), np.array([0, 1, 2, 3, 4, 3, 5, 6] * 2))
-    again = [x % 8 for x in agent.rows(twice, doubled, numbers)]
+    again = [x % 8 for x in agent.rows(twice, doubled, numbers)[:2]]
     for row in (0, 2, 5):
         assert shares(again[1][again[0] == row]) == law(of=shares(once[1][once[0] == row]))
 
