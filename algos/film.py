@@ -55,20 +55,22 @@ def main(file: Path) -> None:
         env_id, tasks, seeds, actions = (stored[name] for name in ("env_id", "tasks", "seeds", "actions"))
     options: dict[str, Any] = {"render_mode": "rgb_array", "width": SIZE, "height": SIZE}
     with contextlib.ExitStack() as stack:
-        venv: Any = stack.enter_context(contextlib.closing(make_goal_vec(str(env_id), tasks.tolist(), **options)))
+        films: list[Any] = []  # a world for each task, because the marks of goals belong to the model
         writers = []
         for task in tasks:
+            films.append(stack.enter_context(contextlib.closing(make_goal_vec(str(env_id), [str(task)], **options))))
             path = str(file.with_name(f"{task}.mp4"))
             writer = imageio_ffmpeg.write_frames(path, (SIZE, SIZE), fps=FPS, macro_block_size=1)
             writer.send(None)
             writers.append(stack.enter_context(contextlib.closing(writer)))
-        venv.reset(seed=seeds.tolist())
-        for step in range(actions.shape[1]):
-            playing = np.isfinite(actions[:, step, 0])
-            if step % EVERY == 0:
-                for i in np.flatnonzero(playing):
-                    writers[i].send(np.ascontiguousarray(venv.worlds.worlds[i].render()))
-            venv.step(np.nan_to_num(actions[:, step]).astype(venv.action_space.dtype))
+        for venv, writer, seed, played in zip(films, writers, seeds, actions, strict=True):
+            venv.reset(seed=[int(seed)])
+            played = played[np.isfinite(played[:, 0])]
+            for step, action in enumerate(played):
+                if step % EVERY == 0:
+                    writer.send(np.ascontiguousarray(venv.worlds.worlds[0].render()))
+                venv.step(action[None].astype(venv.action_space.dtype))
+            writer.send(np.ascontiguousarray(venv.worlds.worlds[0].render()))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ import pandas as pd
 from benchmarks import figures
 from benchmarks.analysis import Results, each
 from benchmarks.parts import Part, file_name
-from benchmarks.scores import ORDER, SUCCESS
+from benchmarks.scores import LABELS, ORDER, SUCCESS, final_scores
 from benchmarks.tables import Table, number, word
 
 
 def goal_part(results: Results) -> Part:
-    """Mean success on each task over the last 10% of the training, by algorithm."""
-    late = late_part(results, results.scores.watched["metric"].str.startswith(SUCCESS))
+    """Mean success on each task by the headline score, and the order of values."""
+    late = scored(results, results.scores.watched["metric"].str.startswith(SUCCESS))
     text = (
-        "Percentage of episodes that reach the goal of each task, mean over seeds and over the last 10% of the "
-        "training, without seeds that diverged. Starts and goals of a task are the same places with some noise, and "
-        "policies are deterministic, so that a seed often reaches a goal always or never."
+        f"Percentage of episodes that reach the goal of each task, {LABELS[results.score]}, mean over seeds without "
+        "those that diverged. Starts and goals of a task are the same places with some noise, and policies are "
+        "deterministic, so that a seed often reaches a goal always or never."
     )
     part = Part("Each goal", text)
     for task in results.scores.tasks:
@@ -34,10 +34,10 @@ def goal_part(results: Results) -> Part:
         short = [results.names.get(name, name) for name in names]
         figure = figures.cells(np.array(means.loc[names]), short, goals, "", "success (%)", task, digits=0)
         part.figures.append((f"goals_{file_name(task)}", figure, f"Success on each task of {task}"))
-    orders = late_part(results, results.scores.watched["metric"].isin(ORDER))
+    orders = scored(results, results.scores.watched["metric"].isin(ORDER))
     if len(orders):
         part.text += (
-            " Order of values: the share of points on shortest ways from which the value rises within k steps, which "
+            " Order of values: the share of points on shortest ways whose value is higher k steps later, which "
             "would be 1 for a value that leads to the goal; of the value behind the high policy and, for OTA, of the "
             "one behind the low policy."
         )
@@ -51,8 +51,11 @@ def goal_part(results: Results) -> Part:
     return part
 
 
-def late_part(results: Results, chosen: pd.Series) -> pd.DataFrame:
-    """The chosen rows of what is watched, over the last 10% of the training."""
-    long = results.scores.watched[chosen]
-    ends = results.scores.table.groupby("task")["step"].max()
-    return long[long["step"] > 0.9 * long["task"].map(ends)]
+def scored(results: Results, chosen: pd.Series) -> pd.DataFrame:
+    """The chosen rows of what is watched, by the headline score: task, algorithm, seed, metric, value."""
+    parts = []
+    for metric, rows in results.scores.watched[chosen].groupby("metric"):
+        final = final_scores(rows, "value").rename(columns={results.score: "value"})
+        parts.append(final[["task", "algorithm", "seed", "value"]].assign(metric=metric))
+    columns = ["task", "algorithm", "seed", "value", "metric"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)

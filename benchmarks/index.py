@@ -50,7 +50,9 @@ def aggregate_table(folder: Path, score: str) -> Table | None:
 def task_table(folder: Path, score: str) -> Table:
     """Mean return with its interval on every task by the headline score."""
     frame = pd.read_csv(folder / "tasks.csv")
-    table = Table(["task", "algorithm", "return", "95% interval", "std", "seeds", "steps"], [])
+    success = all(config.get("score") == "success" for config in json.loads((folder / "sources.json").read_text()))
+    measure = "success (%)" if success else "return"
+    table = Table(["task", "algorithm", measure, "95% interval", "std", "seeds", "steps"], [])
     for row in frame[frame["score"] == score].itertuples():
         cells = [word(row.task), word(row.algorithm), number(row.mean), between(row.low, row.high)]
         table.rows.append([*cells, number(row.std), number(row.seeds, 0), number(row.steps, 0)])

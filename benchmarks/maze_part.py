@@ -1,13 +1,15 @@
 """The part of a report on mazes: the ways of policies through them, and maps of values."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from algos.errors import UserError
 from algos.run_folder import read_table
@@ -20,6 +22,7 @@ from envs.mazes import Maze, maze_of
 
 WAYS = ["task", "algorithm", "seed", "goal", "step", "x", "y"]
 MAPS = ["task", "algorithm", "goal", "x", "y", "value"]
+MOST = 10  # algorithms that a figure shows
 EVERY = 5  # steps of a way of which one is stored
 
 
@@ -27,46 +30,58 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
     """The ways and maps of the runs and reports in some folders: tables with the columns WAYS and MAPS.
 
     A way has one of five steps, without those at which the policy stood still, and positions have one decimal. A map is
-    the mean over seeds of the values of the first task's goal. Algorithms with varied hyperparameters have neither.
-    Raises UserError for damaged tables.
+    the mean over seeds of the values of the first task's goal. Raises UserError for damaged tables.
     """
-    ways, maps = [pd.DataFrame(columns=WAYS)], [pd.DataFrame(columns=MAPS)]
+    ways, values, maps = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seed"], MAPS))
     for folder in folders:
-        if (folder / "ways.csv").exists():
-            ways.append(read(folder / "ways.csv", WAYS))
-            maps.append(read(folder / "maps.csv", MAPS) if (folder / "maps.csv").exists() else maps[0])
-    for config in scores.sources:
-        folder = Path(config.get("folder", ""))
-        names = {"task": config["task"], "algorithm": label(config)}
-        if config.get("setting") or not (folder / "ways.parquet").exists():
+        if (folder / "sources.json").exists() and (folder / "scores.csv").exists():  # a report
+            for name, tables, columns in (("ways.csv", ways, WAYS), ("maps.csv", maps, MAPS)):
+                if (folder / name).exists():
+                    tables.append(read(folder / name, columns))
             continue
-        way = read(folder / "ways.parquet", ["seed", "task", "step", "x", "y"]).rename(columns={"task": "goal"})
-        way = way[(way["step"] % EVERY == 0) | (way["step"] == GOAL)].round(1)
-        way = way.sort_values(["seed", "goal", "step"])
-        place = way[["seed", "goal", "x", "y"]]
-        ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)].assign(**names)[WAYS])
-        if (folder / "values.parquet").exists():
-            table = read(folder / "values.parquet", ["seed", "task", "x", "y", "value"]).rename(
-                columns={"task": "goal"}
-            )
-            first = table[table["goal"] == table["goal"].min()]
-            mean = first.groupby(["goal", "x", "y"])["value"].mean().reset_index()
-            maps.append(mean.assign(**names)[MAPS].round(4))
+        for path in sorted(folder.rglob("ways.parquet")):
+            config = json.loads(path.with_name("config.json").read_text())  # `scores.load` has checked it
+            varied = config.get("varied", [])
+            way = named(read(path, [*varied, "seed", "task", "step", "x", "y"]), config, varied)
+            way = way[(way["step"] % EVERY == 0) | (way["step"] == GOAL)].round({"x": 1, "y": 1})
+            way = way.sort_values(["algorithm", "seed", "goal", "step"])
+            place = way[["algorithm", "seed", "goal", "x", "y"]]
+            ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)][WAYS])
+            if (other := path.with_name("values.parquet")).exists():
+                table = named(read(other, [*varied, "seed", "task", "x", "y", "value"]), config, varied)
+                values.append(table[table["goal"] == table["goal"].min()][[*MAPS, "seed"]])
+    mean = together(values).astype({"value": float}).groupby(MAPS[:-1])["value"].mean().round(4).reset_index()
     known = {(config["task"], label(config)) for config in scores.sources}
     found = []
-    for frames in (ways, maps):
-        table = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    for table in (together(ways), together([*maps, mean])):
         kept = [key in known for key in zip(table["task"], table["algorithm"], strict=True)]
-        found.append(table[np.array(kept, bool)].drop_duplicates(ignore_index=True))
+        found.append(table[np.array(kept, bool)].reset_index(drop=True))
     return found[0], found[1]
 
 
+def together(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """All rows of some tables, of which the first is empty."""
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+
+
+def named(table: pd.DataFrame, config: dict[str, Any], varied: list[str]) -> pd.DataFrame:
+    """A table of a run, with the columns task and algorithm, which names the setting, and goal for a task's name."""
+    table = table.rename(columns={"task": "goal"})
+    settings = table[varied].to_dict("records") if varied else [{}] * len(table)
+    names = {key: label({**config, "setting": dict(key)}) for key in {tuple(setting.items()) for setting in settings}}
+    return table.assign(task=config["task"], algorithm=[names[tuple(setting.items())] for setting in settings])
+
+
 def read(path: Path, columns: list[str]) -> pd.DataFrame:
-    """A table with these columns."""
-    table = pd.read_csv(path) if path.suffix == ".csv" else read_table(path)
-    if missing := [name for name in columns if name not in table]:
-        raise UserError(f"{path} is damaged: it has no column {missing[0]!r}")
-    return table[columns]
+    """These columns of a table; raises UserError if it is damaged."""
+    try:
+        table = pd.read_csv(path) if path.suffix == ".csv" else read_table(path)
+        if missing := [name for name in columns if name not in table]:
+            raise UserError(f"{path} is damaged: it has no column {missing[0]!r}")
+        numbers = [name for name in columns if name not in ("task", "algorithm", "goal")]
+        return table[columns].astype(dict.fromkeys(numbers, float))
+    except ValueError as error:  # pandas' errors of parsing are of this kind
+        raise UserError(f"{path} is damaged ({error})") from None
 
 
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
@@ -83,7 +98,7 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
             maze = maze_of(envs[task])
         except (ModuleNotFoundError, ValueError):
             continue
-        names = [name for name in results.scores.algorithms if name in set(rows["algorithm"])]
+        names = [name for name in results.in_curves if name in set(rows["algorithm"])][:MOST]
         figure = draw_ways(maze, rows, names, results.names)
         part.figures.append((f"ways_{file_name(str(task))}", figure, f"Ways through {task}"))
         values = maps[maps["task"] == task]
@@ -107,14 +122,14 @@ def panels(maze: Maze, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
 def draw_walls(axes: Axes, maze: Maze) -> None:
     """Draws the walls of a maze, without ticks."""
     half = maze.size / 2
-    for row, column in np.argwhere(maze.walls):
-        x, y = maze.centre(row, column)
-        axes.add_patch(
-            Rectangle((x - half, y - half), maze.size, maze.size, color=figures.GRID, alpha=0.55, linewidth=0)
-        )
     (left, top), (right, bottom) = maze.centre(0, 0), maze.centre(maze.walls.shape[0] - 1, maze.walls.shape[1] - 1)
+    low, high = min(top, bottom) - half, max(top, bottom) + half
+    shades = np.where(maze.walls, 0.55, 0.0)
+    shades = shades if maze.down else shades[::-1]
+    place = left - half, right + half, low, high
+    axes.imshow(np.zeros_like(shades), alpha=shades, extent=place, cmap=ListedColormap([figures.GRID]), zorder=0)
     axes.set_xlim(left - half, right + half)
-    axes.set_ylim(min(top, bottom) - half, max(top, bottom) + half)
+    axes.set_ylim(low, high)
     axes.set_aspect("equal")
     axes.set_xticks([])
     axes.set_yticks([])

@@ -230,8 +230,20 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
     units = given.map({True: "D4RL score", False: results.scores.measure})
     steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
-    rows["protocol"] = units + f", {LABELS[results.score]}; " + steps + "; spread: std over seeds" + rows["note"]
+    ran = {config["task"]: config.get("args", {}) for config in results.scores.sources}
+    sizes = rows["task"].map(lambda task: sizes_of(ran[task]))
+    rows["protocol"] = (
+        units + f", {LABELS[results.score]}; " + steps + sizes + "; spread: std over seeds" + rows["note"]
+    )
     return list(rows.assign(source="this report").itertuples())
+
+
+def sizes_of(args: dict[str, Any]) -> str:
+    """Evaluation episodes, batch and widths of a run in words, where its arguments have them."""
+    parts = [f"{args['eval_episodes']} evaluation episodes"] if args.get("eval_episodes") else []
+    parts += [f"batches of {args['batch_size']}"] if args.get("batch_size") else []
+    parts += [f"hidden layers {' x '.join(map(str, args['hidden']))}"] if args.get("hidden") else []
+    return "".join(f"; {part}" for part in parts)
 
 
 def comparable(ours: str, theirs: str) -> bool:

@@ -141,7 +141,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     looks = figures.look(results.in_curves, scores.settings)
     title, purpose = heading(args, scores)
     if (out / "report.json").exists():  # nothing of an earlier report may stay
-        for path in [*out.glob("figures/*.p[nd][gf]"), *(out / f"{name}.csv" for name in TABLES)]:
+        for path in [*out.glob("figures/*.p[nd][gf]"), *(out / f"{name}.csv" for name in (*TABLES, "model"))]:
             path.unlink(missing_ok=True)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():

@@ -31,7 +31,7 @@ LABELS: dict[Score, str] = {
     "last": "last evaluation",
     "mean": "mean of last 10%",
     "max": "max over last 10%",
-    "three": "mean of last three",
+    "three": "mean of last three evaluations",
     "best": "best over training",
 }
 
@@ -259,11 +259,15 @@ def _run(
         return [(config["task"], note)]
     if finished_only and config["status"] not in ("finished", "diverged"):
         return [(config["task"], f"{whole} on {config['task']} is not finished, and is left out.")]
-    if missing := [name for name in ("seed", "step", "return", *varied) if name not in frame]:
+    needed = ["seed", "step", "return", *varied, *(["task", "success"] if config.get("score") == "success" else [])]
+    if missing := [name for name in needed if name not in frame]:
         raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
     if config.get("score") == "success":  # the mean over all tasks is the score, and each one is watched
         frame = frame.rename(columns={"task": "goal"})
-        frame["return"] = 100.0 * frame["success"].astype(float)
+        try:
+            frame["return"] = 100.0 * frame["success"].astype(float)
+        except (TypeError, ValueError):
+            raise UserError(f"{table} is damaged: success must be True or False") from None
     train = path.with_name("train.parquet")
     compared, long = _values(train, varied), _watched(train, frame, varied)
     notes: list[tuple[str, str]] = []
@@ -372,8 +376,9 @@ def _stored(
         if (folder / "values.csv").exists():
             frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
             values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
-        if (folder / "watched.csv").exists():
-            long = pd.read_csv(folder / "watched.csv", float_precision="round_trip")
+        tables = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
+        if present := [path for path in tables if path.exists()]:
+            long = pd.read_csv(present[0], float_precision="round_trip")
             watched.append(long[["task", "algorithm", "seed", "step", "metric", "value"]])
         for config in _json(folder / "sources.json"):
             config.setdefault("task", config["env_id"])
@@ -381,7 +386,8 @@ def _stored(
                 config = _part(config, {})
                 del config["setting"]
             own = frame[(frame["task"] == config["task"]) & (frame["algorithm"] == label(config))]
-            sources.append({**config, "seeds": sorted(map(int, own["seed"].unique()))})
+            known = set(map(int, own["seed"].unique()))  # of all processes with this name; a source has its own seeds
+            sources.append({**config, "seeds": sorted(known & set(config.get("seeds", known)))})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the stored report in {folder} is damaged ({type(error).__name__}: {error})") from None
 
@@ -403,6 +409,7 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
     arguments = config.get("identity") or config.get("args", {})
     versions, data = config.get("versions", {}), config.get("facts", {})
     return {
+        "score": "success" if config.get("score") == "success" else "return",
         "steps": arguments.get("total_steps"),
         "evaluation episodes": arguments.get("eval_episodes"),
         "steps between evaluations": arguments.get("eval_every"),
@@ -530,7 +537,8 @@ def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
     late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     keys = ["task", "algorithm", "seed"]
     scores = late.sort_values("step").groupby(keys)[column].agg(["last", "mean", "max"])
-    scores["three"] = table.sort_values("step").groupby(keys)[column].apply(lambda values: values.tail(3).mean())
+    learned = table[table["step"] > 0].sort_values("step")
+    scores["three"] = learned.groupby(keys)[column].apply(lambda values: values.tail(3).mean())
     scores["best"] = table.groupby(keys)[column].max()
     return scores.reset_index()
 

@@ -1,9 +1,9 @@
 """Recipes for the point mazes of Ghugare et al., "Closing the Gap between TD Learning and Supervised Learning - A
 Generalisation Point of View" (arXiv 2401.11237), in which a method has to stitch.
 
-Episodes belong to groups of cells, one group after the other, and each goes from a random cell of its group to another
-one. No episode goes from the start of a test to its goal, but groups share cells, where the ways of two episodes can be
-put together. `large-sl` is a control set with one group, in which nothing has to be stitched.
+Episodes belong to groups of cells, one group after the other, and each goes from a random cell of its group to a random
+one, which may be the same. No episode goes from the start of a test to its goal, but groups share cells, where the ways
+of two episodes can be put together. `large-sl` is a control set with one group, in which nothing has to be stitched.
 
 A controller that knows the maze follows a shortest path. It aims at the centre of the next cell, and turns to the cell
 after it within 0.1 of that point; every later point but the goal is off its cell's centre by up to 0.2. Its action is
@@ -98,7 +98,7 @@ def episodes(world: Any, maze: str, seed: int, steps: int) -> Iterator[Trajector
 
 
 def episode(world: Any, grid: Grid, group: Group, seed: int) -> Trajectory:
-    """One episode from a cell of the group to another, with a PD controller that has gains 10 and -1."""
+    """One episode from a cell of the group to one of its cells, with a PD controller that has gains 10 and -1."""
     rng = np.random.default_rng(seed)
     start, last = (pick(rng, cells) for cells in group)
     world.reset(seed=int(rng.integers(2**32)), options={"reset_cell": np.array(start), "goal_cell": np.array(last)})

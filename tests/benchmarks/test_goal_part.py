@@ -1,11 +1,13 @@
 """Reports on runs that are scored by success."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from algos.errors import UserError
 from benchmarks import report
 
 
@@ -75,3 +77,37 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
     made(tmp_path / "out", tmp_path / "again")
     for name in ("ways.csv", "maps.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
+    for seed in (0, 1):
+        folder = runs / "maze" / "good" / f"seed{seed}"
+        shutil.copytree(runs / "maze" / "good" / "default", folder)
+        table = pd.read_parquet(folder / "eval.parquet")
+        table[table["seed"] == seed].to_parquet(folder / "eval.parquet")
+        ways = [(seed, "task1", step, 0.2 * max(step, 0), 0.0) for step in range(-1, 9)]
+        pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
+        values = [(seed, "task1", x, y, seed + x) for x in (0.0, 1.0) for y in (0.0, 1.0)]
+        pd.DataFrame(values, columns=["seed", "task", "x", "y", "value"]).to_parquet(folder / "values.parquet")
+    shutil.rmtree(runs / "maze" / "good" / "default")
+    made(runs, tmp_path / "out")
+    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
+    shutil.rmtree(runs)  # a report is made again from its own tables
+    made(tmp_path / "out", tmp_path / "again")
+    assert (tmp_path / "again" / "ways.csv").read_bytes() == (tmp_path / "out" / "ways.csv").read_bytes()
+
+
+def test_damaged_ways_are_refused(runs, tmp_path):
+    (runs / "maze" / "good" / "default" / "ways.parquet").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"ways\.parquet"):
+        made(runs, tmp_path / "out")
+
+
+def test_success_and_returns_are_not_compared(runs, tmp_path):
+    config = json.loads((runs / "maze" / "bad" / "default" / "config.json").read_text())
+    config["score"] = "return"
+    (runs / "maze" / "bad" / "default" / "config.json").write_text(json.dumps(config))
+    table = pd.read_parquet(runs / "maze" / "bad" / "default" / "eval.parquet").drop(columns="task")
+    table.to_parquet(runs / "maze" / "bad" / "default" / "eval.parquet")
+    with pytest.raises(UserError, match="differ in score"):
+        made(runs, tmp_path / "out")
