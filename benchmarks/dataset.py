@@ -27,7 +27,7 @@ from algos.run_folder import folder_name
 from benchmarks.figures import style
 from benchmarks.suite import BENCHMARKS, read_references
 
-MAZES = ("maze2d", "antmaze", "pointmaze")
+MAZES = ("maze2d", "antmaze", "pointmaze", "stitching")
 SHOWN = 100_000  # the most transitions from which actions and coverage are drawn
 
 

@@ -44,6 +44,7 @@ def test_the_tables_of_every_script_are_stored():
 @pytest.mark.parametrize("script", ARGS)
 def test_a_short_run_gives_the_stored_tables(script, tmp_path, monkeypatch):
     write_hdf5(tmp_path / "data.hdf5")
+    write_hdf5(tmp_path / "goals.hdf5", obs_size=2, act_size=2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("algos.run_folder.versions", dict)  # which takes as long as the updates
     monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
@@ -62,6 +63,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write_hdf5(Path("data.hdf5"))
+        write_hdf5(Path("goals.hdf5"), obs_size=2, act_size=2)
         frames = [tables_of(script, Path(folder) / script.replace(" ", "_")) for script in names]
     rows = pd.concat(frames)[["script", "seed", "step", "metric", "value"]].to_csv(index=False, header=False)
     header, *lines = STORED.read_text().splitlines(keepends=True)
