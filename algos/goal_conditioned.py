@@ -32,7 +32,8 @@ from algos.offline import OfflineArgs, spaces
 from algos.per_run import PerRun
 from algos.random import Random
 from algos.run import Run
-from algos.ways import as_parquet, order_of_values, values_table, ways_table
+from algos.run_folder import parquet_bytes
+from algos.ways import order_of_values, values_table, ways_table
 from envs.goals import goal_tasks, make_goal_vec
 from envs.mazes import maze_of
 
@@ -384,7 +385,7 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
 
     def of_ways(table: Callable[..., pd.DataFrame], *more: Any) -> Callable[[], bytes | None]:
         """A table of the last evaluation; None if there was none since the run was resumed."""
-        return lambda: as_parquet(table(evaluator.ways, run.keys, *more)) if evaluator.ways else None
+        return lambda: parquet_bytes(table(evaluator.ways, run.keys, *more)) if evaluator.ways else None
 
     run.export("ways.parquet", of_ways(ways_table))
     if hasattr(agent, "value_of"):
@@ -393,7 +394,7 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
         return
     ahead, like = getattr(agent.args, "subgoal_steps", 25), next(agent.parameters())  # states are positions
 
-    def orders() -> dict[str, Any]:
+    def orders(_: int) -> dict[str, Any]:
         kinds = {"order_of_values": "value_of", "order_of_low_values": "low_value_of"}
         known = {name: getattr(agent, kind) for name, kind in kinds.items() if hasattr(agent, kind)}
         assert evaluator.ways  # it is called after an evaluation

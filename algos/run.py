@@ -114,7 +114,7 @@ class Run(Generic[Args]):
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
         self.exports: dict[str, Callable[[], bytes | None]] = {}
-        self.watched: Callable[[], dict[str, np.ndarray]] | None = None
+        self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
         self.memory: dict[str, Stateful] = {}
@@ -153,8 +153,8 @@ class Run(Generic[Args]):
             episodes = self.given.eval_episodes
             self.evaluator = Evaluator(make, self.seeds, episodes, self.device, tasks=tasks, goals=True)
 
-    def watch(self, values: Callable[[], dict[str, np.ndarray]]) -> None:
-        """From now on, logs some values [R], or NaN, at every evaluation after step 0."""
+    def watch(self, values: Callable[[int], dict[str, np.ndarray]]) -> None:
+        """From now on, logs what a function of the step gives, values [R] or NaN, at every evaluation."""
         self.watched = values
 
     def compare_values(self, predict: PredictValues, discount: float | PerRun) -> None:
@@ -164,9 +164,11 @@ class Run(Generic[Args]):
         each observation, `predict` gives an action, its predicted value, and the bonus that the value counts at this
         state besides the reward, which is 0 without an entropy term.
         """
-        self.predict, self.discount = predict, np.array(numbers(discount, self.runs))
+        discounts = np.array(numbers(discount, self.runs))
         make = maker(self.given.env_id, self.given.threads or None)
-        self.value_evaluator = Evaluator(make, self.seeds, 1, self.device)
+        self.value_evaluator = evaluator = Evaluator(make, self.seeds, 1, self.device)
+        names = ("value_predicted", "value_observed")
+        self.watch(lambda step: dict(zip(names, evaluator.values(predict, discounts, step), strict=True)))
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The fast form of a function of tensors; see `algos.compile`."""
@@ -373,13 +375,7 @@ class Run(Generic[Args]):
             self.tables.show(run, "eval/return", float(np.mean([score.total for score in episodes])), step)
             if self.score_name != "return":
                 self.tables.show(run, f"eval/{self.score_name}", self.show(means[-1]), step)
-        if self.value_evaluator:
-            predicted, observed = self.value_evaluator.values(self.predict, self.discount, step)
-            for name, values in (("value_predicted", predicted), ("value_observed", observed)):
-                for run, value in enumerate(values):
-                    if run not in self.diverged and np.isfinite(value):
-                        self.tables.add_metrics(run, step, {name: float(value)}, "eval")
-        for name, values in (self.watched() if self.watched and step else {}).items():
+        for name, values in (self.watched(step) if self.watched else {}).items():
             for run, value in enumerate(values):
                 if run not in self.diverged and np.isfinite(value):
                     self.tables.add_metrics(run, step, {name: float(value)}, "eval")

@@ -113,7 +113,7 @@ class RunFolder:
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
         """Replaces a table."""
-        write_atomically(self.path / name, frame.to_parquet(None, index=False, write_page_checksum=True))
+        write_atomically(self.path / name, parquet_bytes(frame))
 
     def read_table(self, name: str) -> pd.DataFrame | None:
         """A table, if it is there."""
@@ -134,6 +134,11 @@ class RunFolder:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+
+
+def parquet_bytes(frame: pd.DataFrame) -> bytes:
+    """The bytes of a table, each page of which has a checksum."""
+    return frame.to_parquet(None, index=False, write_page_checksum=True)
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Tables for figures of a maze: the ways of a policy, and the values of goals over the maze."""
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,10 +70,3 @@ def order_of_values(
         smooth = np.convolve(values, np.full(SMOOTH, 1 / SMOOTH), "valid")
         rising[run] += (smooth[ahead:] > smooth[:-ahead]).tolist()
     return np.array([np.mean(flags) if flags else np.nan for flags in rising])
-
-
-def as_parquet(frame: pd.DataFrame) -> bytes:
-    """The bytes of a table."""
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()

@@ -43,7 +43,7 @@ from envs import Task
 @dataclass
 class Args(GoalArgs):
     anchors: Literal["transitions", "trajectories"] = "transitions"
-    """what counts alike: each transition, as in OGBench, or each trajectory, whose last state is then a goal too"""
+    """each transition has the same weight, as in OGBench, or each trajectory, whose last state is then a goal too"""
     goal: Literal["state", "position"] = "state"
     """goals are whole states, or positions, which are the first two numbers of a state"""
     loss: Literal["likelihood", "mse"] = "likelihood"
@@ -53,7 +53,7 @@ class Args(GoalArgs):
     clusters: Natural = by_domain(40, umaze=20, large=80, giant=160)
     """number of groups of states that are near each other"""
     cluster_by: Literal["position", "state"] = "position"
-    """what states of a group have in common"""
+    """groups are of states with similar positions, or of similar whole states"""
     max_norm: NotNegative = 0.0
     """gradients of a run are scaled down to this norm; 0: they are not"""
 

@@ -63,7 +63,7 @@ class Args(ValueArgs):
 
 
 class Goal(NamedTuple):
-    """What a value learns about."""
+    """The goal of a value in each transition."""
 
     goal: Tensor  # [R, B, O]
     reward: Tensor  # [R, B], 0 where the goal is reached, otherwise -1
@@ -136,23 +136,24 @@ class HIQL(Agent):
         q = goal.reward[:, None] + (self.args.discount * goal.mask)[:, None] * next_targets
         return twin_value_loss(value(obs, rep), q, targets, self.args.expectile)
 
-    def gain(self, value: nn.Module, before: Tensor, after: Tensor, goal: Tensor) -> Tensor:
-        """V(after, g) - V(before, g), means of the twins: states and goals [R, B, O] -> [R, B]."""
+    def gain(self, value: nn.Module, before: Tensor, after: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """V(after, g) - V(before, g), means of the twins [R, B], and phi(before, g): states and goals [R, B, O]."""
         states, goals = torch.cat([after, before], 1), goal.repeat(1, 2, 1)
         with torch.no_grad():
-            later, now = value(states, self.phi(states, goals)).mean(1).chunk(2, -1)
-        return later - now
+            rep = self.phi(states, goals)
+            later, now = value(states, rep).mean(1).chunk(2, -1)
+        return later - now, rep.chunk(2, 1)[1]
 
     def low_loss(self, batch: Batch) -> Tensor:
         """-w log pi(a|s, phi(s, subgoal)), with the gain of one step towards the subgoal: losses [R]."""
-        weight = advantage_weight(self.gain(self.value, batch.obs, batch.next_obs, batch.subgoal), self.args.low_alpha)
-        with torch.no_grad():
-            rep = self.phi(batch.obs, batch.subgoal)
+        gain, rep = self.gain(self.value, batch.obs, batch.next_obs, batch.subgoal)
+        weight = advantage_weight(gain, self.args.low_alpha)
         return -(weight * log_prob(self.low(batch.obs, rep), batch.action)).mean(-1)
 
     def high_loss(self, batch: Batch) -> Tensor:
         """-w log pi(phi(s, target)|s, g), with the gain of the way to the target: losses [R]."""
-        weight = advantage_weight(self.gain(self.value, batch.obs, batch.target, batch.goal), self.args.high_alpha)
+        gain, _ = self.gain(self.value, batch.obs, batch.target, batch.goal)
+        weight = advantage_weight(gain, self.args.high_alpha)
         with torch.no_grad():
             rep = self.phi(batch.obs, batch.target)
         return -(weight * log_prob(self.high(batch.obs, batch.goal), rep)).mean(-1)

@@ -50,7 +50,7 @@ from algos.optim import Adam
 from algos.random import Random
 from envs import Task
 
-INTERVALS = 8  # of one component of IQE
+INTERVALS = 8  # one component of IQE has as many
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.0003, "antmaze": 0.003, "antmaze-explore": 0.001, "humanoidmaze": 0.001,
     "antsoccer": 0.003, "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
@@ -160,13 +160,15 @@ class QRL(Agent):
         loss = 100 * F.softplus(5 - far / 100).mean(-1) + multiplier.detach() * violation
         return loss + multiplier * (self.args.eps - violation.detach()), violation.detach()
 
-    def actor_loss(self, batch: Transitions) -> Tensor:
-        """DDPG+BC with Q = -d(model of s and a', g), or AWR with the advantage d(s, g) - d(s', g): losses [R]."""
+    def actor_loss(self, batch: Transitions, latent: Tensor, following: Tensor) -> Tensor:
+        """DDPG+BC with Q = -d(model of s and a', g), or AWR with the advantage d(s, g) - d(s', g): losses [R].
+
+        The latents of the states and the next states [R, B, d] are constants.
+        """
         mean = self.actor(batch.obs, batch.goal)
         imitation = log_prob(mean, batch.action)
         with torch.no_grad():
-            states = torch.cat([batch.obs, batch.goal, batch.next_obs], 1)
-            latent, goal, following = self.distance.phi(states).chunk(3, 1)
+            goal = self.distance.phi(batch.goal)
         if self.args.actor_loss == "ddpg_bc":
             reached = frozen(self.dynamics)(latent, mean.clamp(-1, 1))
             return ddpg_loss(-frozen(self.distance)(reached, goal)) - self.args.alpha * imitation.mean(-1)
@@ -184,7 +186,7 @@ class QRL(Agent):
             guess = self.dynamics(latent, batch.action)
             there, back = self.distance(following, guess), self.distance(guess, following)
             losses["dynamics_loss"] = (there + back).mean(-1) / 2
-        return losses | {"actor_loss": self.actor_loss(batch)}
+        return losses | {"actor_loss": self.actor_loss(batch, latent.detach(), following.detach())}
 
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
         """The random numbers of batches."""

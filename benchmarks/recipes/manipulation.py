@@ -20,9 +20,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check, global_numpy
+from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
 from envs.make import require
 from envs.seeding import sub_seed
+from envs.worlds import as_global
 
 NOISE, SMOOTHING = 0.1, 0.5  # of the plan, before it is scaled to the bounds of actions, and in steps
 ROWS = 1001  # of one episode in OGBench's files
@@ -90,7 +91,7 @@ def play(world: Any, oracles: dict[str, Any], stacked: float, rows: int, seed: i
         buttons = {"button_states": world._cur_button_states} if hasattr(world, "_cur_button_states") else {}
         tape.see(obs, qpos=world.data.qpos, qvel=world.data.qvel, **buttons)
 
-    with global_numpy(seed):
+    with as_global(np.random.RandomState(seed)):
         obs, info = world.reset(seed=seed)
         oracle = oracles[info["privileged/target_task"]]
         oracle.reset(obs, info)

@@ -33,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recipes.grid import Grid, pick
-from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check, global_numpy
+from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
 from envs.make import require
 from envs.seeding import sub_seed
+from envs.worlds import as_global
 
 NOISE = 0.5  # standard deviation of the noise on each action dimension
 OGBENCH_MAZES = ("medium", "large", "giant", "teleport")
@@ -124,7 +125,7 @@ def ogbench_episode(
     def see(obs: NDArray) -> None:
         tape.see(obs, qpos=world.data.qpos, qvel=world.data.qvel, goal=world.cur_goal_xy)
 
-    with global_numpy(env_seed):
+    with as_global(np.random.RandomState(env_seed)):
         obs, _ = world.reset(seed=env_seed, options={"task_info": {"init_ij": start, "goal_ij": goal}})
         see(obs)
         for step, disturbance in enumerate(disturbances):

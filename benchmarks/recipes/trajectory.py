@@ -1,7 +1,6 @@
 """The form in which a recipe gives its data, one trajectory for each episode, and how it is recorded."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,17 +55,6 @@ class Tape:
 def bounded(action: NDArray) -> NDArray[np.float32]:
     """Clips an action to [-1, 1], in the precision in which it is stored, so that the stored action was played."""
     return np.clip(action, -1, 1).astype(np.float32)
-
-
-@contextmanager
-def global_numpy(seed: int) -> Iterator[None]:
-    """Seeds NumPy's global generator, from which OGBench draws, and afterwards restores its state."""
-    state = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
 
 
 def check(task: str, argument: str, value: str, known: Sequence[str]) -> None:
