@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -27,7 +26,7 @@ from algos.errors import UserError
 from algos.evaluate import Ways
 from algos.film import film
 from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
-from algos.nn import MLP, Glorot, Lead
+from algos.nn import MLP, Glorot, Lead, gelu
 from algos.offline import OfflineArgs, spaces
 from algos.per_run import PerRun
 from algos.random import Random
@@ -40,7 +39,6 @@ from envs.mazes import maze_of
 Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
 KINDS = ("navigate", "stitch", "explore", "play", "noisy")
-gelu = partial(F.gelu, approximate="tanh")
 LOG_TWO_PI = math.log(2 * math.pi)
 
 

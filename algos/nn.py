@@ -136,6 +136,16 @@ class TruncatedNormal(Linear):
             self.bias[network].fill_(0.0)
 
 
+def gelu(x: Tensor) -> Tensor:
+    """GELU in its tanh form, x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x³).
+
+    Where it is compiled, it is written as x sigmoid(2u), which is the same and takes a third of the time on a CPU.
+    """
+    if torch.compiler.is_compiling():
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation of all networks over the last axis: x [L, B, n] -> [L, B, n]."""
 
