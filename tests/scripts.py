@@ -30,6 +30,10 @@ ALL = {"total_steps": 40, "log_every": 5, "checkpoint_every": 1_000, "eval_every
 ONLINE = {
     "env_id": "InvertedPendulum-v5", "learning_starts": 20, "batch_size": 16, "hidden": (16, 12), "eval_episodes": 1,
 }  # fmt: skip
+Q_LEARNING = ONLINE | {
+    "env_id": "CartPole-v1", "learning_starts": 0, "train_every": 2, "target_every": 6, "lr": 0.003, "max_norm": 0.1,
+    "exploration": 0.5,
+}  # fmt: skip
 ON_POLICY = {
     "env_id": "InvertedPendulum-v5", "horizon": 3, "num_envs": 2, "batch_size": 3, "hidden": (16, 12),
     "eval_episodes": 1, "compile": False,
@@ -51,6 +55,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "td3": ONLINE,
     "dsac_t": ONLINE,
     "dsac_t huber": ONLINE | {"loss": "huber"},
+    "dqn": Q_LEARNING,
     "mdpo_off_policy": ONLINE,
     "mdpo_off_policy tsallis": ONLINE | {"q": 1.4, "refresh_every": 4, "value_loss": "broadcast"},
     "mdpo_on_policy": ON_POLICY | {"lr": 0.003, "critic_lr": 0.02},
@@ -244,6 +249,8 @@ class Feed:
         obs, next_obs, reward = normal.split((task.obs_size, task.obs_size, 1), -1)
         low, high = (torch.tensor(bound or default) for bound, default in ((task.low, 0.0), (task.high, 1.0)))
         action = low + (high - low) * uniform[..., :-1]
+        if task.discrete:
+            action = (action[..., 0] * task.act_size).long()
         return Batch(obs, action, reward[..., 0].clone(), next_obs, (uniform[..., -1] < 1 / 6).to(obs.dtype))
 
     def _goal_batch(self, kind: Any, normal: Iterator[Tensor], uniform: Iterator[Tensor]) -> Any:
@@ -268,8 +275,6 @@ class Feed:
         task, args, batch = self.agent.task, self.agent.args, self._batch(name)
         rollout = Rollout(self.agent.runs, args.horizon, args.num_envs, task)
         chance = self.uniform[name]().mT[..., -1]
-        if task.discrete:
-            batch = batch._replace(action=(batch.action[..., 0] * task.act_size).long())
         ended, terminated = (chance < 1 / 6).to(batch.obs.dtype), (chance < 1 / 12).to(batch.obs.dtype)
         fields = (batch.obs, batch.action, batch.reward, ended, terminated, batch.next_obs)
         for t in range(args.horizon):

@@ -298,11 +298,13 @@ VALUES = {
     "q": (1.2, 1.6),
     "augment": (0.2, 0.6),
 }
-# Only the paper's objective has this weight; this noise is on the actions in the environment and not in an update.
-# The penalty of MOPO is in the rewards of rollouts; a fixed temperature does not learn. Some decide about goals only.
+# Only the paper's objective has this weight; TD3's noise and DQN's epsilon are for actions in the environment, and tau
+# for the target network, which DQN moves between updates. The penalty of MOPO is in the rewards of rollouts; a fixed
+# temperature does not learn. Some decide about goals only.
 UNUSED = {
     ("recoil", "beta"), ("td3", "exploration_noise"), ("mopo", "penalty_weight"), ("mobile fixed", "temperature_lr"),
     ("gcbc", "augment"), ("gcbc rvs", "augment"),
+    ("dqn", "tau"), ("dqn", "epsilon_start"), ("dqn", "epsilon_end"), ("dqn", "exploration"),
     *((script, "discount") for script in SCRIPTS if script.split()[0] in CONTRAST),
 }  # fmt: skip
 PAPER = ("recoil paper", "beta")
@@ -403,7 +405,7 @@ def poisoned(monkeypatch):
     goal_actions = Goals.actions
 
     def of(script: str, *runs: int) -> None:
-        scaled = is_stream(script) or is_on_policy(script) or script.startswith("dsac_t")
+        scaled = is_stream(script) or is_on_policy(script) or script.startswith(("dsac_t", "dqn"))
         value = math.nan if scaled else 1e30
 
         def transition(envs):
