@@ -12,6 +12,8 @@ from torch import Tensor
 from envs import make_vec
 from envs.make import is_batched
 from envs.seeding import sub_seed
+from envs.tabular import evaluate
+from envs.tabular.vector import TabularVectorEnv
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
 TAIL = 0.05  # a return counts as observed if its unseen rest has at most this weight
@@ -43,7 +45,8 @@ class Evaluator:
 
     `make` makes the environments. With `tasks`, there are `episodes` of each task, all at once. With `goals`,
     policies get the goal that a reset tells as their second argument, and `ways` keeps the first episode of each task
-    in the last evaluation. If steps tell `success`, that of an episode's last step is kept.
+    in the last evaluation. With `timed`, they get the number of steps since the episode began as their last argument.
+    If steps tell `success`, that of an episode's last step is kept.
     """
 
     def __init__(
@@ -55,8 +58,9 @@ class Evaluator:
         *,
         tasks: Sequence[str] = (),
         goals: bool = False,
+        timed: bool = False,
     ):
-        self.seeds, self.device, self.goals = list(seeds), torch.device(device), goals
+        self.seeds, self.device, self.goals, self.timed = list(seeds), torch.device(device), goals, timed
         self.dtype = torch.get_default_dtype()
         self.ways: Ways | None = None
         self.places = [(task, e) for task in tasks or [""] for e in range(episodes)]  # of the episodes of one run
@@ -65,14 +69,15 @@ class Evaluator:
         self.venv = make([task for _ in self.seeds for task, _ in self.places] if tasks else count)
 
     @torch.no_grad()
-    def __call__(self, policy: Policy, step: int) -> list[list[Score]]:
-        """Runs a policy: the episodes of each run, task by task."""
+    def __call__(self, policy: Policy, step: int | Sequence[int]) -> list[list[Score]]:
+        """Runs the policies of a step, or of one for each run [R]: the episodes of each run, task by task."""
+        steps = [step] * len(self.seeds) if isinstance(step, int) else step
         shape = (len(self.seeds), self.episodes)
         totals, lengths = np.zeros(shape), np.zeros(shape, int)
         success: NDArray | None = None
         first = [place for place, (_, e) in enumerate(self.places) if e == 0]
         way, actions = [], []
-        for moment in self._episodes(policy, "evaluation", step):
+        for moment in self._episodes(policy, "evaluation", steps):
             if self.goals:
                 running = moment.running[:, first, None]
                 way.append(np.where(running, moment.obs[:, first], np.nan))
@@ -83,7 +88,9 @@ class Evaluator:
                 success = np.where(moment.running, moment.success, False if success is None else success)
         if self.goals:
             tasks = [self.places[i][0] for i in first]
-            seeds = [[self.seed_of(run, "evaluation", task, step, 0) for task in tasks] for run in range(shape[0])]
+            seeds = [
+                [self.seed_of(run, "evaluation", task, steps[run], 0) for task in tasks] for run in range(shape[0])
+            ]
             self.ways = Ways(tasks, seeds, self.last_goals[:, first], np.stack(way, 2), np.stack(actions, 2))
         return [
             [
@@ -118,7 +125,10 @@ class Evaluator:
             return action
 
         nothing = np.zeros(0)  # states and actions are not kept
-        moments = [moment._replace(obs=nothing, action=nothing) for moment in self._episodes(act, "value", step)]
+        moments = [
+            moment._replace(obs=nothing, action=nothing)
+            for moment in self._episodes(act, "value", [step] * len(self.seeds))
+        ]
         reward, running, terminated = (np.stack([np.asarray(m[i]) for m in moments]) for i in range(3))
         predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
         factor = discount[:, None]
@@ -136,18 +146,19 @@ class Evaluator:
                 means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
 
-    def _episodes(self, act: Policy, purpose: str, step: int) -> Iterator["Moment"]:
-        """One episode in every environment, step by step."""
+    def _episodes(self, act: Policy, purpose: str, steps: Sequence[int]) -> Iterator["Moment"]:
+        """One episode in every environment, step by step; they begin as the seeds and steps [R] of the runs say."""
         venv, shape = self.venv, (len(self.seeds), self.episodes)
         runs = range(len(self.seeds))
-        seeds = [self.seed_of(run, purpose, task, step, e) for run in runs for task, e in self.places]
+        seeds = [self.seed_of(run, purpose, task, steps[run], e) for run in runs for task, e in self.places]
         obs, infos = venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         goals = [self._tensor(np.stack(list(infos["goal"])))] if self.goals else []
         if self.goals:
             self.last_goals = goals[0].double().cpu().numpy()
         running = np.ones(shape, bool)
-        for _ in range(LONGEST):
-            action = torch.nan_to_num(act(self._tensor(obs), *goals)).cpu().numpy()
+        for t in range(LONGEST):
+            time = [torch.tensor(t, device=self.device)] if self.timed else []
+            action = torch.nan_to_num(act(self._tensor(obs), *goals, *time)).cpu().numpy()
             action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
             action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
             before = obs.reshape(*shape, -1)
@@ -167,6 +178,36 @@ class Evaluator:
 
     def _tensor(self, array: NDArray) -> Tensor:
         return torch.as_tensor(array.reshape(len(self.seeds), self.episodes, -1), dtype=self.dtype).to(self.device)
+
+    def close(self) -> None:
+        self.venv.close()
+
+
+class TableEvaluator:
+    """The exact returns of the deterministic policies of R runs in a table, in place of episodes.
+
+    Policies get the observations of all states at once, at every decision where they are `timed` or the observations
+    have the time in them.
+    """
+
+    ways: "Ways | None" = None
+
+    def __init__(self, venv: VectorEnv, runs: int, device: torch.device | str = "cpu", *, timed: bool = False):
+        assert isinstance(venv, TabularVectorEnv)
+        self.venv, self.table, self.runs, self.timed = venv, venv.table, runs, timed
+        self.device, self.dtype = torch.device(device), torch.get_default_dtype()
+
+    @torch.no_grad()
+    def __call__(self, policy: Policy, step: int | Sequence[int]) -> list[list[Score]]:
+        """The return of each run's policy, whatever the step; the length is the horizon."""
+        chosen = []
+        for t in range(self.table.horizon if self.timed or self.venv.time else 1):
+            obs = torch.as_tensor(self.venv.all_observations(t), dtype=self.dtype).to(self.device)  # [S, O]
+            time = [torch.tensor(t, device=self.device)] if self.timed else []
+            chosen.append(policy(obs.expand(self.runs, *obs.shape), *time).reshape(self.runs, -1).cpu().numpy())
+        seen = (self.table.actions + 1,) if self.venv.previous_action else ()
+        returns = evaluate(self.table, np.stack(chosen, 1).reshape(self.runs, len(chosen), -1, *seen))
+        return [[Score("", float(total), self.table.horizon, None)] for total in returns]
 
     def close(self) -> None:
         self.venv.close()

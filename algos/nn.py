@@ -224,6 +224,30 @@ class MLP(nn.Module):
         return value.view(*self.lead, -1), gradient.view(*self.lead, *gradient.shape[-2:])
 
 
+class ImageMLP(nn.Module):
+    """An MLP with lead axis (R,) on vectors [R, B, O], or on images [C, H, W] after the convolution of MinAtar's DQN.
+
+    The hidden layers are by default two of 64, and one of 128 on images.
+    """
+
+    CHANNELS, KERNEL = 16, 3
+
+    def __init__(self, runs: int, obs_shape: Sequence[int], hidden: Sequence[int], out_features: int):
+        super().__init__()
+        self.shape, self.conv, size = tuple(obs_shape), None, math.prod(obs_shape)
+        if len(self.shape) == 3 and min(self.shape[1:]) >= self.KERNEL:
+            self.conv = Linear((runs,), self.shape[0] * self.KERNEL**2, self.CHANNELS)  # on every patch
+            size = self.CHANNELS * math.prod(side - self.KERNEL + 1 for side in self.shape[1:])
+        self.net = MLP((runs,), size, hidden or ((64, 64) if self.conv is None else (128,)), out_features)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        if self.conv is None:
+            return self.net(obs)
+        patches = F.unfold(obs.reshape(-1, *self.shape), self.KERNEL).mT  # [R B, H' W', C 3 3]
+        features = self.conv(patches.reshape(len(obs), -1, patches.shape[-1])).relu()  # [R, B H' W', channels]
+        return self.net(features.view(*obs.shape[:2], -1))
+
+
 def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
     """The factors of dropout for an `MLP`, from uniform numbers [R, layers, B, width]; None for None.
 

@@ -19,7 +19,7 @@ from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, tune_cpu
 from algos.device import device_name
-from algos.evaluate import Evaluator, Policy, PredictValues, Score, maker
+from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
 from algos.nn import use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
@@ -31,6 +31,7 @@ from algos.tables import Metrics, Tables, setting_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
 from envs.goals import make_goal_vec
+from envs.make import TABULAR
 
 Args = TypeVar("Args", bound=RunArgs)
 
@@ -93,7 +94,8 @@ class Run(Generic[Args]):
         self.keys = [{"seed": seed, **setting} for setting in self.settings for seed in chosen]  # by run
         self.random = Random(self.seeds, self.device)
 
-        self.step = 0  # steps that each run has done
+        self.done = np.zeros(self.runs, np.int64)  # steps that each run has done
+        self.step = 0  # those of the run that has done fewest
         self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
         self.ending = False  # whether the present phase was told to end
@@ -110,7 +112,7 @@ class Run(Generic[Args]):
         self.scored: list[Episode] = []  # those since the last evaluation, if they are the score
 
         self.source: Source | None = None
-        self.evaluator: Evaluator | None = None
+        self.evaluator: Evaluator | TableEvaluator | None = None
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
         self.exports: dict[str, Callable[[], bytes | None]] = {}
@@ -126,25 +128,36 @@ class Run(Generic[Args]):
 
     # -- for scripts --------------------------------------------------------------------------------------------------
 
-    def environments(self, envs_per_run: int = 1, **options: Any) -> SeededEnvs:
-        """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id."""
+    def environments(
+        self, envs_per_run: int = 1, *, timed: bool = False, shown: dict[str, Any] | None = None, **options: Any
+    ) -> SeededEnvs:
+        """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id.
+
+        The policy that is evaluated also gets the time in the episode if it is `timed`. `shown` are options of the
+        environment that change what it shows, and hold in evaluations too.
+        """
+        shown = shown or {}
+        options |= shown
         options |= {"threads": self.given.threads or None}
         with env_errors(self.given.env_id):
             envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
         self.learn_from(envs)
         if self.given.eval_episodes:
-            self.evaluate_in(self.given.env_id)
+            self.evaluate_in(self.given.env_id, timed, **shown)
         return envs
 
     def learn_from(self, source: Source) -> None:
         """Counts the episodes of environments or a series, and makes their state a part of the checkpoints."""
         self.source = source
 
-    def evaluate_in(self, env_id: str, **options: Any) -> None:
-        """Makes the environments to evaluate in."""
+    def evaluate_in(self, env_id: str, timed: bool = False, **options: Any) -> None:
+        """Makes the environments to evaluate in; policies for tables are evaluated exactly, without episodes."""
         with env_errors(env_id):
             make = maker(env_id, self.given.threads or None, **options)
-            self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device)
+            if env_id.startswith(TABULAR):
+                self.evaluator = TableEvaluator(make(1), self.runs, self.device, timed=timed)
+            else:
+                self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device, timed=timed)
 
     def evaluate_goals(self, env_id: str, tasks: Sequence[str]) -> None:
         """Makes the environments of all tasks of an id with goals, for the score "success"."""
@@ -203,8 +216,15 @@ class Run(Generic[Args]):
             use_bf16(agent)
         self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
 
+    def took(self, steps: np.ndarray) -> None:
+        """Counts steps [R] of an iteration in which runs do different numbers of them; see `steps`."""
+        self.done += steps
+
     def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
         """Begins each iteration by yielding the number of steps that each run will have done after it, `stride` more.
+
+        With a stride of 0, runs do different numbers of steps, which the script counts with `took`; a run that has done
+        all of them is frozen, and the others go on.
 
         Around the iterations, it evaluates `policy` (obs [R, B, O] -> action [R, B, A]), logs, writes checkpoints,
         resumes, and ends the run: after the last step, on SIGINT and SIGTERM (exit code 130), and when all runs have
@@ -224,22 +244,24 @@ class Run(Generic[Args]):
         with self._working(args.total_steps, self.step) as progress:
             progress.update(self.step - progress.n)
             if self.step == 0 and self.evaluator and not self.tables.eval_rows:
-                self._evaluate(policy, 0)
+                self._evaluate(policy, [0] * self.runs)
             while self.step < args.total_steps and len(self.diverged) < self.runs:
-                before, started = self.step, time.perf_counter()
+                before, done, started = self.step, self.done.copy(), time.perf_counter()
                 yield before + stride
-                self.step += stride
+                self.done += stride
+                self.step = int(self.done.min())
                 last = self.step >= args.total_steps
                 self._after_iteration()
                 started = self._count_seconds(started)
                 if last or due(args.log_every, before, self.step):
                     self._flush(self.step)
                 self._count_seconds(started)
-                progress.update(stride)
+                progress.update(self.step - before)
                 self._report_progress()
-                if last or due(args.eval_every, before, self.step):
-                    reached = self.step // args.eval_every * args.eval_every
-                    self._evaluate(policy, args.total_steps if last else reached)
+                reached = self._reached(done)
+                if any(reached):
+                    self._evaluate(policy, reached)
+                self._freeze_finished(done)
                 self._pause(not last and due(args.checkpoint_every, before, self.step))
             self._finish()
 
@@ -354,35 +376,51 @@ class Run(Generic[Args]):
                 self.frozen.append(tensor[run])
                 self.frozen_values.append(tensor[run].clone())
 
-    def _evaluate(self, policy: Policy | None, step: int) -> None:
-        """Evaluates a policy, and records its scores at a step."""
+    def _reached(self, before: np.ndarray) -> list[int | None]:
+        """The step at which each run is to be evaluated now, None for none, after it had done `before` [R] steps."""
+        total, every = self.given.total_steps, self.given.eval_every
+        return [
+            None if was >= total else total if now >= total else now // every * every if due(every, was, now) else None
+            for was, now in zip(before.tolist(), self.done.tolist(), strict=True)
+        ]
+
+    def _freeze_finished(self, before: np.ndarray) -> None:
+        """Freezes the runs that have done all their steps, if others have not."""
+        total = self.given.total_steps
+        if self.step < total:
+            for run in np.flatnonzero((before < total) & (self.done >= total)):
+                self._freeze(int(run))
+
+    def _evaluate(self, policy: Policy | None, steps: Sequence[int | None]) -> None:
+        """Evaluates a policy, and records the scores of each run at its step, or not at all where that is None."""
         started = time.perf_counter()
         self._find_diverged(self.step)
         scores: list[list[Score]] = [[] for _ in self.seeds]
         if self.evaluator and policy:
-            scores = self.evaluator(policy, step)
+            scores = self.evaluator(policy, [step or 0 for step in steps])
         else:
             for episode in self.scored:
                 scores[episode.run].append(Score("", episode.total, episode.length, None))
-            self.scored.clear()
+            self.scored = [episode for episode in self.scored if steps[episode.run] is None]
         means = []
-        for run in range(self.runs):
+        for run, step in enumerate(steps):
             episodes = scores[run] or self.tables.last_scores(run)
-            if run in self.diverged or not episodes:
+            if step is None or run in self.diverged or not episodes:
                 continue
             self.tables.add_scores(run, step, episodes)
             means.append(float(np.mean([self._value(score) for score in episodes])))
             self.tables.show(run, "eval/return", float(np.mean([score.total for score in episodes])), step)
             if self.score_name != "return":
                 self.tables.show(run, f"eval/{self.score_name}", self.show(means[-1]), step)
-        for name, values in (self.watched(step) if self.watched else {}).items():
-            for run, value in enumerate(values):
-                if run not in self.diverged and np.isfinite(value):
+        at = max(step or 0 for step in steps)
+        for name, values in (self.watched(at) if self.watched else {}).items():
+            for run, (value, step) in enumerate(zip(values, steps, strict=True)):
+                if step is not None and run not in self.diverged and np.isfinite(value):
                     self.tables.add_metrics(run, step, {name: float(value)}, "eval")
         with self.folder.writing():
             self.tables.write()
         if means:
-            self._say_score(means, step)
+            self._say_score(means, at)
         self.evaluation_seconds += time.perf_counter() - started
 
     def _value(self, score: Score) -> float:
@@ -443,7 +481,8 @@ class Run(Generic[Args]):
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored", "phases", "over")
-        values = {name: getattr(self, name) for name in names} | {"final": final, "steps": self.step}
+        values = {name: getattr(self, name) for name in names}
+        values |= {"final": final, "steps": self.step, "done": self.done.tolist()}
         with self.folder.writing():
             self.tables.write()
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
@@ -461,12 +500,13 @@ class Run(Generic[Args]):
         if values:
             for name in ("seconds", "evaluation_seconds", "peak_bytes", "phases", "over"):
                 setattr(self, name, values[name])
-            self.step = values["steps"]
+            self.step, self.done[:] = values["steps"], values["done"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
                 self._freeze(run)
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
-            self.tables.read(self.step, self.phases)
+            self._freeze_finished(np.zeros_like(self.done))
+            self.tables.read(self.done.tolist(), self.step, self.phases)
             if self.source and not self.source.resumable and not values["final"]:
                 self.source.reset("resume", self.step)
                 self.say(f"the state of {self.given.env_id} cannot be saved: its episodes start anew")

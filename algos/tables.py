@@ -105,12 +105,17 @@ class Tables:
         self.folder.write_table("eval.parquet", self.eval_frame())
         self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *TRAIN]))
 
-    def read(self, until: int, phases: dict[str, int]) -> None:
-        """Takes up the tables that an earlier process wrote, up to a step, and up to the iterations of each phase."""
+    def read(self, done: list[int], until: int, phases: dict[str, int]) -> None:
+        """Takes up the tables that an earlier process wrote, up to the iterations of each phase, and up to a step.
+
+        Evaluations of a run are taken up to the steps that it has done [R].
+        """
         columns = [*self.keys[0], *EVAL]
         frame = self.folder.read_table("eval.parquet")
         if frame is not None:
-            frame = frame[frame["step"] <= until].reindex(columns=columns)
+            steps = {tuple(key.values()): step for key, step in zip(self.keys, done, strict=True)}
+            of_run = frame[list(self.keys[0])].itertuples(index=False, name=None)
+            frame = frame[frame["step"] <= np.array([steps[key] for key in of_run], int)].reindex(columns=columns)
             frame["task"] = frame["task"].fillna("")
             frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
             self.eval_rows = list(frame.itertuples(index=False, name=None))

@@ -25,6 +25,7 @@ from envs import atari
 from envs.adroit import D4RLReward
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 
+TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 # ids of the packages Gymnasium-Robotics and OGBench
 ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
 OGBENCH = r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)\b.*-v\d"
@@ -55,6 +56,10 @@ def make_vec(
     if is_batched(env_id) and kwargs.get("render_mode") is None:
         kwargs.pop("render_mode", None)
         return MujocoVectorEnv(env_id, num_envs, autoreset_mode=mode, threads=threads, **kwargs)
+    if env_id.startswith(TABULAR):
+        from envs.tabular.vector import TabularVectorEnv  # here, because tables are explored with this module
+
+        return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):
         options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
@@ -187,6 +192,16 @@ def register(env_id: str) -> str:
     elif re.match(OGBENCH, env_id):
         require(env_id, "mazes", ogbench="ogbench")
         importlib.import_module("ogbench")  # registers its ids
+    elif env_id.startswith(TABULAR):
+        from envs.tabular.tasks import horizon_of
+
+        if env_id not in gym.registry:
+            name = env_id.removeprefix(TABULAR)
+            entry, limit = "envs.tabular.vector:TabularEnv", horizon_of(name)
+            gym.register(env_id, entry, kwargs={"table": name}, max_episode_steps=limit, disable_env_checker=True)
+    elif env_id.startswith("MiniGrid-"):
+        require(env_id, "minigrid", minigrid="minigrid")
+        importlib.import_module("minigrid")  # registers its ids
     elif env_id.startswith("ALE/") or atari.is_game(env_id):
         needs = {"ale_py": "ale-py"} | ({"cv2": "opencv-python-headless"} if atari.is_game(env_id) else {})
         require(env_id, "atari", **needs)

@@ -14,6 +14,7 @@ from torch import Tensor
 from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
+from envs.tabular.vector import TabularVectorEnv
 from envs.task import Episode, Task
 
 
@@ -137,6 +138,13 @@ class SeededEnvs:
         obs = torch.as_tensor(obs.reshape(len(seeds), -1), dtype=self.dtype)
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
 
+    def restart(self) -> None:
+        """Starts new episodes everywhere, and leaves the random numbers of the environments as they are."""
+        obs, _ = self.venv.reset()
+        self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
+        obs = torch.as_tensor(obs.reshape(self.venv.num_envs, -1), dtype=self.dtype)
+        self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
+
     def send(self, action: Tensor) -> None:
         """Takes the actions to the host: [R, N, A] or, if they are discrete, int64 [R, N] or [R, N, 1] from 0 on.
 
@@ -209,13 +217,13 @@ class SeededEnvs:
 
     @property
     def resumable(self) -> bool:
-        """Whether the state of the environments can be saved, which is so for the batched MuJoCo tasks."""
-        return isinstance(self.venv, MujocoVectorEnv)
+        """Whether the state of the environments can be saved, which is so for the batched MuJoCo tasks and tables."""
+        return isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that `load_state_dict` needs, but for ended episodes: take these before the state is saved."""
         state = {"totals": self.totals, "lengths": self.lengths, "done": self.done, "obs": self.obs.cpu().numpy()}
-        if isinstance(self.venv, MujocoVectorEnv):
+        if isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv):
             state |= {f"venv.{name}": array for name, array in self.venv.get_state().items()}
         return {name: torch.tensor(array) for name, array in state.items()}
 
@@ -225,7 +233,7 @@ class SeededEnvs:
         Ended episodes that were not taken yet are dropped.
         """
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
-        assert isinstance(self.venv, MujocoVectorEnv)
+        assert isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv)
         self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
         self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
         self.obs = state["obs"].to(self.device)

@@ -21,26 +21,23 @@ there, they go through three larger ones and bytes are divided by 255.
 Results lie in runs/<env>/dqn/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Natural, Positive, PositiveFraction, Tunable, Widths
 from algos.cli import RunArgs, cli
-from algos.nn import MLP, Linear
+from algos.nn import ImageMLP
 from algos.optim import Adam, Target
 from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run
 from envs import Task
-
-CHANNELS, KERNEL = 16, 3  # of the convolution
 
 
 @dataclass
@@ -84,25 +81,6 @@ class Draws(NamedTuple):
     action: Tensor  # [R, N], which one that is
 
 
-class Critic(nn.Module):
-    """Values of all actions: obs [R, B, O] -> [R, B, A]; those of images [C, H, W] have a convolution first."""
-
-    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
-        super().__init__()
-        self.shape, self.conv, size = task.obs_shape, None, task.obs_size
-        if len(self.shape) == 3 and min(self.shape[1:]) >= KERNEL:
-            self.conv = Linear((runs,), self.shape[0] * KERNEL**2, CHANNELS)  # on every patch
-            size = CHANNELS * math.prod(side - KERNEL + 1 for side in self.shape[1:])
-        self.net = MLP((runs,), size, hidden or ((64, 64) if self.conv is None else (128,)), task.act_size)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        if self.conv is None:
-            return self.net(obs)
-        patches = F.unfold(obs.reshape(-1, *self.shape), KERNEL).mT  # [R B, H' W', C 3 3]
-        features = self.conv(patches.reshape(len(obs), -1, patches.shape[-1])).relu()  # [R, B H' W', channels]
-        return self.net(features.view(*obs.shape[:2], -1))
-
-
 class DQN(Agent):
     """Action values of R runs, their target network, and the number of actions that were drawn."""
 
@@ -110,7 +88,7 @@ class DQN(Agent):
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
-        self.critic = self.initialise("critic", Critic(self.runs, task, args.hidden))
+        self.critic = self.initialise("critic", ImageMLP(self.runs, task.obs_shape, args.hidden, task.act_size))
         self.adam = Adam(self.critic.parameters(), lr=args.lr, max_norm=args.max_norm)
         self.target_critic = Target(self.critic, args.tau)
         self.register_buffer("drawn", torch.zeros(self.runs, dtype=torch.float64, device=device))

@@ -1,0 +1,142 @@
+"""Whole episodes of R runs: collected from a common start, and kept in a buffer."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from algos.errors import UserError
+from algos.per_run import PerRun
+from envs import SeededEnvs, Task
+
+
+class Episodes(NamedTuple):
+    """E episodes of each run, of up to T steps; all entries after an episode's end are 0."""
+
+    obs: Tensor  # [R, E, T, O]
+    action: Tensor  # [R, E, T]
+    reward: Tensor  # [R, E, T]
+    running: Tensor  # [R, E, T], whether the episode had this step
+
+    @property
+    def lengths(self) -> Tensor:
+        """Steps of each episode [R, E]."""
+        return self.running.sum(-1)
+
+    @property
+    def done(self) -> Tensor:
+        """1.0 at the last step of an episode [R, E, T], whether the task or a time limit ended it."""
+        steps = torch.arange(self.running.shape[-1], device=self.running.device)
+        return (steps == self.lengths[..., None] - 1).to(self.reward.dtype)
+
+    def returns(self, discount: float | PerRun) -> Tensor:
+        """The discounted sum of rewards from each step on [R, E, T]."""
+        returns = torch.zeros_like(self.reward)
+        following = torch.zeros_like(self.reward[..., 0])
+        for t in range(self.reward.shape[-1] - 1, -1, -1):
+            following = self.reward[..., t] + discount * following
+            returns[..., t] = following
+        return returns
+
+
+def collect(envs: SeededEnvs, episodes: int, act: Callable[[Tensor, int, int], Tensor]) -> Episodes:
+    """Plays `episodes` episodes of each run, as many at once as a run has environments.
+
+    They begin together, and an environment whose episode has ended waits for the others. `act` maps obs [R, N, O], the
+    time in the episode, and the number of the first of the N episodes to actions [R, N].
+    """
+    parts: list[Episodes] = []
+    width = envs.envs_per_run
+    for first in range(0, episodes, width):
+        envs.restart()
+        running = torch.ones(envs.runs, width, dtype=torch.bool, device=envs.device)
+        running[:, episodes - first :] = False
+        steps: list[tuple[Tensor, ...]] = []
+        while running.any():
+            action = torch.where(running, act(envs.obs, len(steps), first), 0)
+            t = envs.step(action)
+            live = running.to(t.reward.dtype)
+            steps.append((t.obs * live[..., None], action, t.reward * live, running))
+            running = running & (t.terminated + t.truncated == 0)
+        parts.append(Episodes(*(torch.stack(tensors, 2) for tensors in zip(*steps, strict=True))))
+    longest = max(part.reward.shape[2] for part in parts)
+    whole = (torch.cat([padded(x, longest) for x in tensors], 1) for tensors in zip(*parts, strict=True))
+    return Episodes(*(x[:, :episodes] for x in whole))
+
+
+def padded(x: Tensor, length: int) -> Tensor:
+    """x [R, E, T, ...] with zeros after its last step."""
+    return torch.cat([x, x.new_zeros(*x.shape[:2], length - x.shape[2], *x.shape[3:])], 2)
+
+
+class Samples(NamedTuple):
+    """Steps of episodes."""
+
+    obs: Tensor  # [R, B, O]
+    action: Tensor  # [R, B]
+    reward: Tensor  # [R, B]
+    next_obs: Tensor  # [R, B, O], anything after an episode's end
+    done: Tensor  # [R, B], 1.0 where the episode ended, whether by the task or by a time limit
+    returns: Tensor  # [R, B], the sum of rewards from this step on
+
+
+class EpisodeBuffer:
+    """The last `capacity` steps of each run, in the order of their episodes: the next observation is in the next row.
+
+    Raises UserError if the device has not enough free memory.
+    """
+
+    def __init__(self, runs: int, capacity: int, task: Task, device: torch.device | str = "cpu"):
+        self.capacity, self.obs_size, self.device = capacity, task.obs_size, torch.device(device)
+        width = task.obs_size + 4
+        self.nbytes = runs * capacity * width * torch.get_default_dtype().itemsize
+        on_cuda = self.device.type == "cuda"
+        free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else psutil.virtual_memory().available
+        if self.nbytes > 0.9 * free:
+            raise UserError(
+                f"a buffer of {capacity:,} steps needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on {self.device}, "
+                f"where {free / 2**30:.1f} GiB are free: take a smaller --buffer-size or fewer seeds"
+            )
+        self.rows = torch.zeros(runs, capacity, width, device=self.device)
+        self.added = np.zeros(runs, np.int64)  # steps ever added, per run
+
+    def add(self, episodes: Episodes, returns: Tensor, first: int = 0) -> None:
+        """Adds the steps of episodes from time `first` on, with their returns [R, E, T]."""
+        parts = [episodes.action[..., None], episodes.reward[..., None], episodes.done[..., None], returns[..., None]]
+        rows = torch.cat([episodes.obs, *(part.to(self.rows.dtype) for part in parts)], -1)[:, :, first:]
+        kept = episodes.running[:, :, first:]
+        for run, (new, mask) in enumerate(zip(rows, kept, strict=True)):
+            new = new[mask]
+            start = int(self.added[run]) + max(len(new) - self.capacity, 0)
+            self.added[run] += len(new)
+            new = new[-self.capacity :]
+            places = (start + torch.arange(len(new), device=self.device)) % self.capacity
+            self.rows[run, places] = new
+
+    def choose(self, integers: Tensor) -> Tensor:
+        """Rows [R, B] by random integers [R, B], uniformly and with replacement; row 0 where a run has none yet."""
+        sizes = np.minimum(self.added, self.capacity).clip(min=1)
+        return integers % torch.as_tensor(sizes, device=self.device)[:, None]
+
+    def gather(self, rows: Tensor) -> Samples:
+        """The steps in rows [R, B]."""
+        now, following = (
+            torch.gather(self.rows, 1, (rows + step)[..., None].remainder(self.capacity).expand(-1, -1, width))
+            for step, width in ((0, self.rows.shape[-1]), (1, self.obs_size))
+        )
+        obs, (action, reward, done, returns) = now[..., : self.obs_size], now[..., self.obs_size :].unbind(-1)
+        return Samples(obs, action.long(), reward, following, done, returns)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The rows that are in use."""
+        return {
+            "rows": self.rows[:, : int(self.added.max())].cpu().clone(),
+            "added": torch.as_tensor(self.added.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.rows[:, : state["rows"].shape[1]] = state["rows"].to(self.device)
+        self.added[:] = state["added"].numpy()

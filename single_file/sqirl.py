@@ -1,0 +1,316 @@
+"""SQIRL: shallow Q-iteration by reinforcement learning, which explores with random actions only, many seeds at once.
+
+Laidlaw, Zhu, Russell and Dragan, "The Effective Horizon Explains Deep RL Performance in Stochastic Environments"
+(arXiv 2312.08369). Iteration i plays m episodes: greedily before time i, by policies that are frozen by then, and at
+random from then on. From them it learns Q^1, the value of the random policy, by regression on returns, and from it
+Q^2 to Q^k, by one backup each; the greedy policy of Q^k is then frozen for time i.
+
+There are two forms. The first, `--form network`, is that of the official code, which made the published experiments:
+one network with k heads, and without time or previous action among its inputs; all heads learn at once, without a
+target network, from the steps of all iterations so far that came after the greedy ones; weights, Adam's moments and the
+scales of the losses carry over. The number of gradient steps counts all steps of an iteration, the greedy ones too. A
+time limit ends an episode like any other end. A run stops early after more than ten iterations without a random step.
+The second, `--form table`, is that of the paper, for tables: at each time and for each backup, means of the iteration's
+own episodes; ties go to the first action, and the value of what was not tried is 0.
+
+k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
+good as the one below it was; what was frozen too early is never corrected. Here, environments play all m episodes of a
+table at once; the official code plays at most eight, and its published settings are a budget of 5M steps, k and m by
+task, and a discount of 1, except 0.99 on MiniGrid with sticky actions. Images have MinAtar's convolution.
+
+    python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
+    python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100
+
+Results lie in runs/<env>/sqirl/<variant>/. On tables, the return in eval.parquet is exact; steps are those that a run
+has really done, up to the last multiple of --eval-every.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from algos.agent import Agent
+from algos.arguments import Count, Natural, NotNegative, Positive, Tunable, Widths
+from algos.cli import RunArgs, cli
+from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
+from algos.errors import UserError
+from algos.nn import ImageMLP
+from algos.optim import Adam
+from algos.random import Random
+from algos.run import Run
+from envs import SeededEnvs, Task
+from envs.make import TABULAR
+from envs.tabular.vector import TabularVectorEnv
+
+AT_ONCE = 1024  # episodes of a table that a run plays at once
+
+
+@dataclass
+class Args(RunArgs):
+    env_id: str = "tabular/frozen-lake-4x4"
+    """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
+    total_steps: Count = 5_000_000
+    """environment steps of each run; the iteration that reaches them is the last"""
+    k: Count = 1
+    """number of values: that of the random policy, and k - 1 backups of it"""
+    m: Count = 1
+    """episodes of an iteration"""
+    form: Literal["network", "table"] = "network"
+    """network: as in the official code; table: as in the paper, for tables only"""
+    num_envs: Natural = 0
+    """environments of each run, which play episodes at once; 0: all m of a table, and at most 8 of anything else"""
+    discount: Tunable[Positive] = 1.0
+    """gamma; 0.99 on MiniGrid with sticky actions in the paper"""
+    lr: Tunable[Positive] = 1e-4
+    """learning rate"""
+    batch_size: Count = 128
+    """steps per gradient step and run"""
+    epochs: Count = 10
+    """gradient steps of an iteration, times the batch size, for each of its environment steps"""
+    buffer_size: Count = 1_000_000
+    """steps kept per run"""
+    max_norm: Tunable[Positive] = 10.0
+    """gradients of a run are scaled down to at most this norm"""
+    reward_scale: Tunable[Positive] = 1.0
+    """factor of rewards and returns"""
+    loss_decay: Tunable[NotNegative] = 0.99
+    """the loss of a head is divided by a running mean of itself, which decays by this at each step"""
+    scale_losses: bool = True
+    """divide the losses of heads by these means"""
+    hidden: Widths = ()
+    """widths of the hidden layers; by default 64 64, and 128 for images"""
+    append_previous_action: bool = False
+    """show the last executed action, for tables only; without it, values above the first of sticky tasks are biased"""
+    append_time: bool = False
+    """show the share of the time that has passed, for tables only"""
+
+    def check_ready(self) -> None:
+        table = self.env_id.startswith(TABULAR)
+        for name in ("append_previous_action", "append_time"):
+            if getattr(self, name) and not table:
+                raise UserError(f"--{name.replace('_', '-')} works for ids {TABULAR}… only, not for {self.env_id}")
+        if self.form == "table" and not table:
+            raise UserError(f"--form table needs a finite number of states: take an id {TABULAR}…, not {self.env_id}")
+
+
+class Draws(NamedTuple):
+    """Random numbers of one step of all environments."""
+
+    action: Tensor  # [R, N] uniform in [0, 1)
+
+
+class SQIRL(Agent):
+    """What both forms share: the time that learning has reached, and random actions from there on."""
+
+    PATIENCE = 0  # a run stops after more iterations in a row without a random step
+    iteration: Tensor  # [], i
+    idle: Tensor  # [R], such iterations so far
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        if not task.limit:
+            raise UserError(f"{task.env_id} has no time limit, and SQIRL learns a policy for each time up to one")
+        if args.k > task.limit:
+            raise UserError(f"--k {args.k} is more than the {task.limit} steps of an episode of {task.env_id}")
+        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("idle", torch.zeros(self.runs, dtype=torch.int64, device=device))
+
+    def policy(self, obs: Tensor, t: Tensor) -> Tensor:
+        """The greedy action at time t [] for each observation: obs [R, B, O] -> [R, B]."""
+        raise NotImplementedError
+
+    def act(self, obs: Tensor, t: int, draws: Draws) -> Tensor:
+        """The action of the frozen policy at time t, or from time i on a random one: obs [R, N, O] -> [R, N]."""
+        if t >= self.iteration:
+            return (draws.action * self.task.act_size).long()
+        return self.policy(obs, torch.tensor(t, device=self.device))
+
+    def draws(self, random: Random, envs: int) -> Callable[[], Draws]:
+        """The random numbers of actions."""
+        uniform = random.uniform("action", envs)
+        return lambda: Draws(uniform())
+
+    @torch.no_grad()
+    def advance(self, episodes: Episodes) -> Tensor:
+        """Begins the next iteration; gives the runs [R] that stop because episodes end before it."""
+        explored = episodes.lengths.amax(1) > self.iteration
+        self.idle.copy_(torch.where(explored, 0, self.idle + 1))
+        self.iteration.add_(1)
+        return self.idle > self.PATIENCE
+
+
+class NetworkSQIRL(SQIRL):
+    """The form of the official code: one network with k heads, and a copy of it for each time that is over."""
+
+    PATIENCE = 10
+    scale: Tensor  # [R, k], running means of the heads' losses; 0 before the first
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
+        super().__init__(args, task, seeds, device)
+        net = ImageMLP(self.runs, task.obs_shape, args.hidden, args.k * task.act_size)
+        self.critic = self.initialise("critic", net)
+        self.adam = Adam(self.critic.parameters(), lr=args.lr, max_norm=args.max_norm)
+        self.register_buffer("scale", torch.zeros(self.runs, args.k, device=device))
+        for name, p in self.critic.named_parameters():
+            frozen = p.new_zeros(self.runs, task.limit, *p.shape[1:], requires_grad=False)
+            self.register_buffer(f"frozen {name}".replace(".", " "), frozen)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Q^1 to Q^k of all actions: obs [R, B, O] -> [R, B, k, A]."""
+        return self.critic(obs).unflatten(-1, (self.args.k, self.task.act_size))
+
+    def snapshots(self) -> dict[str, Tensor]:
+        """The frozen weights by name, each [R, T, ...]."""
+        return {name: getattr(self, f"frozen {name}".replace(".", " ")) for name, _ in self.critic.named_parameters()}
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor, t: Tensor) -> Tensor:
+        place = t.clamp(max=self.task.limit - 1)
+        frozen, now = self.snapshots(), dict(self.critic.named_parameters())
+        weights = {name: torch.where(t < self.iteration, frozen[name][:, place], now[name]) for name in now}
+        values = functional_call(self.critic, weights, obs)
+        return values.unflatten(-1, (self.args.k, self.task.act_size))[..., -1, :].argmax(-1)
+
+    def losses(self, batch: Samples) -> Tensor:
+        """Mean squared errors of the heads [R, k], to the return, and to r + gamma max_a' Q^{j-1}(s', a') above it."""
+        a = self.args
+        chosen = batch.action[..., None, None].expand(-1, -1, a.k, 1)
+        value = self.values(batch.obs).gather(-1, chosen).squeeze(-1)  # [R, B, k]
+        target = (a.reward_scale * batch.returns)[..., None]
+        if a.k > 1:
+            with torch.no_grad():
+                following = self.values(batch.next_obs)[..., :-1, :].amax(-1)  # [R, B, k - 1]
+            goes_on = (1 - batch.done)[..., None]
+            target = torch.cat(
+                [target, (a.reward_scale * batch.reward)[..., None] + a.discount * goes_on * following], -1
+            )
+        return (value - target).square().mean(1)
+
+    def update(self, batch: Samples, active: Tensor) -> dict[str, Tensor]:
+        """One gradient step of the runs where `active` [R] is True; gives metrics [R]."""
+        losses = self.losses(batch)
+        with torch.no_grad():
+            decay = torch.where(self.scale > 0, self.args.loss_decay, 0.0)
+            scale = decay * self.scale + (1 - decay) * losses
+            self.scale.copy_(torch.where(active[:, None], scale, self.scale))
+        loss = (losses / self.scale if self.args.scale_losses else losses).mean(-1)
+        self.adam.minimise(loss, active)
+        return {f"loss_{j + 1}": losses[:, j].detach() for j in range(self.args.k)}
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Keeps the present weights for time i."""
+        place = self.iteration.clamp(max=self.task.limit - 1)
+        for name, p in self.critic.named_parameters():
+            self.snapshots()[name][:, place] = p
+
+
+class TabularSQIRL(SQIRL):
+    """The form of the paper, for tables: means for each observation, action and time, of one iteration's episodes."""
+
+    choices: Tensor  # [R, T, S], greedy actions, of observations in the order of their codes
+
+    def __init__(self, args: Args, task: Task, seeds: Sequence[int], shown: Tensor, device: torch.device | str = "cpu"):
+        """`shown` [S, O] are all observations."""
+        super().__init__(args, task, seeds, device)
+        mix = torch.rand(task.obs_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        self.mix: Tensor = mix.to(device)
+        self.codes: Tensor = torch.unique(shown.to(device, torch.float64) @ self.mix)  # one for each observation
+        choices = torch.zeros(self.runs, task.limit, len(self.codes), dtype=torch.int64, device=device)
+        self.register_buffer("choices", choices)
+
+    def number(self, obs: Tensor) -> Tensor:
+        """The number of each observation: obs [..., O] -> [...]."""
+        codes = obs.to(torch.float64) @ self.mix
+        return torch.searchsorted(self.codes, codes - 1e-9).clamp(max=len(self.codes) - 1)
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor, t: Tensor) -> Tensor:
+        place = t.clamp(max=torch.minimum(self.iteration, self.iteration.new_tensor(self.task.limit)) - 1).clamp(min=0)
+        return self.choices[:, place].gather(1, self.number(obs))
+
+    @torch.no_grad()
+    def learn(self, episodes: Episodes) -> None:
+        """Fits the values at times i to i + k - 1, the last of them to returns, and freezes the choices at time i."""
+        i, a = int(self.iteration), self.args
+        if i >= min(self.task.limit, episodes.reward.shape[-1]):
+            return
+        state, actions = self.number(episodes.obs), self.task.act_size
+        returns, last = episodes.returns(a.discount), min(i + a.k, episodes.reward.shape[-1]) - 1
+        value = torch.zeros(self.runs, len(self.codes), actions, dtype=torch.float64, device=self.device)
+        for t in range(last, i - 1, -1):
+            target = returns[..., t]
+            if t < last:
+                following = value.amax(-1).gather(1, state[..., t + 1])  # the value of the last time
+                target = episodes.reward[..., t] + a.discount * episodes.running[..., t + 1] * following
+            place = state[..., t] * actions + episodes.action[..., t]
+            there = episodes.running[..., t].to(value.dtype)
+            sums, counts = (
+                torch.zeros_like(value).flatten(1).scatter_add_(1, place, x.to(value.dtype))
+                for x in (there * target, there)
+            )
+            value = (sums / counts.clamp(min=1)).view_as(value)
+        best = value == value.amax(-1, keepdim=True)
+        number = torch.arange(actions, device=self.device)
+        self.choices[:, i] = torch.where(best, number, actions).amin(-1)  # the first of equals
+
+
+def main(args: Args) -> None:
+    run = Run(args, "sqirl")
+    table = args.env_id.startswith(TABULAR)
+    width = min(args.num_envs or (AT_ONCE if table else 8), args.m)
+    shown = {"previous_action": args.append_previous_action, "time": args.append_time} if table else {}
+    envs = run.environments(width, timed=True, shown=shown, actions="discrete")
+    learn = with_table if args.form == "table" else with_network
+    learn(run, envs)
+
+
+def with_network(run: Run[Args], envs: SeededEnvs) -> None:
+    """Learns in the form of the official code."""
+    args = run.given
+    agent = NetworkSQIRL(run.args, envs.task, run.seeds, run.device)
+    buffer = EpisodeBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
+    draws, choice = agent.draws(run.random, envs.envs_per_run), run.random.integers("minibatch", args.batch_size)
+    update = run.compiled(lambda rows, active: agent.update(buffer.gather(rows), active))
+    run.learn(agent, buffer=buffer)
+    for _ in run.steps(agent.policy, 0):
+        episodes = collect(envs, args.m, lambda obs, t, _: agent.act(obs, t, draws()))
+        buffer.add(episodes, episodes.returns(run.args.discount), int(agent.iteration))
+        taken = episodes.lengths.sum(1)
+        updates = -(-args.epochs * taken // args.batch_size)  # [R], rounded up
+        updates = torch.where(torch.as_tensor(buffer.added, device=run.device) > 0, updates, 0)
+        for number in range(int(updates.max())):
+            run.log(update(buffer.choose(choice()), updates > number))
+        agent.freeze()
+        finish(run, agent, episodes)
+
+
+def with_table(run: Run[Args], envs: SeededEnvs) -> None:
+    """Learns in the form of the paper."""
+    venv = envs.venv
+    assert isinstance(venv, TabularVectorEnv)
+    shown = np.concatenate([venv.all_observations(t) for t in range(venv.table.horizon if venv.time else 1)])
+    agent = TabularSQIRL(run.args, envs.task, run.seeds, torch.as_tensor(shown), run.device)
+    draws = agent.draws(run.random, envs.envs_per_run)
+    run.learn(agent)
+    for _ in run.steps(agent.policy, 0):
+        episodes = collect(envs, run.given.m, lambda obs, t, _: agent.act(obs, t, draws()))
+        agent.learn(episodes)
+        finish(run, agent, episodes)
+
+
+def finish(run: Run[Args], agent: SQIRL, episodes: Episodes) -> None:
+    """Ends an iteration: counts its steps, and stops runs that no longer explore."""
+    taken = episodes.lengths.sum(1)
+    run.log({"env_steps": taken.to(torch.get_default_dtype()), "return": episodes.reward.sum((1, 2)) / run.given.m})
+    stopped = agent.advance(episodes)
+    run.took(torch.where(stopped, run.given.total_steps, taken).cpu().numpy())
+
+
+if __name__ == "__main__":
+    cli(main)
