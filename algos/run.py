@@ -95,7 +95,8 @@ class Run(Generic[Args]):
         self.random = Random(self.seeds, self.device)
 
         self.done = np.zeros(self.runs, np.int64)  # steps that each run has done
-        self.step = 0  # those of the run that has done fewest
+        self.taken = np.zeros(self.runs, np.int64)  # the same, without what runs that stopped early left out
+        self.step = 0  # steps of the run that has done fewest
         self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
         self.ending = False  # whether the present phase was told to end
@@ -216,9 +217,15 @@ class Run(Generic[Args]):
             use_bf16(agent)
         self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
 
-    def took(self, steps: np.ndarray) -> None:
-        """Counts steps [R] of an iteration in which runs do different numbers of them; see `steps`."""
+    def took(self, steps: np.ndarray, stopped: np.ndarray) -> None:
+        """Counts steps [R] of an iteration in which runs do different numbers of them; see `steps`.
+
+        Runs that have `stopped` [R] do no more, and count as if they had done all.
+        """
+        going = self.done < self.given.total_steps
+        self.taken += np.where(going, steps, 0)
         self.done += steps
+        self.done[stopped] = np.maximum(self.done[stopped], self.given.total_steps)
 
     def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
         """Begins each iteration by yielding the number of steps that each run will have done after it, `stride` more.
@@ -249,6 +256,7 @@ class Run(Generic[Args]):
                 before, done, started = self.step, self.done.copy(), time.perf_counter()
                 yield before + stride
                 self.done += stride
+                self.taken += stride
                 self.step = int(self.done.min())
                 last = self.step >= args.total_steps
                 self._after_iteration()
@@ -455,7 +463,7 @@ class Run(Generic[Args]):
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
-        rate, runs = self.step / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
+        rate, runs = self.taken.mean() / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
         place = self.folder.path
         self.say(f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {place}")
         if len(self.diverged) == self.runs:
@@ -482,7 +490,8 @@ class Run(Generic[Args]):
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored", "phases", "over")
         values = {name: getattr(self, name) for name in names}
-        values |= {"final": final, "steps": self.step, "done": self.done.tolist()}
+        values |= {"final": final, "steps": self.step}
+        values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
         with self.folder.writing():
             self.tables.write()
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
@@ -500,7 +509,7 @@ class Run(Generic[Args]):
         if values:
             for name in ("seconds", "evaluation_seconds", "peak_bytes", "phases", "over"):
                 setattr(self, name, values[name])
-            self.step, self.done[:] = values["steps"], values["done"]
+            self.step, self.done[:], self.taken[:] = values["steps"], values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
                 self._freeze(run)
@@ -524,6 +533,7 @@ class Run(Generic[Args]):
             "steps": args.STEPS,
             "status": status,
             "step": self.step,
+            "taken": self.taken.tolist(),
             "seconds": round(self.seconds, 3),
             "evaluation_seconds": round(self.evaluation_seconds, 3),
             "peak_bytes": self.peak_bytes,

@@ -21,8 +21,8 @@ task, and a discount of 1, except 0.99 on MiniGrid with sticky actions. Images h
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
     python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100
 
-Results lie in runs/<env>/sqirl/<variant>/. On tables, the return in eval.parquet is exact; steps are those that a run
-has really done, up to the last multiple of --eval-every.
+Results lie in runs/<env>/sqirl/<variant>/. On tables, the return in eval.parquet is exact. A run that stops early keeps
+its policy to the last step; config.json has the steps that each run has really taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -309,7 +309,7 @@ def finish(run: Run[Args], agent: SQIRL, episodes: Episodes) -> None:
     taken = episodes.lengths.sum(1)
     run.log({"env_steps": taken.to(torch.get_default_dtype()), "return": episodes.reward.sum((1, 2)) / run.given.m})
     stopped = agent.advance(episodes)
-    run.took(torch.where(stopped, run.given.total_steps, taken).cpu().numpy())
+    run.took(taken.cpu().numpy(), stopped.cpu().numpy())
 
 
 if __name__ == "__main__":
