@@ -70,9 +70,8 @@ class OnPolicyArgs(RunArgs):
 
     def check_ready(self) -> None:
         self.check_batch()
-        for name, steps in (("--total-steps", self.total_steps), ("--eval-every", self.eval_every)):
-            if steps < self.stride:
-                raise UserError(f"{name} must be at least {self.stride_in_words}, got {steps}")
+        if self.total_steps < self.stride:
+            raise UserError(f"--total-steps must be at least {self.stride_in_words}, got {self.total_steps}")
         if self.bf16:
             raise UserError("--bf16 rounds too much for on-policy methods, whose ratios are near 1: leave it out")
 

@@ -21,6 +21,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -123,11 +124,11 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
 
-def origin(args: Args, scores: Scores) -> dict[str, Any]:
-    """The commands, commits, devices and dates of the runs and of the report."""
+def origin(scores: Scores, command: str) -> dict[str, Any]:
+    """The commands, commits, devices and dates of the runs, and the command of the report."""
     return {
         "commands": [sweep["command"] for sweep in scores.sweeps],
-        "report": "python -m benchmarks.report " + shlex.join(sys.argv[1:]),
+        "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
         "commits": sorted({config["commit"] for config in scores.sources if config.get("commit")}),
         "devices": sorted({config["device"] for config in scores.sources if config.get("device")}),
         "dates": sorted({config["date"] for config in scores.sources if "date" in config})
@@ -167,14 +168,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
-        pages = []
-        for section in sections:
-            drawn = []
-            for name, figure, description in section.figures:
-                figures.lay_out(figure)
-                figures.save(figure, out / "figures" / name, args.formats)
-                drawn.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
-            pages.append((section, drawn))
+        pages = drawn(sections, out, args.formats)
         bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% bootstrap intervals"
         shown, all_of_them = len(results.in_curves), len(scores.algorithms)
         some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
@@ -184,14 +178,11 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         )
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
-    environment = Environment(
-        loader=FileSystemLoader(BENCHMARKS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    page = environment.get_template("report.html").render(
-        title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=origin(args, scores),
+    made = origin(scores, "report")
+    page = render(
+        title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
         references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
-        replications=replications,
+        replications=replications, over="seeds, stratified by task",
     )  # fmt: skip
     (out / "report.html").write_text(page)
     (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name))
@@ -211,7 +202,29 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if BENCHMARKS not in table.parents and table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
     summary |= {"notes": scores.notes, "sweeps": scores.sweeps}
-    (out / "report.json").write_text(json.dumps(summary | origin(args, scores), indent=2) + "\n")
+    (out / "report.json").write_text(json.dumps(summary | made, indent=2) + "\n")
+
+
+def drawn(sections: list[Part], out: Path, formats: Sequence[str]) -> list[tuple[Part, list[tuple[str, str, bool]]]]:
+    """Writes the figures of sections, and gives them to a page: the SVG, the description, and whether it is wide."""
+    pages = []
+    for section in sections:
+        made = []
+        for name, figure, description in section.figures:
+            figures.lay_out(figure)
+            figures.save(figure, out / "figures" / name, formats)
+            made.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
+        pages.append((section, made))
+    return pages
+
+
+def render(**content: Any) -> str:
+    """A page with this content."""
+    environment = Environment(
+        loader=FileSystemLoader(BENCHMARKS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("report.html").render(**content)
 
 
 def references_of(results: Results) -> list[dict[str, Any]]:

@@ -1,0 +1,305 @@
+"""Sample complexities of algorithms on tables, beside each other and beside what the tables say exactly.
+
+    python -m benchmarks.sweep effective_horizon --seeds-per-job 5
+    python -m benchmarks.sweep effective_horizon_minigrid --seeds-per-job 5
+    python -m benchmarks.effective_horizon runs/effective_horizon runs/effective_horizon_minigrid \
+      --out results/effective_horizon
+
+The sample complexity of a run is its first evaluated step at which its deterministic policy's exact return is at least
+J* - 0.05 (J* - J_random). That of a setting is the median over its seeds, and that of an algorithm the least over its
+settings, so that the search for settings is free; the table shows what it cost. It counts to the multiple of the
+evaluation interval, and is infinite where the median seed does not get there.
+
+OUT gets page.html, page.md, figures/, samples.csv (each seed of each setting), tasks.csv, correlations.csv and
+sources.json.
+"""
+
+import json
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import tyro
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from algos.arguments import Fraction, check
+from algos.cli import report_errors
+from algos.errors import UserError
+from algos.plot import thousands
+from benchmarks import figures, report
+from benchmarks.parts import Part
+from benchmarks.scores import Scores, label, load
+from benchmarks.tables import Cell, Table, between, number, word
+from envs.make import TABULAR
+from envs.tabular.exact import EXACT, TIE, Analysis
+from envs.tabular.tasks import table_of
+
+REPLICATIONS = 2_000
+MOST_K = 5  # values whose greedy returns are in the table
+
+
+@dataclass
+class Args:
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """folders of sweeps over tables"""
+    out: Path
+    """where the page goes"""
+    tolerance: Fraction = 0.05
+    """share of J* - J_random that a policy may lack to count as a solution"""
+
+
+@dataclass
+class Study:
+    """What was found, by task."""
+
+    samples: pd.DataFrame  # task, algorithm, setting, k, seed, samples (inf: never), steps
+    tasks: pd.DataFrame  # one row a task
+    budgets: dict[str, int]  # steps of each task
+    algorithms: list[str]
+    correlations: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.DataFrame:
+    """The first step at which each seed of each setting solves its task."""
+    known = {(c["task"], label(c)): c for c in scores.sources}
+    rows = []
+    for (task, setting, seed), curve in scores.table.groupby(["task", "algorithm", "seed"]):
+        config = known[task, setting]
+        later = curve[curve["step"] > 0].sort_values("step")
+        solved = later[later["return"] >= thresholds[str(task)]]["step"]
+        row = {"task": task, "algorithm": config["algorithm"], "setting": setting, "k": config["args"].get("k", 0)}
+        first = float(solved.iloc[0]) if len(solved) else np.inf
+        rows.append(row | {"seed": seed, "samples": first, "steps": int(config["args"]["total_steps"])})
+    return pd.DataFrame(rows)
+
+
+def exact_row(task: str, discount: float) -> dict[str, Any]:
+    """What the table of a task says, with the discount with which algorithms learned in it."""
+    table = table_of(task.removeprefix(TABULAR))
+    plain, learned = Analysis(table), Analysis(table, discount)
+    first = learned.greedy(learned.q(1), TIE, EXACT)
+    row = {"task": task, "S": table.states, "A": table.actions, "H": table.horizon, "discount": discount}
+    row |= {"J*": plain.best_return, "J_random": plain.random_return}
+    row |= {"min_k": plain.min_k() or np.inf, "min_k discounted": learned.min_k() or np.inf, "gap at k = 1": first.gap}
+    return row | {f"J_{k}": plain.greedy_return(k) for k in range(1, MOST_K + 1)}
+
+
+def study(scores: Scores, tolerance: float) -> Study:
+    """Puts everything together."""
+    discounts: dict[str, set[float]] = {}
+    for config in scores.sources:
+        if not config["task"].startswith(TABULAR):
+            raise UserError(f"{config['task']} is no table: this compares runs on ids {TABULAR}…")
+        discounts.setdefault(config["task"], set()).add(config["args"]["discount"])
+    for task, found in discounts.items():
+        if len(found) > 1:
+            raise UserError(f"runs on {task} have different discounts: {', '.join(map(str, sorted(found)))}")
+    tasks = pd.DataFrame([exact_row(task, discounts[task].pop()) for task in scores.tasks])
+    limits = tasks["J*"] - tolerance * (tasks["J*"] - tasks["J_random"])
+    samples = sample_complexities(scores, dict(zip(tasks["task"], limits, strict=True)))
+    medians = samples.groupby(["task", "algorithm", "setting", "k"])["samples"].median().reset_index()
+    algorithms = sorted(medians["algorithm"].unique())
+    for name in algorithms:
+        own = medians[medians["algorithm"] == name]
+        tasks[f"N {name}"] = tasks["task"].map(own.groupby("task")["samples"].min())
+        best = own.loc[own.groupby("task")["samples"].idxmin()].set_index("task")["setting"]
+        tasks[f"best {name}"] = tasks["task"].map(best).where(np.isfinite(tasks[f"N {name}"]), "")
+        if name == "sqirl":
+            tasks["N sqirl, k = 1"] = tasks["task"].map(own[own["k"] == 1].groupby("task")["samples"].min())
+    budgets = samples.groupby("task")["steps"].max().to_dict()
+    return Study(samples, tasks, budgets, algorithms)
+
+
+def correlate(found: Study) -> pd.DataFrame:
+    """Spearman's correlations over tasks, of tasks that both solve, and with the budget for what is not solved.
+
+    The intervals are those of a bootstrap over tasks.
+    """
+    tasks = found.tasks
+    budget = tasks["task"].map(found.budgets).astype(float)
+    facts = {"min_k": tasks["min_k discounted"], "-log gap": -np.log(tasks["gap at k = 1"].clip(lower=1e-300))}
+    facts["loss of J_1"] = (tasks["J*"] - tasks["J_1"]) / (tasks["J*"] - tasks["J_random"])
+    costs = {name: tasks[f"N {name}"] for name in found.algorithms}
+    if "sqirl" in costs:
+        costs["sqirl, k = 1"] = tasks["N sqirl, k = 1"]
+    pairs = [(a, b, costs[a], costs[b]) for a, b in combinations(costs, 2) if {a, b} != {"sqirl", "sqirl, k = 1"}]
+    pairs += [(a, b, facts[a], costs[b]) for a in facts for b in found.algorithms]
+    rows = []
+    for a, b, x, y in pairs:
+        solved = np.isfinite(x) & np.isfinite(y)
+        for which, kept, u, v in (
+            ("solved by both", solved, x, y),
+            (
+                "unsolved at the budget",
+                np.ones(len(x), bool),
+                x.where(np.isfinite(x), budget),
+                y.where(np.isfinite(y), budget),
+            ),
+        ):
+            value, low, high = spearman(u[kept].to_numpy(float), v[kept].to_numpy(float))
+            rows.append(
+                {"a": a, "b": b, "tasks": which, "n": int(kept.sum()), "value": value, "low": low, "high": high}
+            )
+    return pd.DataFrame(rows)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """The correlation of ranks with a 95% percentile interval; NaN for fewer than four tasks or without variation."""
+    if len(x) < 4 or len(set(x)) == 1 or len(set(y)) == 1:
+        return np.nan, np.nan, np.nan
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(len(x), size=(REPLICATIONS, len(x)))
+    values = [spearmanr(x[i], y[i]).statistic for i in drawn if len(set(x[i])) > 1 and len(set(y[i])) > 1]
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(spearmanr(x, y).statistic), float(low), float(high)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def scatter(found: Study, x: pd.Series, y: pd.Series, x_name: str, y_name: str, log_x: bool = True) -> Figure:
+    """One point a task; what is not solved within the budget lies at it, as a hollow point."""
+    budget = found.tasks["task"].map(found.budgets).astype(float)
+    figure = figures.Figure(figsize=(4.2, 3.6))
+    axes = figure.subplots()
+    solved = np.isfinite(y) & (np.isfinite(x) if log_x else True)
+    u, v = (x.where(np.isfinite(x), budget) if log_x else x), y.where(np.isfinite(y), budget)
+    jitter = np.random.default_rng(0).uniform(-0.12, 0.12, len(u)) if not log_x and (u % 1 == 0).all() else 0.0
+    color = figures.COLORS[0]
+    axes.scatter((u + jitter)[solved], v[solved], color=color, s=22)
+    axes.scatter((u + jitter)[~solved], v[~solved], facecolors="none", edgecolors=color, s=22)
+    if log_x:
+        low, high = min(u.min(), v.min()), max(u.max(), v.max())
+        axes.plot([low, high], [low, high], color="0.7", linewidth=1, zorder=0)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(thousands)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(thousands)
+    axes.minorticks_off()
+    axes.set(xlabel=x_name, ylabel=y_name)
+    return figure
+
+
+def whole(value: float) -> Cell:
+    """A number of steps, or ∞."""
+    return number(value, 0) if np.isfinite(value) else ("∞", np.inf)
+
+
+def parts(found: Study) -> list[Part]:
+    """The sections of the page."""
+    tasks, names = found.tasks, found.algorithms
+    pairs = [p for p in (("sqirl", "ppo"), ("sqirl", "dqn"), ("gorp", "sqirl"), ("ppo", "dqn")) if set(p) <= set(names)]
+    both = Part(
+        "Sample complexities",
+        "Each point is a task: environment steps until the policy is within the tolerance of the optimum, median over "
+        "seeds, with the best setting of each algorithm. A hollow point was not solved by one of them within the "
+        "budget.",
+    )
+    for a, b in pairs:
+        figure = scatter(found, tasks[f"N {a}"], tasks[f"N {b}"], f"{a}: steps", f"{b}: steps")
+        both.figures.append((f"{a}_{b}", figure, f"{b} against {a}"))
+    solved = Table(["algorithm", "tasks solved", "of", "settings", "steps of the search, all tasks"], [])
+    for name in names:
+        own = found.samples[found.samples["algorithm"] == name]
+        search = own.groupby(["task", "setting"])["steps"].first().sum()
+        count = int(np.isfinite(tasks[f"N {name}"]).sum())
+        solved.rows.append(
+            [
+                word(name),
+                number(count, 0),
+                number(len(tasks), 0),
+                number(own["setting"].nunique(), 0),
+                number(search, 0),
+            ]
+        )
+    both.tables.append(("Tasks solved", solved))
+    table = Table(["pair", "tasks", "n", "Spearman", "95% interval"], [])
+    for row in found.correlations.itertuples():
+        cells = [word(f"{row.a} and {row.b}"), word(row.tasks), number(float(str(row.n)), 0)]
+        table.rows.append([*cells, number(row.value, 2), between(row.low, row.high, 2)])
+    both.tables.append(("Correlations of ranks over tasks", table))
+    both.tables_in_markdown = 2
+    truth = Part(
+        "Against the exact numbers",
+        "min_k is the smallest number of values, that of the random policy and backups of it, whose greedy policies "
+        "are optimal up to 1e-4, without a discount or with that of learning; the gap is the least distance of the "
+        "best action's value to that of an action which is not optimal, for k = 1. J_k is the undiscounted return of "
+        "the greedy policy of the k-th value with the worst choice among equals.",
+    )
+    for name in [n for n in ("sqirl", "ppo", "dqn") if n in names]:
+        figure = scatter(
+            found,
+            tasks["min_k discounted"].clip(upper=12),
+            tasks[f"N {name}"],
+            "min_k (12: or more)",
+            f"{name}: steps",
+            False,
+        )
+        truth.figures.append((f"min_k_{name}", figure, f"{name} against min_k"))
+    facts = [c for c in tasks if c != "task" and not c.startswith(("N ", "best "))]
+    digits = {"S": 0, "A": 0, "H": 0, "min_k": 0, "min_k discounted": 0}
+    exact = Table(["task", *facts], [])
+    learned = [c for c in tasks if c.startswith(("N ", "best "))]
+    costs = Table(["task", "budget", *learned], [])
+    for row in tasks.to_dict("records"):
+        task = word(row["task"].removeprefix(TABULAR))
+        cells = [tiny(row[c]) if c.startswith("gap") else number(row[c], digits.get(c, 4)) for c in facts]
+        exact.rows.append([task, *cells])
+        cells = [word(row[c]) if c.startswith("best ") else whole(row[c]) for c in learned]
+        costs.rows.append([task, number(found.budgets[row["task"]], 0), *cells])
+    both.tables.insert(0, ("Steps to a solution", costs))
+    both.tables_in_markdown = 3
+    truth.tables.append(("What the tables say", exact))
+    return [both, truth]
+
+
+def tiny(value: float) -> Cell:
+    """A number that may be far below 1."""
+    return (f"{value:.2g}", float(value)) if np.isfinite(value) else ("–", np.inf)
+
+
+def main(args: Args) -> None:
+    check(args)
+    scores = load(list(args.folders), mix=True)
+    found = study(scores, args.tolerance)
+    found.correlations = correlate(found)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "figures").mkdir(exist_ok=True)
+    ratio = ""
+    if {"sqirl", "ppo"} <= set(found.algorithms):
+        ratios = (found.tasks["N sqirl"] / found.tasks["N ppo"]).replace([np.inf, 0], np.nan).dropna()
+        ratio = f" Median of N(sqirl) / N(ppo) over the {len(ratios)} tasks that both solve: {ratios.median():.2g}."
+    purpose = (
+        "Does acting greedily on the values of a random policy explain where deep RL works? "
+        f"{len(found.tasks)} tables, with exact answers and exact evaluation.{ratio} This is our own set of tasks, not "
+        "the 155 of the paper."
+    )
+    title = "The effective horizon on tables"
+    with figures.style():
+        sections = parts(found)
+        pages = report.drawn(sections, args.out, ("png",))
+    page = report.render(
+        title=title, purpose=purpose, notes=[], pages=pages, looks={}, references="raw", reference_rows=[],
+        origin=report.origin(scores, "effective_horizon"), score="exact return",
+        replications=REPLICATIONS, over="tasks",
+    )  # fmt: skip
+    (args.out / "page.html").write_text(page)
+    lines = [f"# {title}", purpose]
+    for part in sections:
+        lines += [f"## {part.title}", part.text]
+        lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
+        lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    found.samples.to_csv(args.out / "samples.csv", index=False)
+    found.tasks.to_csv(args.out / "tasks.csv", index=False)
+    found.correlations.to_csv(args.out / "correlations.csv", index=False)
+    (args.out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
+    print(args.out / "page.html")
+
+
+if __name__ == "__main__":
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))

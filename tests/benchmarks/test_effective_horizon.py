@@ -1,0 +1,83 @@
+"""The page that puts sample complexities on tables beside each other."""
+
+import gorp
+import numpy as np
+import pandas as pd
+import pytest
+import sqirl
+
+from algos.errors import UserError
+from benchmarks.effective_horizon import Args, Study, correlate, main, sample_complexities, spearman
+from benchmarks.scores import Scores
+
+TASK = "tabular/gate-0.375"
+
+
+def scores_of(curves):
+    """Scores with one setting, `sqirl (k2)`: curves maps a seed to its returns at steps 0, 10, 20, …"""
+    rows = [
+        {"task": TASK, "algorithm": "sqirl (k2)", "seed": seed, "step": 10 * i, "return": value}
+        for seed, values in curves.items()
+        for i, value in enumerate(values)
+    ]
+    config = {"task": TASK, "algorithm": "sqirl", "variant": "k2", "args": {"k": 2, "total_steps": 20}}
+    scores = Scores.__new__(Scores)
+    scores.table, scores.sources = pd.DataFrame(rows), [config]
+    return scores
+
+
+def test_a_seed_has_solved_a_task_at_the_first_step_at_its_threshold():
+    found = sample_complexities(scores_of({0: [1.0, 0.2, 0.9], 1: [0.0, 0.95, 0.1], 2: [1.0, 0.0, 0.0]}), {TASK: 0.9})
+    assert found.set_index("seed")["samples"].tolist() == [20, 10, np.inf]  # step 0 does not count
+    assert set(found["k"]) == {2} and set(found["steps"]) == {20}
+
+
+def test_spearman_is_that_of_ranks_and_has_an_interval():
+    x = np.array([1.0, 2, 3, 4, 5, 6])
+    assert spearman(x, np.exp(x)) == pytest.approx((1.0, 1.0, 1.0))
+    value, low, high = spearman(x, np.array([2.0, 1, 4, 3, 6, 5]))
+    assert value == pytest.approx(29 / 35) and low < value <= high
+    assert np.isnan(spearman(x, np.ones(6))[0]) and np.isnan(spearman(x[:3], x[:3])[0])
+
+
+def test_what_is_not_solved_counts_at_the_budget_or_not_at_all():
+    tasks = pd.DataFrame({"task": list("abcdef"), "N ppo": [10.0, 20, 30, 40, 50, np.inf]})
+    tasks["N dqn"] = [1.0, 2, 3, 4, np.inf, 5]
+    tasks["J*"], tasks["J_1"], tasks["J_random"] = 1.0, [1, 1, 1, 1, 0.5, 0], 0.0
+    tasks["min_k discounted"], tasks["gap at k = 1"] = [1.0, 1, 1, 1, 2, 3], [0.5, 0.4, 0.3, 0.2, 0, 0]
+    table = correlate(Study(pd.DataFrame(), tasks, dict.fromkeys("abcdef", 100), ["dqn", "ppo"]))
+    rows = table[(table["a"] == "dqn") & (table["b"] == "ppo")].set_index("tasks")
+    assert rows["n"].to_dict() == {"solved by both": 4, "unsolved at the budget": 6}
+    assert rows.loc["solved by both", "value"] == 1
+    assert rows.loc["unsolved at the budget", "value"] == pytest.approx(1 - 6 * (1 + 1) / (6 * 35))
+
+
+def test_a_page_is_made_of_runs_on_tables(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:2",), "eval_every": 200}
+    for d in ("0.0625", "0.375"):
+        task = {"env_id": f"tabular/gate-{d}", "total_steps": 5_000}
+        sqirl.main(sqirl.Args(**common, **task, form="table", k=3, m=64, variant="k3_m64"))
+        sqirl.main(sqirl.Args(**common, **task, form="table", k=1, m=64, variant="k1_m64"))
+        gorp.main(gorp.Args(**common, **task, k=1, m=256, variant="k1_m256"))
+    main(Args((tmp_path / "runs",), tmp_path / "page"))
+    tasks = pd.read_csv(tmp_path / "page" / "tasks.csv").set_index("task")
+    assert tasks["min_k"].tolist() == [1, 3]
+    assert np.isfinite(tasks["N sqirl"]).all()
+    assert tasks["N sqirl, k = 1"].tolist()[1] == np.inf  # more data do not help where k is too small
+    assert np.isfinite(tasks.loc["tabular/gate-0.0625", "N gorp"])
+    text = (tmp_path / "page" / "page.md").read_text()
+    assert "| gate-0.375 |" in text and "∞" in text
+    assert "bootstrap replications over tasks" in (tmp_path / "page" / "page.html").read_text()
+    assert (tmp_path / "page" / "figures" / "gorp_sqirl.png").exists()
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
+    gorp.main(gorp.Args(**common, env_id=TASK, variant="a"))
+    gorp.main(gorp.Args(**common, env_id=TASK, variant="b", discount=0.9))
+    with pytest.raises(UserError, match=r"have different discounts: 0\.9, 1\.0"):
+        main(Args((tmp_path / "runs",), tmp_path / "page"))
+    gorp.main(gorp.Args(**common | {"out": tmp_path / "other"}, env_id="CartPole-v1"))
+    with pytest.raises(UserError, match="CartPole-v1 is no table"):
+        main(Args((tmp_path / "other",), tmp_path / "page"))
+    assert not (tmp_path / "page").exists()
