@@ -2,6 +2,7 @@
 
 python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
 python -m benchmarks.peer_speed sb3 --algorithm ppo              steps per second of PPO
+python -m benchmarks.peer_speed sb3 --algorithm dqn --env-id CartPole-v1             steps per second of DQN
 python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
 python -m benchmarks.peer_speed plain --algorithm edac           updates per second of EDAC, or of an ensemble, written
                                                                  plainly (benchmarks/plain_models.py)
@@ -35,8 +36,8 @@ class Args:
     """number of steps that are timed"""
     device: str = "cpu"
     """torch device"""
-    algorithm: Literal["sac", "ppo", "edac", "ensemble"] = "sac"
-    """the algorithm (sb3: sac or ppo; plain: edac or ensemble)"""
+    algorithm: Literal["sac", "ppo", "dqn", "edac", "ensemble"] = "sac"
+    """the algorithm (sb3: sac, ppo or dqn; plain: edac or ensemble)"""
 
 
 def d3rlpy_seconds(args: Args) -> float:
@@ -72,6 +73,9 @@ def main(args: Args) -> None:
         from benchmarks.sb3 import make_ppo  # with the normalisers that this project's script has
 
         model, args.warm_up = make_ppo(args.env_id, 0), 2_048
+    elif args.algorithm == "dqn":  # with the settings that this project's script has
+        settings = {"buffer_size": 100_000, "target_update_interval": 1_000, "exploration_final_eps": 0.01}
+        model = library.DQN("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **settings, **device)
     else:
         model = library.SAC("MlpPolicy", gym.make(args.env_id), learning_starts=1_000, seed=0, **device)
     model.learn(args.warm_up)

@@ -7,6 +7,7 @@
     python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
     python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against plain code
     python -m benchmarks.throughput goal_conditioned             goal-conditioned scripts; against OGBench's own code
+    python -m benchmarks.throughput discrete                     dqn.py against Stable-Baselines3's; SQIRL and tables
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
 It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
@@ -37,6 +38,9 @@ In the table of goal-conditioned scripts, `ratio to ogbench` compares run-update
 which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
 `--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the part of an update in which goals
 are drawn and states gathered.
+
+In the table of discrete actions, DQN learns on CartPole; the network form of SQIRL runs on FrozenLake, and `time / 1
+seed` is the time of a step of all seeds together divided by that of one alone; its table form runs on a gate chain.
 
     python -m benchmarks.throughput tables --out results/throughput
 
@@ -74,6 +78,7 @@ from algos.device import choose_device, device_name
 from algos.errors import UserError
 from algos.random import Random
 from algos.run_folder import git_commit, versions
+from benchmarks.discrete_speed import measure_discrete
 from benchmarks.goal_speed import measure_goals
 from benchmarks.model_speed import measure_model_based
 from benchmarks.tables import table_of
@@ -93,7 +98,9 @@ from envs.mujoco import quiet_mujoco
 
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
-What = Literal["scripts", "envs", "streams", "offline", "on_policy", "model_based", "goal_conditioned", "tables"]
+What = Literal[
+    "scripts", "envs", "streams", "offline", "on_policy", "model_based", "goal_conditioned", "discrete", "tables"
+]
 
 
 @dataclass
@@ -444,7 +451,7 @@ def main(args: Args) -> None:
     measurements = {
         "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
         "on_policy": measure_on_policy, "model_based": measure_model_based,
-        "goal_conditioned": measure_goals,
+        "goal_conditioned": measure_goals, "discrete": measure_discrete,
     }  # fmt: skip
     rows = measurements[args.what](args)
     table = pd.DataFrame(rows).set_index("name").rename(columns={"rate": "steps/s"})
