@@ -177,6 +177,11 @@ def env_errors(env_id: str) -> Iterator[None]:
         raise UserError(f"--env-id: {error}") from None
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # an environment's own code may raise anything
+        reason = " ".join(str(error).split()) or "without a message"
+        raise UserError(f"--env-id {env_id} cannot be made: its code raised {type(error).__name__}, {reason}") from None
 
 
 def cli(main: Callable[[Any], None]) -> None:

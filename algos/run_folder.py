@@ -18,7 +18,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from algos.arguments import incidental
+from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically
 from algos.cli import RunArgs
 from algos.errors import UserError
@@ -151,9 +151,25 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
 
 
+LONGEST = 200  # bytes of a part of a path; most file systems take 255
+
+
 def folder_of(args: RunArgs, algorithm: str) -> Path:
-    """The folder of a run."""
-    return Path(args.out) / folder_name(args.task) / algorithm / args.variant
+    """The folder of a run; raises UserError for names that cannot be a part of a path."""
+    task = checked_part(flag(args.TASK), folder_name(args.task))
+    return Path(args.out) / task / checked_part("algorithm", algorithm) / checked_part("--variant", args.variant)
+
+
+def checked_part(option: str, name: str) -> str:
+    """Gives back a name that can be one part of a path; raises UserError, with the option, for any other."""
+    wrong = name in ("", ".", "..") or name.startswith("-") or len(name.encode(errors="replace")) > LONGEST
+    if wrong or "/" in name or "\\" in name or not name.isprintable():
+        shown = name if len(name) <= 40 else f"{name[:40]}…"
+        raise UserError(
+            f"{option} names a folder, so it takes 1 to {LONGEST} printable characters without slashes, not a dot "
+            f"or two alone, and no - at the beginning; got {shown!r}"
+        )
+    return name
 
 
 def folder_name(task: str) -> str:
@@ -185,7 +201,18 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that determine results."""
     installed = {"python": platform.python_version()}
-    packages = ("torch", "gymnasium", "mujoco", "numpy", "seedbed", "dm_control", "shimmy", "minatar", "ale-py")
+    packages = (
+        "torch",
+        "gymnasium",
+        "mujoco",
+        "numpy",
+        "seedbed",
+        "dm_control",
+        "shimmy",
+        "minatar",
+        "minigrid",
+        "ale-py",
+    )
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
             installed[package] = version(package)

@@ -31,6 +31,10 @@ ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "
 OGBENCH = r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)\b.*-v\d"
 
 
+# versions of MuJoCo's tasks that Gymnasium lists, and that raise an error when they are made
+REMOVED = r"\w+-v[23]"
+
+
 def make_vec(
     env_id: str,
     num_envs: int = 1,
@@ -115,7 +119,10 @@ def find_spec(env_id: str) -> EnvSpec:
     """
     plain = register(env_id)
     with contextlib.suppress(gym.error.Error):
-        return gym.spec(plain)
+        spec = gym.spec(plain)
+        if re.fullmatch(REMOVED, plain) and f"{spec.name}-v5" in gym.registry:
+            raise ValueError(f"{plain} is no longer part of Gymnasium: take {spec.name}-v5")
+        return spec
     module = env_id.removesuffix(plain).removesuffix(":")
     known = ids_of(module) if module else ()
     close = difflib.get_close_matches(plain, known or gym.registry, n=3, cutoff=0.4)
