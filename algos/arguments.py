@@ -9,6 +9,7 @@ from algos.errors import UserError
 from algos.per_run import PerRun
 
 T = TypeVar("T")
+LARGEST = 2**53  # up to here, float64 has all whole numbers
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,17 @@ Incidental = Annotated[T, ChangesNoResult()]
 
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+# numbers of things that take memory each, with bounds that nobody needs to go beyond
+Size = Annotated[int, Range(1, 1_000_000)]  # of a batch
+Several = Annotated[int, Range(1, 10_000)]
+FewOrNone = Annotated[int, Range(0, 10_000)]
 NotNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(0, 1, above=True)]
 FractionBelowOne = Annotated[float, Range(0, 1, below=True)]
 OpenFraction = Annotated[float, Range(0, 1, above=True, below=True)]
-Widths = Annotated[tuple[int, ...], Range(1)]
+Widths = Annotated[tuple[int, ...], Range(1, 100_000)]
 
 
 def flag(name: str) -> str:
@@ -101,7 +106,9 @@ def ranges(hint: Any) -> list[Range]:
 
 
 def check_number(name: str, number: float, bounds: Range) -> None:
-    """Raises UserError if a number is out of an argument's range."""
+    """Raises UserError if a number is out of an argument's range, or a whole number is 2^53 or more."""
+    if isinstance(number, int) and abs(number) >= LARGEST:
+        raise UserError(f"{flag(name)} must be below 2^53, got {number}")
     if number not in bounds:
         raise UserError(f"{flag(name)} must {bounds}, got {number}" + (f": {bounds.why}" if bounds.why else ""))
 

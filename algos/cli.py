@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ import gymnasium as gym
 import torch
 import tyro
 
-from algos.arguments import Count, Incidental, Natural, check, check_number, ranges, tunable
+from algos.arguments import Count, FewOrNone, Incidental, check, check_number, ranges, tunable
 from algos.device import choose_device
 from algos.errors import UserError
+from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
 from envs import find_spec
 
@@ -50,11 +52,11 @@ class RunArgs:
     bf16: bool = False
     """with --compile on a CPU: compute hidden layers of updates in bfloat16, which is faster where the processor can
     multiply it; weights and sums stay in float32"""
-    threads: Incidental[Natural] = 0
+    threads: Incidental[FewOrNone] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
-    eval_episodes: Natural = 10
+    eval_episodes: FewOrNone = 10
     """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
@@ -85,21 +87,36 @@ class RunArgs:
 Args = TypeVar("Args", bound=RunArgs)
 
 
+MOST_SEEDS = 10_000  # of one process
+
+
 def parse_seeds(words: tuple[str, ...]) -> list[int]:
-    """`("0", "5:8")` -> [0, 5, 6, 7]; raises UserError for other words, and for negative or repeated seeds."""
+    """`("0", "5:8")` -> [0, 5, 6, 7].
+
+    Raises UserError for other words, for too many seeds, and for seeds that are repeated or out of range.
+    """
     seeds: list[int] = []
     for word in map(str, words):
         try:
             first, colon, last = word.partition(":")
-            seeds += range(int(first or 0), int(last)) if colon else [int(word)]
+            found = range(int(first or 0), int(last)) if colon else range(int(word), int(word) + 1)
         except ValueError:
-            raise UserError(f"--seeds takes whole numbers or a range such as 0:10, got {word!r}") from None
+            raise UserError(f"--seeds takes whole numbers or a range such as 0:10, got {word[:40]!r}") from None
+        if found and found[0] < 0:
+            raise UserError(f"--seeds must not be negative, got {found[0]}")
+        if found and found[-1] >= 2**63:
+            raise UserError(f"--seeds must be below 2^63, got {found[-1]}")
+        if found.stop - found.start + len(seeds) > MOST_SEEDS:
+            raise UserError(
+                f"--seeds takes at most {MOST_SEEDS:,} seeds, which one process trains at once, and {word!r} has "
+                f"{found.stop - found.start:,}: split them"
+            )
+        seeds += found
     if not seeds:
         raise UserError(f"--seeds names no seed: {' '.join(words)!r}")
-    if min(seeds) < 0:
-        raise UserError(f"--seeds must not be negative, got {min(seeds)}")
-    if repeated := sorted({s for s in seeds if seeds.count(s) > 1}):
-        raise UserError(f"--seeds must differ from each other, got {repeated[0]} twice")
+    if len(set(seeds)) < len(seeds):
+        repeated = min(seed for seed, count in Counter(seeds).items() if count > 1)
+        raise UserError(f"--seeds must differ from each other, got {repeated} twice")
     return seeds
 
 
@@ -191,6 +208,8 @@ def cli(main: Callable[[Any], None]) -> None:
 
     def checked() -> None:
         check_all(args)  # before data is loaded, which may take long
+        if device_of(args).type == "cpu":
+            limit_memory()
         main(args)
 
     report_errors(checked)
@@ -213,6 +232,14 @@ def report_errors(command: Callable[[], None]) -> None:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        reason = " ".join(str(error).split()) or "out of memory"
+        print(
+            f"error: there is not enough memory for this; take fewer seeds or smaller sizes ({reason})", file=sys.stderr
+        )
         raise SystemExit(2) from None
     except BrokenPipeError:  # the reader of the output, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algos.arguments import Count, Incidental, Natural, OpenFraction, Positive, Tunable, Widths, by_domain
+from algos.arguments import Count, FewOrNone, Incidental, OpenFraction, Positive, Size, Tunable, Widths, by_domain
 from algos.cli import check_env_id
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.ogbench import cached
@@ -53,7 +53,7 @@ class GoalArgs(OfflineArgs):
     """also log losses on the dataset's validation episodes, where it has them"""
     video: Incidental[bool] = False
     """write the first seed's first episode of each task in the last evaluation to videos/<task>.mp4"""
-    batch_size: Count = 1024
+    batch_size: Size = 1024
     """transitions per update and run"""
     lr: Tunable[Positive] = 3e-4
     """learning rate of all networks"""
@@ -61,7 +61,7 @@ class GoalArgs(OfflineArgs):
     """widths of the hidden layers of all networks"""
     eval_every: Count = 100_000
     """updates between evaluations, which also take place at the first and the last update"""
-    eval_episodes: Natural = 50
+    eval_episodes: FewOrNone = 50
     """episodes of each run and task at an evaluation; 0: there are no evaluations"""
 
     @property

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Positive, Widths
+from algos.arguments import Count, Fraction, Positive, Size, Widths
 from algos.checkpoint import write_atomically
 from algos.data import Dataset
 from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file, load_ensemble
@@ -44,7 +44,7 @@ class ModelBasedArgs(OfflineArgs):
     """gradient updates of each run"""
     eval_every: Count = 1_000
     """updates between evaluations, which also take place at the first and the last update"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run, of the dataset and of the model together"""
     real_ratio: Fraction = 0.05
     """share of a batch that comes from the dataset; 1: there is no model"""
@@ -74,7 +74,7 @@ class ModelBasedArgs(OfflineArgs):
     """widths of the ensemble's hidden layers"""
     dynamics_lr: Positive = 1e-3
     """learning rate of the ensemble"""
-    dynamics_batch_size: Count = 256
+    dynamics_batch_size: Size = 256
     """transitions per update and member of the ensemble"""
     dynamics_epochs: Count = 2_000
     """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""

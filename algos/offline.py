@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from algos.arguments import Count, Natural, by_domain, for_domain
+from algos.arguments import Count, FewOrNone, by_domain, for_domain
 from algos.cli import RunArgs, check_env_id
 from algos.data import Dataset, check_made, check_name, is_file, load, validate
 from algos.data.record import normalised
@@ -53,7 +53,7 @@ class OfflineArgs(RunArgs):
     """gradient updates of each run"""
     eval_every: Count = by_domain(5_000, antmaze=100_000)
     """updates between evaluations, which also take place at the first and the last update"""
-    eval_episodes: Natural = by_domain(10, antmaze=100)
+    eval_episodes: FewOrNone = by_domain(10, antmaze=100)
     """episodes of each run at an evaluation; 0: there are no evaluations"""
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""

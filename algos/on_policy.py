@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Range, Tunable, Widths
+from algos.arguments import Count, Fraction, Range, Several, Tunable, Widths
 from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
@@ -29,11 +29,11 @@ class OnPolicyArgs(RunArgs):
     are"""
     eval_every: Count = 50_000
     """environment steps between evaluations, which also take place at the first and the last step"""
-    num_envs: Count = 1
+    num_envs: Several = 1
     """environments of each run"""
     horizon: Count = 2048
     """T, the steps of each environment in an iteration; a run learns in whole iterations"""
-    batch_size: Annotated[int, Range(2)] = 64
+    batch_size: Annotated[int, Range(2, 1_000_000)] = 64
     """samples of a minibatch; left-over samples of an iteration are not used"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import Count, Fraction, Natural, Positive, Range, Tunable
+from algos.arguments import Count, FewOrNone, Fraction, Positive, Range, Tunable
 from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.normalise import Statistics
@@ -31,7 +31,7 @@ class StreamArgs(RunArgs):
 
     compile: bool = True
     """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
-    threads: Natural = 1
+    threads: FewOrNone = 1
     """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
     sums are rounded in another way"""
     eval_episodes: Annotated[int, Range(0, 0, why=OWN_SCORE)] = 0

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import FractionBelowOne, Positive, PositiveFraction, Size, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal, dropout_factors
@@ -36,7 +36,7 @@ from envs import Task
 class Args(MixedArgs):
     top_fraction: PositiveFraction = 1.0
     """share of all transitions that is kept: those of the trajectories with the highest returns"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run"""
     lr: Tunable[Positive] = 3e-4
     """learning rate"""

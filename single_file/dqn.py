@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Natural, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, Fraction, Natural, Positive, PositiveFraction, Size, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import ImageMLP
 from algos.optim import Adam, Target
@@ -48,7 +48,7 @@ class Args(RunArgs):
     """environment steps of each run"""
     buffer_size: Count = 100_000
     """transitions kept per run"""
-    batch_size: Count = 32
+    batch_size: Size = 32
     """transitions per update and run"""
     learning_starts: Natural = 0
     """uniformly random steps before learning"""

@@ -36,12 +36,12 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import (
-    Count,
     Fraction,
     FractionBelowOne,
     Positive,
     PositiveFraction,
     Range,
+    Size,
     Tunable,
     Widths,
     by_domain,
@@ -61,7 +61,7 @@ Weight = Annotated[float, Range(0.5, 1, above=True)]  # the loss of total variat
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
     """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
-    batch_size: Count = 1024
+    batch_size: Size = 1024
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""

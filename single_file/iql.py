@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Fraction, FractionBelowOne, Positive, PositiveFraction, Size, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP, Orthogonal, dropout_factors
 from algos.offline import Decay, OfflineArgs, Rewards, offline_run
@@ -40,7 +40,7 @@ from envs import Task
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
     """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""

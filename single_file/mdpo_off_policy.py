@@ -36,6 +36,7 @@ from algos.arguments import (
     Positive,
     PositiveFraction,
     Range,
+    Size,
     Tunable,
     Widths,
     by_domain,
@@ -60,7 +61,7 @@ EPS = 1e-6  # the official code adds this to standard deviations and inside loga
 class Args(RunArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per run"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run"""
     learning_starts: Count = 10_000
     """uniformly random steps before learning"""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Positive, Tunable
+from algos.arguments import Count, Positive, Size, Tunable
 from algos.cli import cli
 from algos.on_policy import OnPolicyAgent, OnPolicyArgs, Samples, gaussian_kl, gaussian_log_prob
 from algos.optim import Adam
@@ -36,7 +36,7 @@ from envs import Task
 
 @dataclass
 class Args(OnPolicyArgs):
-    batch_size: Count = 128
+    batch_size: Size = 128
     """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
     policy_steps: Count = 10
     """m, gradient steps of the policy in an iteration, each on all samples; 1 is the plain policy gradient"""

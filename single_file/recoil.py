@@ -31,7 +31,17 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, FractionBelowOne, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import (
+    Count,
+    Fraction,
+    FractionBelowOne,
+    Positive,
+    PositiveFraction,
+    Size,
+    Tunable,
+    Widths,
+    by_domain,
+)
 from algos.cli import cli
 from algos.nn import MLP, Orthogonal, dropout_factors
 from algos.offline import Decay, MixedArgs, offline_run
@@ -55,7 +65,7 @@ class Args(MixedArgs):
     """objective of the critics: that of the official code, or that of the paper"""
     beta: Tunable[Fraction] = 0.5
     """weight of the expert in the paper's mixture; the code has none"""
-    batch_size: Count = 1024
+    batch_size: Size = 1024
     """transitions per update and run from the mixed data, and as many from the expert's"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""

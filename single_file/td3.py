@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Incidental, NotNegative, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, Fraction, Incidental, NotNegative, Positive, PositiveFraction, Size, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
@@ -40,7 +40,7 @@ class Args(RunArgs):
     """transitions kept per run"""
     keep_replay: Incidental[bool] = False
     """leave the replay in the final checkpoint, to make a dataset of it"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run"""
     learning_starts: Count = 25_000
     """uniformly random steps before learning"""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Size, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP
 from algos.offline import OfflineArgs, Rewards, offline_run
@@ -36,7 +36,7 @@ class Args(OfflineArgs):
     """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
     standardise: bool = True
     """subtract the mean from observations and divide them by their standard deviation"""
-    batch_size: Count = 256
+    batch_size: Size = 256
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""

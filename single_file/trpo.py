@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, NotNegative, Positive, Tunable
+from algos.arguments import Count, Fraction, NotNegative, Positive, Size, Tunable
 from algos.cli import cli
 from algos.on_policy import OnPolicyAgent, OnPolicyArgs, Samples, gaussian_kl, gaussian_log_prob
 from algos.optim import Adam
@@ -42,7 +42,7 @@ class Args(OnPolicyArgs):
     """T, the steps of each environment in an iteration; a run learns in whole iterations"""
     trace: Tunable[Fraction] = 0.98
     """lambda of generalised advantage estimation"""
-    batch_size: Count = 128
+    batch_size: Size = 128
     """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
     delta: Tunable[Positive] = 0.01
     """size of the trust region, a mean KL divergence"""

@@ -30,11 +30,12 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import (
     Count,
+    FewOrNone,
     Fraction,
     FractionBelowOne,
-    Natural,
     Positive,
     PositiveFraction,
+    Size,
     Tunable,
     Widths,
     by_domain,
@@ -79,7 +80,7 @@ def by_dataset(name: str) -> dict[str, Any]:
 class Args(OfflineArgs):
     reward: Rewards = by_domain("none", locomotion="range", antmaze="minus_one")
     """range: rewards times 1,000 / range of returns; minus_one: rewards less 1; none: rewards as they are"""
-    batch_size: Count = by_domain(256, **by_dataset("batch_size"))
+    batch_size: Size = by_domain(256, **by_dataset("batch_size"))
     """transitions per update and run"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
@@ -93,7 +94,7 @@ class Args(OfflineArgs):
     """greatest (Q - V) / beta that V learns from"""
     consistent: bool = False
     """take the hyperparameters of the domain, not those of the dataset"""
-    random_actions: Natural = by_domain(0, **by_dataset("random_actions"))
+    random_actions: FewOrNone = by_domain(0, **by_dataset("random_actions"))
     """number of uniformly random actions that V learns from, beside each action of the data"""
     noise: Fraction = by_domain(0.0, **by_dataset("noise"))
     """standard deviation of noise, clipped at 0.5, on the actions that V learns from"""

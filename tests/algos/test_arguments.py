@@ -53,7 +53,7 @@ class Args:
         ("tau", 0.0, r"--tau must lie in \(0, 1\], got 0.0"),
         ("dropout", 1.0, r"--dropout must lie in \[0, 1\), got 1.0"),
         ("hidden", (), "--hidden takes at least one number"),
-        ("hidden", (8, 0), "--hidden must be at least 1, got 0"),
+        ("hidden", (8, 0), r"--hidden must lie in \[1, 100000\], got 0"),
         ("own_widths", (9,), "--own-widths must be at least 10, got 9"),
         ("never", 1, "--never must be 0, got 1: it is never used"),
     ],
