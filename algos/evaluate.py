@@ -205,8 +205,9 @@ class TableEvaluator:
             obs = torch.as_tensor(self.venv.all_observations(t), dtype=self.dtype).to(self.device)  # [S, O]
             time = [torch.tensor(t, device=self.device)] if self.timed else []
             chosen.append(policy(obs.expand(self.runs, *obs.shape), *time).reshape(self.runs, -1).cpu().numpy())
-        seen = (self.table.actions + 1,) if self.venv.previous_action else ()
-        returns = evaluate(self.table, np.stack(chosen, 1).reshape(self.runs, len(chosen), -1, *seen))
+        shown = self.venv.previous_action
+        policies = np.stack(chosen, 1).reshape(self.runs, len(chosen), -1, *([self.table.actions + 1] * shown))
+        returns = evaluate(self.table, policies, previous_action=shown)
         return [[Score("", float(total), self.table.horizon, None)] for total in returns]
 
     def close(self) -> None:

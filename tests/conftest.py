@@ -19,6 +19,14 @@ from algos.run_folder import folder_of
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tables(tmp_path_factory):
+    """Keeps the tables that tests make in a temporary folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEEDBED_TABLES", str(tmp_path_factory.mktemp("tables")))
+        yield
+
+
 @pytest.fixture
 def float64():
     """Everything in double precision."""

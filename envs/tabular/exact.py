@@ -259,16 +259,19 @@ class Analysis:
         return min([float(self.table.horizon), *(h for _, _, h in self.horizons())])
 
 
-def evaluate(table: Table, policy: NDArray, discount: float = 1.0) -> NDArray[np.float64]:
+def evaluate(
+    table: Table, policy: NDArray, discount: float = 1.0, previous_action: bool = False
+) -> NDArray[np.float64]:
     """The exact return [...] of policies that are given by the actions they choose.
 
     `policy` [..., H, S] or, where it does not depend on the time, [..., 1, S], has actions. Policies that see the last
-    executed action have one more axis, [..., H, S, A + 1], whose last entry is for the first decision.
+    executed action have one more axis, [..., H, S, A + 1], whose last entry is for the first decision. Raises
+    ValueError for other shapes.
     """
-    policy = np.asarray(policy)
-    seen = policy.ndim > 2 and policy.shape[-2:] == (table.states, table.actions + 1)
+    policy, seen = np.asarray(policy), previous_action
     actions = policy if seen else policy[..., None]
-    if actions.shape[-2] != table.states or actions.shape[-3] not in (1, table.horizon):
+    shape = (table.states, table.actions + 1 if seen else 1)
+    if actions.ndim < 3 or actions.shape[-2:] != shape or actions.shape[-3] not in (1, table.horizon):
         raise ValueError(f"a policy of shape {list(policy.shape)} does not fit table {table.name}")
     actions = np.broadcast_to(actions, (*actions.shape[:-3], table.horizon, *actions.shape[-2:]))
     batch = actions.shape[:-3]

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import zipfile
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -128,7 +130,7 @@ def save_table(table: Table, path: Path) -> None:
     if table.next_state.shape[2] == 1 and table.start[0] == 1:
         arrays |= {"transitions": table.next_state[..., 0], "rewards": table.reward[..., 0].astype(np.float32)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # other processes may write the same table
     with partial.open("wb") as file:
         np.savez_compressed(file, facts=np.array(json.dumps(facts)), **arrays)
     partial.replace(path)
@@ -144,7 +146,7 @@ def load_table(path: Path, horizon: int | None = None) -> Table:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ValueError(f"there is no table {path}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+    except (OSError, ValueError, TypeError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is no .npz file of arrays: {error}") from None
     try:
         if set(arrays) >= OURS:

@@ -23,11 +23,18 @@ class Uniform:
 
     def __init__(self, count: int):
         self.state = np.zeros(count, np.uint64)
+        self.origin = self.state.copy()  # the states from which `leap` goes on
 
     def seed(self, ids: NDArray[np.intp], seeds: Sequence[int | None]) -> None:
         """Sets the generators `ids`; None takes a seed from the system."""
         for i, seed in zip(ids, seeds, strict=True):
             self.state[i] = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        self.origin[ids] = self.state[ids]
+
+    def leap(self) -> None:
+        """Goes on 2^32 numbers after the last seed or leap, so that the numbers drawn since then play no part."""
+        self.origin += GOLDEN << np.uint64(32)
+        self.state[:] = self.origin
 
     def draw(self, ids: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.float64]:
         """One number in [0, 1) from each of the generators `ids`."""
@@ -139,6 +146,7 @@ class TabularVectorEnv(VectorEnv):
         elif self.autoreset_mode == AutoresetMode.NEXT_STEP:
             if idle.any():
                 self.start(np.flatnonzero(idle))
+                infos["state"] = self.state.copy()
             self.done = done
         else:
             self.done = done | idle
@@ -167,11 +175,14 @@ class TabularVectorEnv(VectorEnv):
     def get_state(self) -> dict[str, NDArray]:
         """Everything that a bitwise continuation needs, as arrays; see `set_state`."""
         arrays = {name: getattr(self, name).copy() for name in ("state", "elapsed", "last", "done", "seeded")}
-        return arrays | {"random": self.random.state.view(np.int64).copy()}
+        return arrays | {
+            "random": self.random.state.view(np.int64).copy(),
+            "origin": self.random.origin.view(np.int64).copy(),
+        }
 
     def set_state(self, state: dict[str, NDArray]) -> None:
         """Continues from a state that `get_state` gave in an environment made with the same arguments."""
-        self.random.state = state["random"].view(np.uint64).copy()
+        self.random.state, self.random.origin = (state[name].view(np.uint64).copy() for name in ("random", "origin"))
         for name in ("state", "elapsed", "last", "done", "seeded"):
             setattr(self, name, state[name].copy())
 
