@@ -42,22 +42,25 @@ class Episodes(NamedTuple):
         return returns
 
 
-def collect(envs: SeededEnvs, episodes: int, act: Callable[[Tensor, int, int], Tensor]) -> Episodes:
+def collect(envs: SeededEnvs, episodes: int, begin: Callable[[int], Callable[[Tensor, int], Tensor]]) -> Episodes:
     """Plays `episodes` episodes of each run, as many at once as a run has environments.
 
-    They begin together, and an environment whose episode has ended waits for the others. `act` maps obs [R, N, O], the
-    time in the episode, and the number of the first of the N episodes to actions [R, N].
+    They begin together, and an environment whose episode has ended waits for the others. For each such set of N
+    episodes, `begin` maps the number of its first one to the function that acts in it, which maps obs [R, N, O] and the
+    time in the episode to actions [R, N]. That function is called until the longest episode of all runs has ended: it
+    must not draw random numbers, or those of a run would depend on its neighbours.
     """
     parts: list[Episodes] = []
     width = envs.envs_per_run
     for first in range(0, episodes, width):
         envs.restart()
+        act = begin(first)
         running = torch.ones(envs.runs, width, dtype=torch.bool, device=envs.device)
         running[:, episodes - first :] = False
         steps: list[tuple[Tensor, ...]] = []
         while running.any():
-            action = torch.where(running, act(envs.obs, len(steps), first), 0)
-            t = envs.step(action)
+            action = torch.where(running, act(envs.obs, len(steps)), 0)
+            t = envs.step(action, counted=running)
             live = running.to(t.reward.dtype)
             steps.append((t.obs * live[..., None], action, t.reward * live, running))
             running = running & (t.terminated + t.truncated == 0)

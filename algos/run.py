@@ -358,12 +358,15 @@ class Run(Generic[Args]):
         """Reads the metrics from the device and writes them down."""
         self._find_diverged(self.step)
         means = self.metrics.take()
+        totals: list[list[float]] = [[] for _ in self.seeds]
+        for episode in self.episodes:
+            totals[episode.run].append(episode.total)
         for run in range(self.runs):
             if run in self.diverged:
                 continue
             row = {prefix + name: float(values[run]) for name, values in means.items()}
-            if totals := [episode.total for episode in self.episodes if episode.run == run]:
-                row[f"{prefix}episode_return"] = float(np.mean(totals))
+            if totals[run]:
+                row[f"{prefix}episode_return"] = float(np.mean(totals[run]))
             row[f"{prefix}seconds"] = self.seconds
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()

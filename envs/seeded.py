@@ -127,20 +127,32 @@ class SeededEnvs:
 
     def reset(self, purpose: str = "train", *numbers: int) -> None:
         """Starts new episodes, with seeds that depend only on the run's seed, the environment and the arguments."""
-        seeds = [sub_seed(s, purpose, n, *numbers) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
+        self.purpose, self.numbers, self.restarts = purpose, numbers, 0
+        self._begin(purpose, *numbers)
+
+    def restart(self) -> None:
+        """Starts new episodes everywhere, which depend on the last `reset` and the number of restarts since then only.
+
+        So the episodes of a run do not depend on how long those of others were.
+        """
+        self.restarts += 1
+        if isinstance(self.venv, TabularVectorEnv):
+            self.venv.random.leap()  # seeds for thousands of environments would take as long as their episodes
+            self._begin(None)
+        else:
+            self._begin(f"{self.purpose} again", *self.numbers, self.restarts)
+
+    def _begin(self, purpose: str | None, *numbers: int) -> None:
+        """Starts new episodes, without new seeds if there is no purpose."""
+        seeds = None
+        if purpose is not None:
+            seeds = [sub_seed(s, purpose, n, *numbers) % 2**31 for s in self.seeds for n in range(self.envs_per_run)]
         obs, _ = self.venv.reset(seed=seeds)  # type: ignore[arg-type]  # vector environments take lists
         if not np.isfinite(obs).all():
             raise ValueError(
                 f"{self.task.env_id} starts with observations that are not finite, so it cannot be learned"
             )
         self.restarted = True
-        self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
-        obs = torch.as_tensor(obs.reshape(len(seeds), -1), dtype=self.dtype)
-        self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
-
-    def restart(self) -> None:
-        """Starts new episodes everywhere, and leaves the random numbers of the environments as they are."""
-        obs, _ = self.venv.reset()
         self.totals[:], self.lengths[:], self.done[:] = 0, 0, False
         obs = torch.as_tensor(obs.reshape(self.venv.num_envs, -1), dtype=self.dtype)
         self.obs = obs.to(self.device).view(self.runs, self.envs_per_run, -1)
@@ -155,8 +167,11 @@ class SeededEnvs:
         host = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
         self.host_action = host + self.first_action if self.discrete else host
 
-    def receive(self) -> Transition:
-        """Steps the environments with the actions that were sent."""
+    def receive(self, counted: Tensor | None = None) -> Transition:
+        """Steps the environments with the actions that were sent.
+
+        Where `counted` [R, N] is False, an episode that ends is not among those of `take_ended`.
+        """
         obs, reward, terminated, truncated, infos = self.venv.step(self.host_action)
         self.restarted = False
         n, size = self.venv.num_envs, self.obs_size
@@ -171,7 +186,7 @@ class SeededEnvs:
         begun = done if games is None else done & ~np.isnan(games)  # after a lost life, a game goes on
         host[:, -4], host[:, -3], host[:, -2], host[:, -1] = reward, terminated, truncated, begun
         valid = ~self.done if self.next_step_reset else None
-        self._count(reward, begun, valid, games)
+        self._count(reward, begun if counted is None else begun & counted.cpu().numpy().ravel(), valid, games)
         self.done = done
 
         if self.device.type == "cuda":
@@ -191,10 +206,10 @@ class SeededEnvs:
             None if valid is None or valid.all() else valid.reshape(self.runs, self.envs_per_run),
         )
 
-    def step(self, action: Tensor) -> Transition:
+    def step(self, action: Tensor, counted: Tensor | None = None) -> Transition:
         """`send` and `receive` in one."""
         self.send(action)
-        return self.receive()
+        return self.receive(counted)
 
     def _count(self, reward: NDArray, done: NDArray, valid: NDArray | None, games: NDArray | None) -> None:
         """Adds a step to the totals and lengths, and keeps the episodes that it ended.
@@ -223,6 +238,7 @@ class SeededEnvs:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that `load_state_dict` needs, but for ended episodes: take these before the state is saved."""
         state = {"totals": self.totals, "lengths": self.lengths, "done": self.done, "obs": self.obs.cpu().numpy()}
+        state["restarts"] = np.array(self.restarts)
         if isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv):
             state |= {f"venv.{name}": array for name, array in self.venv.get_state().items()}
         return {name: torch.tensor(array) for name, array in state.items()}
@@ -237,6 +253,7 @@ class SeededEnvs:
         self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
         self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
         self.obs = state["obs"].to(self.device)
+        self.restarts = int(arrays.get("restarts", 0))
         self.restarted, self._ended = False, []
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ Results lie in runs/<env>/gorp/<variant>/. On tables, the return in eval.parquet
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -57,9 +58,9 @@ class Args(RunArgs):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one step of all environments."""
+    """Random numbers of the episodes that environments play at once."""
 
-    action: Tensor  # [R, N] uniform in [0, 1)
+    action: Tensor  # [R, T, N] uniform in [0, 1)
 
 
 class GORP(Agent):
@@ -99,14 +100,14 @@ class GORP(Agent):
         if t < i:
             return self.policy(obs, torch.tensor(t, device=self.device))
         if t >= i + a.k:
-            return (draws.action * self.task.act_size).long()
+            return (draws.action[:, t] * self.task.act_size).long()
         episode = first + torch.arange(obs.shape[1], device=self.device)
         digit = episode // a.m // self.task.act_size ** (i + a.k - 1 - t) % self.task.act_size
         return digit.expand(obs.shape[:2])
 
     def draws(self, random: Random, envs: int) -> Callable[[], Draws]:
-        """The random numbers of actions."""
-        uniform = random.uniform("action", envs)
+        """The random numbers of actions, as many however long episodes are."""
+        uniform = random.uniform("action", self.task.limit, envs)
         return lambda: Draws(uniform())
 
     @torch.no_grad()
@@ -119,6 +120,7 @@ class GORP(Agent):
             scores = returns.mean(-1) if self.args.score == "mean" else returns.amax(-1)
             number = torch.arange(self.sequences, device=self.device)
             best = torch.where(scores == scores.amax(-1, keepdim=True), number, self.sequences).amin(-1)
+            best = best.clamp(max=self.sequences - 1)  # where scores are NaN, none is the best
             self.actions[:, i] = best // self.task.act_size ** (self.args.k - 1)
         self.idle.copy_(torch.where(explored, 0, self.idle + 1))
         self.iteration.add_(1)
@@ -133,7 +135,8 @@ def main(args: Args) -> None:
     draws = agent.draws(run.random, width)
     run.learn(agent)
     for _ in run.steps(agent.policy, 0):
-        episodes = collect(envs, agent.sequences * args.m, lambda obs, t, first: agent.act(obs, t, first, draws()))
+        count = agent.sequences * args.m
+        episodes = collect(envs, count, lambda first: partial(agent.act, first=first, draws=draws()))
         taken = episodes.lengths.sum(1)
         stopped = agent.learn(episodes)
         run.log({"env_steps": taken.to(torch.get_default_dtype()), "return": episodes.reward.sum(-1).mean(1)})

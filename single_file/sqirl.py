@@ -11,11 +11,12 @@ target network, from the steps of all iterations so far that came after the gree
 scales of the losses carry over. The number of gradient steps counts all steps of an iteration, the greedy ones too. A
 time limit ends an episode like any other end. A run stops early after more than ten iterations without a random step.
 The second, `--form table`, is that of the paper, for tables: at each time and for each backup, means of the iteration's
-own episodes; ties go to the first action, and the value of what was not tried is 0.
+own episodes; ties go to the first action, and the value of what was not tried is 0. A run stops after one iteration
+without a random step.
 
 k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
-good as the one below it was; what was frozen too early is never corrected. Here, environments play all m episodes of a
-table at once; the official code plays at most eight, and its published settings are a budget of 5M steps, k and m by
+good as the one below it was; what was frozen too early is never corrected. Here, up to 1,024 episodes of a table are
+played at once, and at most eight in the official code. Its published settings are a budget of 5M steps, k and m by
 task, and a discount of 1, except 0.99 on MiniGrid with sticky actions. Images have MinAtar's convolution.
 
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
@@ -27,6 +28,7 @@ its policy to the last step; config.json has the steps that each run has really 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -40,7 +42,7 @@ from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
 from algos.nn import ImageMLP
-from algos.optim import Adam
+from algos.optim import Adam, per_run
 from algos.random import Random
 from algos.run import Run
 from envs import SeededEnvs, Task
@@ -63,7 +65,7 @@ class Args(RunArgs):
     form: Literal["network", "table"] = "network"
     """network: as in the official code; table: as in the paper, for tables only"""
     num_envs: Natural = 0
-    """environments of each run, which play episodes at once; 0: all m of a table, and at most 8 of anything else"""
+    """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
     discount: Tunable[Positive] = 1.0
     """gamma; 0.99 on MiniGrid with sticky actions in the paper"""
     lr: Tunable[Positive] = 1e-4
@@ -99,16 +101,16 @@ class Args(RunArgs):
 
 
 class Draws(NamedTuple):
-    """Random numbers of one step of all environments."""
+    """Random numbers of the episodes that environments play at once."""
 
-    action: Tensor  # [R, N] uniform in [0, 1)
+    action: Tensor  # [R, T, N] uniform in [0, 1)
 
 
 class SQIRL(Agent):
     """What both forms share: the time that learning has reached, and random actions from there on."""
 
     PATIENCE = 0  # a run stops after more iterations in a row without a random step
-    iteration: Tensor  # [], i
+    iteration: Tensor  # [R], i; runs that are over stand still, and the others are at the greatest one
     idle: Tensor  # [R], such iterations so far
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
@@ -117,8 +119,13 @@ class SQIRL(Agent):
             raise UserError(f"{task.env_id} has no time limit, and SQIRL learns a policy for each time up to one")
         if args.k > task.limit:
             raise UserError(f"--k {args.k} is more than the {task.limit} steps of an episode of {task.env_id}")
-        self.register_buffer("iteration", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("iteration", torch.zeros(self.runs, dtype=torch.int64, device=device))
         self.register_buffer("idle", torch.zeros(self.runs, dtype=torch.int64, device=device))
+
+    @property
+    def i(self) -> int:
+        """The time for which a policy is learned."""
+        return int(self.iteration.max())
 
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:
         """The greedy action at time t [] for each observation: obs [R, B, O] -> [R, B]."""
@@ -126,13 +133,13 @@ class SQIRL(Agent):
 
     def act(self, obs: Tensor, t: int, draws: Draws) -> Tensor:
         """The action of the frozen policy at time t, or from time i on a random one: obs [R, N, O] -> [R, N]."""
-        if t >= self.iteration:
-            return (draws.action * self.task.act_size).long()
+        if t >= self.i:
+            return (draws.action[:, t] * self.task.act_size).long()
         return self.policy(obs, torch.tensor(t, device=self.device))
 
     def draws(self, random: Random, envs: int) -> Callable[[], Draws]:
-        """The random numbers of actions."""
-        uniform = random.uniform("action", envs)
+        """The random numbers of actions, as many however long episodes are."""
+        uniform = random.uniform("action", self.task.limit, envs)
         return lambda: Draws(uniform())
 
     @torch.no_grad()
@@ -171,8 +178,11 @@ class NetworkSQIRL(SQIRL):
     @torch.no_grad()
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:
         place = t.clamp(max=self.task.limit - 1)
-        frozen, now = self.snapshots(), dict(self.critic.named_parameters())
-        weights = {name: torch.where(t < self.iteration, frozen[name][:, place], now[name]) for name in now}
+        frozen, over = self.snapshots(), t < self.iteration
+        weights = {
+            name: torch.where(per_run(over, now), frozen[name][:, place], now)
+            for name, now in self.critic.named_parameters()
+        }
         values = functional_call(self.critic, weights, obs)
         return values.unflatten(-1, (self.args.k, self.task.act_size))[..., -1, :].argmax(-1)
 
@@ -205,9 +215,9 @@ class NetworkSQIRL(SQIRL):
     @torch.no_grad()
     def freeze(self) -> None:
         """Keeps the present weights for time i."""
-        place = self.iteration.clamp(max=self.task.limit - 1)
-        for name, p in self.critic.named_parameters():
-            self.snapshots()[name][:, place] = p
+        if self.i < self.task.limit:
+            for name, p in self.critic.named_parameters():
+                self.snapshots()[name][:, self.i] = p
 
 
 class TabularSQIRL(SQIRL):
@@ -231,13 +241,14 @@ class TabularSQIRL(SQIRL):
 
     @torch.no_grad()
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:
-        place = t.clamp(max=torch.minimum(self.iteration, self.iteration.new_tensor(self.task.limit)) - 1).clamp(min=0)
-        return self.choices[:, place].gather(1, self.number(obs))
+        last = self.iteration.clamp(min=1, max=self.task.limit) - 1  # the last time for which there are choices
+        choices = self.choices[torch.arange(self.runs, device=self.device), torch.minimum(t, last)]
+        return choices.gather(1, self.number(obs))
 
     @torch.no_grad()
     def learn(self, episodes: Episodes) -> None:
         """Fits the values at times i to i + k - 1, the last of them to returns, and freezes the choices at time i."""
-        i, a = int(self.iteration), self.args
+        i, a = self.i, self.args
         if i >= min(self.task.limit, episodes.reward.shape[-1]):
             return
         state, actions = self.number(episodes.obs), self.task.act_size
@@ -257,7 +268,8 @@ class TabularSQIRL(SQIRL):
             value = (sums / counts.clamp(min=1)).view_as(value)
         best = value == value.amax(-1, keepdim=True)
         number = torch.arange(actions, device=self.device)
-        self.choices[:, i] = torch.where(best, number, actions).amin(-1)  # the first of equals
+        first = torch.where(best, number, actions).amin(-1)  # of equals
+        self.choices[:, i] = first.clamp(max=actions - 1)  # where values are NaN, none is the best
 
 
 def main(args: Args) -> None:
@@ -274,18 +286,22 @@ def with_network(run: Run[Args], envs: SeededEnvs) -> None:
     """Learns in the form of the official code."""
     args = run.given
     agent = NetworkSQIRL(run.args, envs.task, run.seeds, run.device)
-    buffer = EpisodeBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
+    longest = args.m * envs.task.limit  # the most steps of an iteration
+    buffer = EpisodeBuffer(run.runs, min(args.buffer_size, args.total_steps + longest), envs.task, run.device)
     draws, choice = agent.draws(run.random, envs.envs_per_run), run.random.integers("minibatch", args.batch_size)
     update = run.compiled(lambda rows, active: agent.update(buffer.gather(rows), active))
     run.learn(agent, buffer=buffer)
     for _ in run.steps(agent.policy, 0):
-        episodes = collect(envs, args.m, lambda obs, t, _: agent.act(obs, t, draws()))
-        buffer.add(episodes, episodes.returns(run.args.discount), int(agent.iteration))
-        taken = episodes.lengths.sum(1)
-        updates = -(-args.epochs * taken // args.batch_size)  # [R], rounded up
-        updates = torch.where(torch.as_tensor(buffer.added, device=run.device) > 0, updates, 0)
-        for number in range(int(updates.max())):
-            run.log(update(buffer.choose(choice()), updates > number))
+        episodes = collect(envs, args.m, lambda _: partial(agent.act, draws=draws()))
+        buffer.add(episodes, episodes.returns(run.args.discount), agent.i)
+        updates = -(-args.epochs * episodes.lengths.sum(1) // args.batch_size)  # [R], rounded up
+        learns = (buffer.added > 0) & (run.done < args.total_steps)
+        updates = torch.where(torch.as_tensor(learns, device=run.device), updates, 0)
+        last = int(updates.max())
+        for number in range(-(-args.epochs * longest // args.batch_size)):
+            integers = choice()  # as often in each iteration, so that no run depends on its neighbours
+            if number < last:
+                run.log(update(buffer.choose(integers), updates > number))
         agent.freeze()
         finish(run, agent, episodes)
 
@@ -299,7 +315,7 @@ def with_table(run: Run[Args], envs: SeededEnvs) -> None:
     draws = agent.draws(run.random, envs.envs_per_run)
     run.learn(agent)
     for _ in run.steps(agent.policy, 0):
-        episodes = collect(envs, run.given.m, lambda obs, t, _: agent.act(obs, t, draws()))
+        episodes = collect(envs, run.given.m, lambda _: partial(agent.act, draws=draws()))
         agent.learn(episodes)
         finish(run, agent, episodes)
 

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import tunable
 from algos.cli import with_settings
+from algos.episodes import Samples
 from algos.random import Random
 from algos.replay import Batch
 from algos.rollout import Outcome, Rollout
 from algos.stream import Step
 from envs import Task
+from envs.make import TABULAR
 
 ALL = {"total_steps": 40, "log_every": 5, "checkpoint_every": 1_000, "eval_every": 40, "threads": 1}
 ONLINE = {
@@ -47,6 +49,8 @@ MODEL = OFFLINE | {
     "members": 3, "elites": 2, "dynamics_hidden": (8,), "dynamics_batch_size": 64, "dynamics_epochs": 2,
 }  # fmt: skip
 
+# iterations of one to six steps, which some runs make more of than others
+UNEVEN = {"env_id": "tabular/gate-0.375", "m": 2, "k": 2, "eval_every": 20, "discount": 0.9}
 GOALS = {"dataset": "goals.hdf5", "total_steps": 20, "batch_size": 16, "hidden": (8, 6), "eval_episodes": 0}
 
 # script -> arguments that make some 20 updates in which all of its parts work
@@ -56,6 +60,9 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "dsac_t": ONLINE,
     "dsac_t huber": ONLINE | {"loss": "huber"},
     "dqn": Q_LEARNING,
+    "sqirl": UNEVEN | {"lr": 0.003, "max_norm": 0.1, "batch_size": 8, "hidden": (16, 12), "reward_scale": 2.0},
+    "sqirl table": UNEVEN | {"form": "table"},
+    "gorp": UNEVEN | {"env_id": "tabular/lure-0.1"},
     "mdpo_off_policy": ONLINE,
     "mdpo_off_policy tsallis": ONLINE | {"q": 1.4, "refresh_every": 4, "value_loss": "broadcast"},
     "mdpo_on_policy": ON_POLICY | {"lr": 0.003, "critic_lr": 0.02},
@@ -102,6 +109,9 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "ota": GOALS | {"subgoal_steps": 3, "option_steps": 2, "representation_size": 4},
     "recoil paper": OFFLINE | IMITATION | {"objective": "paper"},
 }
+# whole runs of these are tested in their own files: the runs make different numbers of steps
+UNEVEN_SCRIPTS = tuple(script for script in SCRIPTS if script.split()[0] in ("sqirl", "gorp"))
+UPDATED = [script for script in SCRIPTS if script not in ("sqirl table", "gorp")]  # those whose agents have an update
 EVALUATED = {"eval_episodes": 1, "env_id": "InvertedPendulum-v5"}  # for the file of `write_hdf5`
 EVALUATED_WITH_GOALS = {"eval_episodes": 1, "env_id": "pointmaze-medium-v0"}
 CONTINUOUS = Task("Made-v0", (7,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
@@ -156,11 +166,12 @@ def is_form(script: str) -> bool:
 
 
 def agent_type(script: str) -> type[Agent]:
-    """The one kind of agent that a script defines."""
+    """The one kind of agent with an update that a script defines."""
     module = module_of(script)
     (kind,) = (
         kind for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Agent) and kind.__module__ == module.__name__
+        and hasattr(kind, "update")
     )  # fmt: skip
     return kind
 
@@ -169,7 +180,7 @@ def task_of(script: str) -> Task:
     """A task without environments that suits a script."""
     if script == "stream_td":
         return SERIES
-    task = DISCRETE if SCRIPTS[script].get("env_id") == "CartPole-v1" else CONTINUOUS
+    task = DISCRETE if SCRIPTS[script].get("env_id", "").startswith(("CartPole-v1", TABULAR)) else CONTINUOUS
     return replace(task, low=(-1.0,) * 2, high=(1.0,) * 2) if is_offline(script) else task
 
 
@@ -189,14 +200,15 @@ def hyperparameters(script: str) -> list[str]:
 class Feed:
     """An endless sequence of arguments for an agent's `update`; those of a run depend on its seed alone.
 
-    They are chosen by the type of a parameter (Batch, Step, Rollout) or by its name (draws, noise, actor_due,
-    refresh_due). About every sixth transition is terminal, and every tenth step of a stream ends an episode. `restart`
-    begins the episodes of a streaming agent, and does nothing for others.
+    They are chosen by the type of a parameter (Batch, Samples, Step, Rollout) or by its name (draws, noise, actor_due,
+    refresh_due, and active, which leaves out every third update of a run). About every sixth transition is terminal,
+    and every tenth step of a stream ends an episode. `restart` begins the episodes of a streaming agent, and does
+    nothing for others.
     """
 
     def __init__(self, agent: Any):
         self.agent, self.random, self.number = agent, Random(agent.seeds), 0
-        self.draws = agent.draws(self.random)
+        self.draws = agent.draws(self.random, *([1] if "envs" in inspect.signature(agent.draws).parameters else []))
         self.parameters = inspect.signature(agent.update).parameters
         size = getattr(agent.args, "batch_size", 1)
         self.normal, self.uniform = {}, {}
@@ -206,7 +218,7 @@ class Feed:
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", 40, size, 1)
             if parameter.annotation is Rollout:
                 size = agent.args.stride
-            if parameter.annotation in (Batch, Step, Rollout):
+            if parameter.annotation in (Batch, Samples, Step, Rollout):
                 self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)
             if name == "guesses":
@@ -224,6 +236,11 @@ class Feed:
     def _argument(self, name: str, kind: Any) -> Any:
         if kind is Batch:
             return self._batch(name)
+        if kind is Samples:
+            batch = self._batch(name)
+            return Samples(*batch, returns=batch.reward + batch.obs[..., 0])
+        if name == "active":
+            return torch.tensor([(self.number + seed) % 3 != 0 for seed in self.agent.seeds])
         if kind is Step:
             return self._step(name)
         if is_goal_batch(kind):
@@ -241,7 +258,8 @@ class Feed:
             return self.guesses()
         raise TypeError(
             f"{type(self.agent).__name__}.update takes {name!r}, for which this feed has nothing: it knows parameters "
-            "of the types Batch, Step and Rollout, and those named draws, noise, guesses, actor_due and refresh_due"
+            "of the types Batch, Samples, Step and Rollout, and those named draws, noise, guesses, actor_due, "
+            "refresh_due and active"
         )
 
     def _batch(self, name: str) -> Batch:

@@ -70,7 +70,7 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
         ({"device": "gpu"}, "--device takes auto, cpu, cuda"),
         ({"bf16": True}, "--bf16 works only in updates that are compiled on a CPU"),
         ({"bf16": True, "compile": True, "device": "cpu"}, "no hidden layer of an MLP has 4,096 weights"),
-        ({"batch_size": 0}, "--batch-size must be at least 1"),
+        ({"batch_size": 0}, "--batch-size must lie in"),
         ({"discount": 1.5}, "--discount must lie in"),
         ({"hidden": ()}, "--hidden takes at least one number"),
         ({"buffer_size": 10**12, "total_steps": 10**12}, "GiB"),

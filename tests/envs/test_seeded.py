@@ -306,3 +306,29 @@ def test_gymnasium_itself_agrees_on_the_whole_path():
         assert step.reward[1, 0].item() == np.float32(reward) and bool(step.terminated[1, 0]) == terminated
         if terminated or truncated:
             obs, _ = env.reset()
+
+
+@pytest.mark.parametrize("env_id", ["InvertedPendulum-v5", "CartPole-v1", "tabular/taxi"])
+def test_restarted_episodes_depend_on_seeds_and_the_number_of_restarts_only(env_id):
+    """However many steps were made in between, and also after a state was taken up."""
+    kind = {"actions": "any", "dtype": torch.float64}
+    envs, other = (SeededEnvs(env_id, [3, 8], 2, **kind) for _ in range(2))
+    begun = []
+    for steps in (0, 1, 5):
+        for _ in range(steps):
+            envs.step(torch.zeros(2, 2) if envs.discrete else torch.zeros(2, 2, 1))
+        for each in (envs, other):
+            each.restart()
+        assert torch.equal(envs.obs, other.obs)
+        begun.append(envs.obs)
+    assert not any(torch.equal(begun[i], begun[j]) for i in range(3) for j in range(i))
+    alone = SeededEnvs(env_id, [8], 2, **kind)
+    for obs in begun:
+        alone.restart()
+        assert torch.equal(alone.obs[0], obs[1])
+    if envs.resumable:
+        fresh = SeededEnvs(env_id, [3, 8], 2, **kind)
+        fresh.load_state_dict(envs.state_dict())
+        for each in (envs, fresh):
+            each.restart()
+        assert torch.equal(envs.obs, fresh.obs)

@@ -20,6 +20,8 @@ from scripts import (
     EVALUATED,
     EVALUATED_WITH_GOALS,
     SCRIPTS,
+    UNEVEN_SCRIPTS,
+    UPDATED,
     Feed,
     agent_of,
     differing,
@@ -50,7 +52,8 @@ from algos.run import Run
 from envs import SeededEnvs
 from envs.series import SeriesEnvs
 
-scripts = pytest.mark.parametrize("script", SCRIPTS)
+scripts = pytest.mark.parametrize("script", UPDATED)
+whole_runs = pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in UNEVEN_SCRIPTS])
 
 
 # -- an agent stands alone ---------------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ PAPER = ("recoil paper", "beta")
 # A form has the hyperparameters of its script, so that its own are slow but for one that the script does not use.
 GRIDS = [
     pytest.param(script, name, marks=pytest.mark.slow if is_form(script) and (script, name) != PAPER else ())
-    for script in SCRIPTS
+    for script in UPDATED
     for name in hyperparameters(script)
 ]
 
@@ -383,7 +386,7 @@ def clean(script: str) -> dict[str, Tensor]:
     ("script", "value"),
     [
         pytest.param(script, value, marks=pytest.mark.slow if is_form(script) and value is not math.nan else ())
-        for script in SCRIPTS
+        for script in UPDATED
         for value in (math.nan, math.inf, 1e30)
     ],
 )
@@ -443,7 +446,7 @@ def evaluated(script: str) -> dict[str, Any]:
     return EVALUATED_WITH_GOALS if is_goals(script) else EVALUATED if is_offline(script) else {}
 
 
-@scripts
+@whole_runs
 def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_short, poisoned, monkeypatch, capsys):
     """From the log at which it is noticed, nothing of it moves; its neighbour goes on as if nothing had happened."""
     report, states = Run._report_progress, {}
@@ -476,7 +479,7 @@ def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_sh
     assert not differing(result.agent, whole.agent, 1)
 
 
-@scripts
+@whole_runs
 def test_when_all_runs_diverge_the_exit_code_is_3(script, train_short, poisoned):
     poisoned(script, 0, 1)
     result = train_short(script, seeds=("4", "5"))
@@ -533,7 +536,7 @@ def assert_same_end(one, other) -> None:
     assert len(one.log)
 
 
-@scripts
+@whole_runs
 def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
     if short(script).get("env_id") == "CartPole-v1":
         request.getfixturevalue("saved_envs")
