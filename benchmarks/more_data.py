@@ -1,0 +1,117 @@
+"""What more episodes do to SQIRL: the share of seeds whose policy is optimal, by k and by the number of episodes.
+
+    python -m benchmarks.sweep more_data --seeds-per-job 100
+    python -m benchmarks.more_data runs/more_data --out results/more_data
+
+With a k below min_k, the values that SQIRL estimates are right in the limit, and acting greedily on them is wrong, so
+that more episodes make it fail more surely; from min_k on, they make it succeed.
+
+OUT gets page.md, figures/more_data.png, seeds.csv and sources.json.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import tyro
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from algos.cli import report_errors
+from algos.errors import UserError
+from benchmarks import figures, report
+from benchmarks.scores import Scores, label, load
+from benchmarks.tables import Table, between, number, word
+from envs.make import TABULAR
+from envs.tabular.exact import EXACT, Analysis
+from envs.tabular.tasks import table_of
+
+
+@dataclass
+class Args:
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """folders of sweeps of sqirl.py over tables"""
+    out: Path
+    """where the page goes"""
+
+
+def seeds(scores: Scores) -> pd.DataFrame:
+    """Whether the last policy of each seed is optimal: task, k, m, seed, optimal."""
+    known = {(c["task"], label(c)): c["args"] for c in scores.sources}
+    last = scores.table.sort_values("step").groupby(["task", "algorithm", "seed"])["return"].last().reset_index()
+    best = {task: Analysis(table_of(task.removeprefix(TABULAR))).best_return for task in scores.tasks}
+    for name in ("k", "m"):
+        last[name] = [known[key][name] for key in zip(last["task"], last["algorithm"], strict=True)]
+    last["optimal"] = last["return"] >= last["task"].map(best) - EXACT
+    return last[["task", "k", "m", "seed", "optimal"]].sort_values(["task", "k", "m", "seed"])
+
+
+def shares(found: pd.DataFrame) -> pd.DataFrame:
+    """The share of optimal seeds with Wilson's 95% interval: task, k, m, seeds, share, low, high."""
+    rows = []
+    for key, group in found.groupby(["task", "k", "m"]):
+        interval = binomtest(int(group["optimal"].sum()), len(group)).proportion_ci(method="wilson")
+        rows.append((*key, len(group), group["optimal"].mean(), interval.low, interval.high))
+    return pd.DataFrame(rows, columns=["task", "k", "m", "seeds", "share", "low", "high"])
+
+
+def draw(table: pd.DataFrame, least: dict[str, int]) -> Figure:
+    """One panel a task, one line a k; dashed lines are those of a k below min_k."""
+    tasks = sorted(table["task"].unique())
+    figure = Figure(figsize=(1 + 2.9 * len(tasks), 3.5))
+    colors = figures.ramp(table["k"].nunique())
+    for axes, task in zip(np.atleast_1d(figure.subplots(1, len(tasks), sharey=True)), tasks, strict=True):
+        for color, (k, rows) in zip(colors, table[table["task"] == task].groupby("k"), strict=True):
+            style = "--" if k < least[task] else "-"
+            axes.plot(rows["m"], rows["share"], style, color=color, marker="o", markersize=3.5, label=f"k = {k}")
+            axes.fill_between(rows["m"], rows["low"], rows["high"], color=color, alpha=0.15, linewidth=0)
+        axes.set_xscale("log")
+        axes.set_xticks(sorted(table["m"].unique()), [f"{m:,}" for m in sorted(table["m"].unique())])
+        axes.minorticks_off()
+        axes.set(title=f"{task.removeprefix(TABULAR)}: min_k = {least[task]}", xlabel="episodes of an iteration")
+    figure.axes[0].set_ylabel("share of optimal seeds")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def main(args: Args) -> None:
+    scores = load(list(args.folders), mix=True)
+    strange = next((c for c in scores.sources if c["algorithm"] != "sqirl" or not c["task"].startswith(TABULAR)), None)
+    if strange:
+        raise UserError(f"{strange['algorithm']} on {strange['task']} is no run of sqirl.py on a table {TABULAR}…")
+    found = seeds(scores)
+    table = shares(found)
+    least = {task: Analysis(table_of(task.removeprefix(TABULAR))).min_k() or 0 for task in scores.tasks}
+    (args.out / "figures").mkdir(parents=True, exist_ok=True)
+    with figures.style():
+        figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))
+    listing = Table(["task", "min_k", "k", "episodes", "optimal seeds", "95% interval", "seeds"], [])
+    for row in table.itertuples():
+        cells = [
+            word(str(row.task).removeprefix(TABULAR)),
+            number(least[str(row.task)], 0),
+            number(float(str(row.k)), 0),
+        ]
+        cells += [number(float(str(row.m)), 0), number(float(str(row.share)), 2)]
+        cells += [between(float(str(row.low)), float(str(row.high)), 2), number(float(str(row.seeds)), 0)]
+        listing.rows.append(cells)
+    made = report.origin(scores, "more_data")
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
+    lines += ["Dashed lines have a k below min_k.", listing.markdown()]
+    lines += [
+        *(f"`{command}`" for command in made["commands"]),
+        f"`{made['report']}`, commit {', '.join(made['commits'])}",
+    ]
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    found.to_csv(args.out / "seeds.csv", index=False)
+    (args.out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
+    print(args.out / "page.md")
+
+
+if __name__ == "__main__":
+    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))

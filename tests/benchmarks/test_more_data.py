@@ -1,0 +1,36 @@
+"""The page on what more episodes do to SQIRL."""
+
+import gorp
+import pandas as pd
+import pytest
+import sqirl
+
+from algos.errors import UserError
+from benchmarks.more_data import Args, main, shares
+
+
+def test_shares_have_wilsons_interval():
+    seeds = pd.DataFrame({"task": "t", "k": 1, "m": 8, "seed": range(10), "optimal": [True] * 9 + [False]})
+    (row,) = shares(seeds).to_dict("records")
+    assert (row["seeds"], row["share"]) == (10, 0.9)
+    # Wilson (1927): (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n) with z = 1.96
+    assert (row["low"], row["high"]) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+def test_more_episodes_help_only_if_k_is_large_enough(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:20",), "form": "table"}
+    for k, m in ((1, 8), (1, 256), (3, 8), (3, 256)):
+        flags = {"env_id": "tabular/gate-0.1875", "eval_every": 5_000_000, "variant": f"k{k}_m{m}"}
+        sqirl.main(sqirl.Args(**common, **flags, k=k, m=m))
+    main(Args((tmp_path / "runs",), tmp_path / "page"))
+    table = shares(pd.read_csv(tmp_path / "page" / "seeds.csv")).set_index(["k", "m"])["share"]
+    assert table[1, 256] <= 0.2 < table[1, 8] and table[3, 256] >= 0.9
+    assert "| gate-0.1875 | 2 | 3 | 256 |" in (tmp_path / "page" / "page.md").read_text()
+    assert (tmp_path / "page" / "figures" / "more_data.png").exists()
+
+
+def test_other_runs_are_refused(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
+    gorp.main(gorp.Args(**common, env_id="tabular/chain"))
+    with pytest.raises(UserError, match=r"gorp on tabular/chain is no run of sqirl.py on a table"):
+        main(Args((tmp_path / "runs",), tmp_path / "page"))
