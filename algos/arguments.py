@@ -63,6 +63,7 @@ Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(0, 1, above=True)]
 FractionBelowOne = Annotated[float, Range(0, 1, below=True)]
 OpenFraction = Annotated[float, Range(0, 1, above=True, below=True)]
+Levels = Annotated[tuple[float, ...], Range(-1, 1)]
 Widths = Annotated[tuple[int, ...], Range(1, 100_000)]
 
 

@@ -23,6 +23,7 @@ from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 from envs import atari
 from envs.adroit import D4RLReward
+from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 
 TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
@@ -40,6 +41,7 @@ def make_vec(
     num_envs: int = 1,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     threads: int | None = None,
+    levels: Sequence[float] = (),
     **kwargs: Any,
 ) -> VectorEnv:
     """`num_envs` environments of one task as a plain Gymnasium `VectorEnv`.
@@ -47,13 +49,16 @@ def make_vec(
     `env_id` is Gymnasium's: in `module:Name-v0`, the module is imported first. The MuJoCo tasks are batched natively
     (`envs.mujoco`), unless a render mode is asked for; every other id becomes Gymnasium's own `SyncVectorEnv`, or the
     task's own vector environment if it has nothing else. `threads` is the number of threads that step the physics of
-    batched tasks, by default as many as help. Further arguments go to the task's constructor; `max_episode_steps` (-1:
-    no limit) works for every id, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
+    batched tasks, by default as many as help. With `levels`, continuous actions become numbers (see `envs.levels`).
+    Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit) works for every id, and
+    `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
     the usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ValueError and
     ModuleNotFoundError as `find_spec` does.
     """
+    if levels:
+        return Discretised(make_vec(env_id, num_envs, autoreset_mode, threads, **kwargs), levels)
     mode = AutoresetMode(autoreset_mode)
     spec = find_spec(env_id)
     env_id = spec.id

@@ -136,8 +136,8 @@ class SeededEnvs:
         So the episodes of a run do not depend on how long those of others were.
         """
         self.restarts += 1
-        if isinstance(self.venv, TabularVectorEnv):
-            self.venv.random.leap()  # seeds for thousands of environments would take as long as their episodes
+        if isinstance(self.venv.unwrapped, TabularVectorEnv):
+            self.venv.unwrapped.random.leap()  # thousands of seeds would take as long as whole episodes
             self._begin(None)
         else:
             self._begin(f"{self.purpose} again", *self.numbers, self.restarts)
@@ -233,14 +233,15 @@ class SeededEnvs:
     @property
     def resumable(self) -> bool:
         """Whether the state of the environments can be saved, which is so for the batched MuJoCo tasks and tables."""
-        return isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv)
+        return isinstance(self.venv.unwrapped, MujocoVectorEnv | TabularVectorEnv)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that `load_state_dict` needs, but for ended episodes: take these before the state is saved."""
         state = {"totals": self.totals, "lengths": self.lengths, "done": self.done, "obs": self.obs.cpu().numpy()}
         state["restarts"] = np.array(self.restarts)
-        if isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv):
-            state |= {f"venv.{name}": array for name, array in self.venv.get_state().items()}
+        venv = self.venv.unwrapped
+        if isinstance(venv, MujocoVectorEnv | TabularVectorEnv):
+            state |= {f"venv.{name}": array for name, array in venv.get_state().items()}
         return {name: torch.tensor(array) for name, array in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -249,8 +250,9 @@ class SeededEnvs:
         Ended episodes that were not taken yet are dropped.
         """
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
-        assert isinstance(self.venv, MujocoVectorEnv | TabularVectorEnv)
-        self.venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
+        venv = self.venv.unwrapped
+        assert isinstance(venv, MujocoVectorEnv | TabularVectorEnv)
+        venv.set_state({name[5:]: array for name, array in arrays.items() if name.startswith("venv.")})
         self.totals[:], self.lengths[:], self.done[:] = arrays["totals"], arrays["lengths"], arrays["done"]
         self.obs = state["obs"].to(self.device)
         self.restarts = int(arrays.get("restarts", 0))

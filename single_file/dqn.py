@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, Natural, Positive, PositiveFraction, Size, Tunable, Widths
+from algos.arguments import Count, Fraction, Levels, Natural, Positive, PositiveFraction, Size, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.nn import ImageMLP
 from algos.optim import Adam, Target
@@ -44,6 +44,8 @@ from envs import Task
 class Args(RunArgs):
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions; `module:Name-v0` imports a module first"""
+    levels: Levels = ()
+    """levels of each dimension of continuous actions, from -1, the lower bound, to 1; every combination is an action"""
     total_steps: Count = 500_000
     """environment steps of each run"""
     buffer_size: Count = 100_000
@@ -135,7 +137,7 @@ class DQN(Agent):
 
 def main(args: Args) -> None:
     run = Run(args, "dqn")
-    envs = run.environments(actions="discrete")
+    envs = run.environments(shown={"levels": args.levels}, actions="discrete")
     agent = DQN(run.args, envs.task, run.seeds, run.device)
     replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
     draws, choice = agent.draws(run.random), run.random.integers("minibatch", args.batch_size)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from algos.agent import Agent
-from algos.arguments import Count, Natural, Positive, Tunable
+from algos.arguments import Count, Levels, Natural, Positive, Tunable
 from algos.cli import RunArgs, cli
 from algos.episodes import Episodes, collect
 from algos.errors import UserError
@@ -43,6 +43,8 @@ MOST = 1_000_000  # episodes of an iteration
 class Args(RunArgs):
     env_id: str = "tabular/frozen-lake-4x4"
     """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
+    levels: Levels = ()
+    """levels of each dimension of continuous actions, from -1, the lower bound, to 1; every combination is an action"""
     total_steps: Count = 5_000_000
     """environment steps of each run; the iteration that reaches them is the last"""
     k: Count = 1
@@ -130,7 +132,7 @@ class GORP(Agent):
 def main(args: Args) -> None:
     run = Run(args, "gorp")
     width = args.num_envs or min(args.m, AT_ONCE if args.env_id.startswith(TABULAR) else 8)
-    envs = run.environments(width, timed=True, actions="discrete")
+    envs = run.environments(width, timed=True, shown={"levels": args.levels}, actions="discrete")
     agent = GORP(run.args, envs.task, run.seeds, run.device)
     draws = agent.draws(run.random, width)
     run.learn(agent)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from algos.arguments import Count, NotNegative, Positive, Tunable
+from algos.arguments import Count, Levels, NotNegative, Positive, Tunable
 from algos.cli import cli
 from algos.on_policy import OnPolicyAgent, OnPolicyArgs, Samples, tanh_mlp
 from algos.optim import Adam, linear
@@ -37,6 +37,8 @@ from envs import Task
 class Args(OnPolicyArgs):
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions; `module:Name-v0` imports a module first"""
+    levels: Levels = ()
+    """levels of each dimension of continuous actions, from -1, the lower bound, to 1; every combination is an action"""
     epochs: Count = 10
     """passes through the samples of an iteration"""
     lr: Tunable[Positive] = 3e-4
@@ -134,7 +136,7 @@ class PPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "ppo")
-    envs = run.environments(args.num_envs, actions="any", every_step_valid=True)
+    envs = run.environments(args.num_envs, shown={"levels": args.levels}, actions="any", every_step_valid=True)
     agent = PPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)

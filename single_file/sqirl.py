@@ -29,7 +29,7 @@ its policy to the last step; config.json has the steps that each run has really 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from algos.agent import Agent
-from algos.arguments import Count, Natural, NotNegative, Positive, Tunable, Widths
+from algos.arguments import Count, Levels, Natural, NotNegative, Positive, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
@@ -56,6 +56,8 @@ AT_ONCE = 1024  # episodes of a table that a run plays at once
 class Args(RunArgs):
     env_id: str = "tabular/frozen-lake-4x4"
     """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
+    levels: Levels = ()
+    """levels of each dimension of continuous actions, from -1, the lower bound, to 1; every combination is an action"""
     total_steps: Count = 5_000_000
     """environment steps of each run; the iteration that reaches them is the last"""
     k: Count = 1
@@ -276,7 +278,9 @@ def main(args: Args) -> None:
     run = Run(args, "sqirl")
     table = args.env_id.startswith(TABULAR)
     width = min(args.num_envs or (AT_ONCE if table else 8), args.m)
-    shown = {"previous_action": args.append_previous_action, "time": args.append_time} if table else {}
+    shown: dict[str, Any] = {"levels": args.levels}
+    if table:
+        shown |= {"previous_action": args.append_previous_action, "time": args.append_time}
     envs = run.environments(width, timed=True, shown=shown, actions="discrete")
     learn = with_table if args.form == "table" else with_network
     learn(run, envs)
