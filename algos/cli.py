@@ -23,6 +23,7 @@ from algos.errors import UserError
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
 from envs import find_spec
+from envs.make import TABULAR
 
 Setting = dict[str, float]  # hyperparameter -> value
 
@@ -58,6 +59,9 @@ class RunArgs:
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: FewOrNone = 10
     """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes"""
+    stop_when_solved: bool = False
+    """on tables (ids `tabular/…`): end each run at the first evaluation at which its policy lacks at most 5% of the
+    difference between the best return and that of random actions"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Incidental[Count] = 50_000
@@ -82,6 +86,11 @@ class RunArgs:
 
     def check_ready(self) -> None:
         """Raises UserError if something has to be made before this can run, or if arguments do not fit together."""
+        if self.stop_when_solved and not (self.task.startswith(TABULAR) and self.eval_episodes):
+            raise UserError(
+                f"--stop-when-solved works for ids {TABULAR}… only, which are evaluated exactly, and not with "
+                f"--eval-episodes 0; got {self.task}"
+            )
 
 
 Args = TypeVar("Args", bound=RunArgs)

@@ -1,6 +1,7 @@
 """Evaluation: episodes of every run, all at once, in environments of their own."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from envs import make_vec
 from envs.make import is_batched
 from envs.seeding import sub_seed
 from envs.tabular import evaluate
+from envs.tabular.exact import Analysis
 from envs.tabular.vector import TabularVectorEnv
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
@@ -196,6 +198,11 @@ class TableEvaluator:
         assert isinstance(venv, TabularVectorEnv)
         self.venv, self.table, self.runs, self.timed = venv, venv.table, runs, timed
         self.device, self.dtype = torch.device(device), torch.get_default_dtype()
+
+    @cached_property
+    def solved(self) -> float:
+        """The return at which a table counts as solved."""
+        return Analysis(self.table).solved()
 
     @torch.no_grad()
     def __call__(self, policy: Policy, step: int | Sequence[int]) -> list[list[Score]]:

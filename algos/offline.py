@@ -75,6 +75,7 @@ class OfflineArgs(RunArgs):
             )
 
     def check_ready(self) -> None:
+        super().check_ready()
         check_made(self.dataset)
 
     @property

@@ -69,6 +69,7 @@ class OnPolicyArgs(RunArgs):
             raise UserError(f"--batch-size must be at most {self.stride_in_words}, got {self.batch_size}")
 
     def check_ready(self) -> None:
+        super().check_ready()
         self.check_batch()
         if self.total_steps < self.stride:
             raise UserError(f"--total-steps must be at least {self.stride_in_words}, got {self.total_steps}")

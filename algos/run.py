@@ -256,7 +256,7 @@ class Run(Generic[Args]):
                 before, done, started = self.step, self.done.copy(), time.perf_counter()
                 yield before + stride
                 self.done += stride
-                self.taken += stride
+                self.taken[done < args.total_steps] += stride
                 self.step = int(self.done.min())
                 last = self.step >= args.total_steps
                 self._after_iteration()
@@ -269,6 +269,7 @@ class Run(Generic[Args]):
                 reached = self._reached(done)
                 if any(reached):
                     self._evaluate(policy, reached)
+                    self._stop_solved()
                 self._freeze_finished(done)
                 self._pause(not last and due(args.checkpoint_every, before, self.step))
             self._finish()
@@ -394,6 +395,19 @@ class Run(Generic[Args]):
             None if was >= total else total if now >= total else now // every * every if due(every, was, now) else None
             for was, now in zip(before.tolist(), self.done.tolist(), strict=True)
         ]
+
+    def _stop_solved(self) -> None:
+        """With --stop-when-solved, ends the runs whose last score solves the table, as if they had done all steps."""
+        total = self.given.total_steps
+        if not self.given.stop_when_solved:
+            return
+        assert isinstance(self.evaluator, TableEvaluator)
+        for run in np.flatnonzero(self.done < total):
+            scores = self.tables.last_scores(int(run))
+            if run not in self.diverged and scores[0].total >= self.evaluator.solved:
+                self.done[run] = total
+                self.tables.add_scores(int(run), total, scores)
+        self.step = int(self.done.min())
 
     def _freeze_finished(self, before: np.ndarray) -> None:
         """Freezes the runs that have done all their steps, if others have not."""

@@ -99,8 +99,8 @@ def study(scores: Scores, tolerance: float) -> Study:
         if len(found) > 1:
             raise UserError(f"runs on {task} have different discounts: {', '.join(map(str, sorted(found)))}")
     tasks = pd.DataFrame([exact_row(task, discounts[task].pop()) for task in scores.tasks])
-    limits = tasks["J*"] - tolerance * (tasks["J*"] - tasks["J_random"])
-    samples = sample_complexities(scores, dict(zip(tasks["task"], limits, strict=True)))
+    limits = {task: Analysis(table_of(task.removeprefix(TABULAR))).solved(tolerance) for task in scores.tasks}
+    samples = sample_complexities(scores, limits)
     medians = samples.groupby(["task", "algorithm", "setting", "k"])["samples"].median().reset_index()
     algorithms = sorted(medians["algorithm"].unique())
     for name in algorithms:
@@ -205,7 +205,7 @@ def parts(found: Study) -> list[Part]:
     solved = Table(["algorithm", "tasks solved", "of", "settings", "steps of the search, all tasks"], [])
     for name in names:
         own = found.samples[found.samples["algorithm"] == name]
-        search = own.groupby(["task", "setting"])["steps"].first().sum()
+        search = own[["samples", "steps"]].min(axis=1).groupby([own["task"], own["setting"]]).mean().sum()
         count = int(np.isfinite(tasks[f"N {name}"]).sum())
         solved.rows.append(
             [

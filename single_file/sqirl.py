@@ -94,6 +94,7 @@ class Args(RunArgs):
     """show the share of the time that has passed, for tables only"""
 
     def check_ready(self) -> None:
+        super().check_ready()
         table = self.env_id.startswith(TABULAR)
         for name in ("append_previous_action", "append_time"):
             if getattr(self, name) and not table:

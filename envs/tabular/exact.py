@@ -115,6 +115,10 @@ class Analysis:
     def best_return(self) -> float:
         return self.outset(self.best[0].max(-1))
 
+    def solved(self, tolerance: float = 0.05) -> float:
+        """The return that lacks this share of the difference between the best policy and random actions."""
+        return self.best_return - tolerance * (self.best_return - self.random_return)
+
     @property
     def worst_return(self) -> float:
         return self.outset(self.worst[0].min(-1))
