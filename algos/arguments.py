@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from algos.errors import UserError
 from algos.per_run import PerRun
@@ -92,7 +92,7 @@ def check(args: Any) -> None:
     """Raises UserError for the first field of a dataclass that is out of the range in its type."""
     for name, hint in get_type_hints(type(args), include_extras=True).items():
         value = getattr(args, name)
-        if isinstance(value, PerRun):  # its numbers were checked one by one
+        if value is None or isinstance(value, PerRun):  # the numbers of the latter were checked one by one
             continue
         for bounds in ranges(hint):
             if value == () != getattr(type(args), name):  # an empty tuple may be the default, and then has a meaning
@@ -103,6 +103,8 @@ def check(args: Any) -> None:
 
 def ranges(hint: Any) -> list[Range]:
     """The ranges in a type."""
+    if get_origin(hint) is Union:  # such as Count | None
+        return [bounds for part in get_args(hint) for bounds in ranges(part)]
     return [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)] if get_origin(hint) is Annotated else []
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import difflib
 import inspect
+import io
 import itertools
 import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +36,7 @@ class RunArgs:
 
     TASK: ClassVar[str] = "env_id"  # the argument that names the task
     STEPS: ClassVar[str] = "environment steps"  # the unit of steps, for figures
+    ACTIONS: ClassVar[str] = "continuous"  # of environments: continuous, discrete or any; empty: none are needed
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous actions; `module:Name-v0` imports a module first"""
@@ -212,16 +215,35 @@ def env_errors(env_id: str) -> Iterator[None]:
 
 def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
-    args_type = get_type_hints(main)["args"]
-    args = tyro.cli(args_type, description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
 
-    def checked() -> None:
+    def checked(args: RunArgs) -> None:
         check_all(args)  # before data is loaded, which may take long
         if device_of(args).type == "cpu":
             limit_memory()
         main(args)
 
-    report_errors(checked)
+    report_errors(lambda: checked(parsed(main)))
+
+
+def run_command(main: Callable[[Any], None]) -> None:
+    """Runs the `main(args)` of a command that trains nothing, in the same way."""
+    report_errors(lambda: main(parsed(main)))
+
+
+def parsed(main: Callable[[Any], None]) -> Any:
+    """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(get_type_hints(main)["args"], description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
+    except SystemExit as end:
+        if not end.code:  # --help
+            raise
+    # tyro draws a box with a title, the problem, perhaps an explanation, and where to find help, with lines between
+    _, *lines = said.getvalue().translate(dict.fromkeys(map(ord, "│╭╮╰╯"), " ")).splitlines()
+    *parts, _ = filter(str.strip, re.split(r"\n *[-─]{9,} *\n", "\n".join(["", *lines, ""])))
+    problem = "; ".join(" ".join(part.split()) for part in parts)
+    raise UserError(f"{problem[:500]}{'…' if len(problem) > 500 else ''}; --help explains all arguments")
 
 
 def check_all(args: RunArgs) -> None:
@@ -236,6 +258,9 @@ def check_all(args: RunArgs) -> None:
 
 def report_errors(command: Callable[[], None]) -> None:
     """Runs a command, and turns a UserError into one printed sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is no error
+            stream.reconfigure(errors="backslashreplace")
     try:
         command()
         sys.stdout.flush()
@@ -253,3 +278,8 @@ def report_errors(command: Callable[[], None]) -> None:
     except BrokenPipeError:  # the reader of the output, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+    except OSError as error:  # files that cannot be read or written, full disks
+        reason = " ".join((error.strerror or str(error)).split()) or type(error).__name__
+        where = f"cannot use {error.filename}: " if error.filename else ""
+        print(f"error: {where}{reason}", file=sys.stderr)
+        raise SystemExit(2) from None

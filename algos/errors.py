@@ -3,3 +3,8 @@
 
 class UserError(Exception):
     """Bad input or an unusable folder: the message names the argument, its value and valid values. Exit code 2."""
+
+
+def describe(error: BaseException) -> str:
+    """An error of any library with its kind, which some messages say nothing without."""
+    return f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__

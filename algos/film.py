@@ -12,8 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+
+from algos.errors import UserError, describe
 
 SIZE = 256  # pixels of each edge
 EVERY = 8  # steps from one frame to the next: without a GPU, a frame takes a tenth of a second
@@ -47,12 +50,15 @@ def film(env_id: str, tasks: list[str], seeds: list[int], actions: np.ndarray, f
 
 def main(file: Path) -> None:
     """Plays the episodes in a file, and writes their videos beside it."""
+    try:
+        with np.load(file) as stored:
+            env_id, tasks, seeds, actions = (stored[name] for name in ("env_id", "tasks", "seeds", "actions"))
+    except (OSError, LookupError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        raise UserError(f"{file} holds no episodes that `film` wrote ({describe(error)})") from None
     import imageio_ffmpeg
 
     from envs.goals import make_goal_vec
 
-    with np.load(file) as stored:
-        env_id, tasks, seeds, actions = (stored[name] for name in ("env_id", "tasks", "seeds", "actions"))
     options: dict[str, Any] = {"render_mode": "rgb_array", "width": SIZE, "height": SIZE}
     with contextlib.ExitStack() as stack:
         films: list[Any] = []  # a world for each task, because the marks of goals belong to the model
@@ -74,4 +80,6 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from algos.cli import report_errors
+
+    report_errors(lambda: main(Path(*sys.argv[1:])))

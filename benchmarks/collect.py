@@ -31,17 +31,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import tyro
 from tqdm import tqdm
 
-from algos.arguments import Natural, check
-from algos.cli import report_errors
+from algos.arguments import Natural, Range, check
+from algos.cli import run_command
 from algos.data import recipe_of
 from algos.errors import UserError
+from algos.folders import writable
 from benchmarks.recipes import antmaze, manipulation, stitching
 from benchmarks.recipes.checkpoint import replay_rows
 from benchmarks.recipes.locomotion import QUALITIES, TASKS, locomotion, replayed, shipped_policy
@@ -66,7 +67,7 @@ class Args:
     """names of the datasets to make, such as hopper-medium-v0"""
     seed: Natural = 0
     """seed of the environments and of the noise on actions"""
-    steps: Natural = 0
+    steps: Annotated[int, Range(0, 100_000_000)] = 0
     """number of steps in the dataset; 0: the recipe's own number"""
     d4rl: Path | None = None
     """folder for another copy, as a file in D4RL's layout"""
@@ -225,12 +226,6 @@ def check_recipe(recipe: Recipe, args: Args) -> None:
                 raise UserError(f"--{layout}: {path} is there already; pass --overwrite to replace it")
     if "medium-replay" in recipe.name and args.seed:
         raise UserError(f"--seed: {recipe.name} is the data of one training run, so it has the seed of its policy")
-    for name, folder in (("d4rl", args.d4rl), ("npz", args.npz)):
-        if folder:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(f"--{name}: cannot make {folder}: {error}") from None
     if args.npz and not recipe.ogbench_rows:
         raise UserError("--npz: only recipes of OGBench's mazes and manipulation can be written in OGBench's layout")
     try:
@@ -330,10 +325,12 @@ def main(args: Args) -> None:
             raise UserError(f"there is no recipe {name!r}; {hint}")
     for name in args.names:
         check_recipe(known[name.removeprefix("local/")], args)
+    for folder, flag in ((args.d4rl, "--d4rl"), (args.npz, "--npz")):
+        if folder:
+            writable(folder, flag)
     for name in args.names:
         make(known[name.removeprefix("local/")], args)
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    report_errors(lambda: main(args))
+    run_command(main)

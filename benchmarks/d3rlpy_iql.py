@@ -17,6 +17,7 @@ value from before this step, and the last transition of a truncated episode is l
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import platform
@@ -29,14 +30,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import tyro
 from torch import Tensor
 
-from algos.arguments import Count, check
-from algos.cli import parse_seeds, report_errors
+from algos.arguments import Count, Several, check
+from algos.cli import parse_seeds, run_command
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
+from algos.folders import writable
 from algos.run_folder import folder_name
 
 
@@ -50,9 +51,9 @@ class Args:
     """gradient updates of each seed"""
     eval_every: Count = 5_000
     """updates between evaluations"""
-    eval_episodes: Count = 10
+    eval_episodes: Several = 10
     """deterministic episodes per evaluation"""
-    threads: Count = 1
+    threads: Several = 1
     """threads for torch"""
     out: Path = Path("runs/iql_peer")
     """results go to OUT/<dataset>/d3rlpy_iql/default/"""
@@ -60,10 +61,8 @@ class Args:
 
 def learner_and_buffer(data: Dataset, seed: int) -> tuple[Any, Any]:
     """The library's learner, and the data in its form."""
-    try:
-        import d3rlpy
-    except ImportError:
-        raise UserError("d3rlpy is missing: pip install -e '.[peers]'") from None
+    import d3rlpy
+
     action, reward, terminated = (part[data.index].numpy() for part in (data.action, data.reward, data.terminated))
     cut = np.zeros(len(data))
     cut[data.trajectories()[:, 1] - 1] = 1
@@ -80,13 +79,15 @@ def learner_and_buffer(data: Dataset, seed: int) -> tuple[Any, Any]:
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
+    if importlib.util.find_spec("d3rlpy") is None:
+        raise UserError("d3rlpy is missing: pip install -e '.[peers]'")
     torch.set_num_threads(args.threads)
     data = load(args.dataset)
+    if data.env_id is None:
+        raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
     data.scale_rewards("range")
     data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
-    assert data.env_id
-    folder = args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = writable(args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default")
     rows = []
     for seed in seeds:
         learner, buffer = learner_and_buffer(data, seed)
@@ -126,5 +127,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    report_errors(lambda: main(args))
+    run_command(main)

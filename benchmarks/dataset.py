@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.data import Dataset, load, validate
-from algos.errors import UserError
+from algos.folders import writable
 from algos.plot import PALETTE, thousands
 from algos.run_folder import folder_name
 from benchmarks.figures import style
@@ -146,22 +146,17 @@ def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, s
 
 def main(args: Args) -> None:
     data = load(args.name, args.exact_d4rl)
+    path = writable(args.out) / f"{folder_name(data.name)}.png"
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
     notes = validate(data, act_space=gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64))
     for name, line in card(data).items():
         print(f"{name:<14} {line}")
     for note in notes:
         print(f"{'note':<14} {note}")
-    path = args.out / f"{folder_name(data.name)}.png"
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-        with style():
-            figure(data).savefig(path)
-    except OSError as error:
-        raise UserError(f"--out: cannot write {path}: {error}") from None
+    with style():
+        figure(data).savefig(path)
     print(f"{'figure':<14} {path}")
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    report_errors(lambda: main(args))
+    run_command(main)

@@ -2,9 +2,7 @@
 
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from algos.device import choose_device
-from benchmarks.timing import SCRIPTS, median_ratio, named, peer_rate, script_rate, thread_variables
+from benchmarks.timing import SCRIPTS, median_ratio, named, output_of, peer_rate, script_rate, thread_variables
 from envs.tabular.exact import Analysis
 from envs.tabular.tasks import FAMILIES, STICKINESS
 
@@ -81,7 +79,7 @@ def sqirl_rate(args: Any, form: str, seeds: int) -> float:
             folder,
         ]
         command += ["--eval-every", "1000000", "--device", args.device, "--threads", str(args.threads)]
-        subprocess.run(command, check=True, env=os.environ | thread_variables(args))
+        output_of(command, thread_variables(args))
         config = json.loads(next(Path(folder).rglob("config.json")).read_text())
     return statistics.mean(config["taken"]) / config["seconds"]
 

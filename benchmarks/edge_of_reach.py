@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.errors import UserError
 from benchmarks import figures, line_world, statistics
 from benchmarks.scores import Scores, final_scores, label, load
@@ -95,4 +95,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

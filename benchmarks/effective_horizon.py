@@ -27,8 +27,9 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from algos.arguments import Fraction, check
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.errors import UserError
+from algos.folders import writable
 from algos.plot import thousands
 from benchmarks import figures, report
 from benchmarks.parts import Part
@@ -267,8 +268,7 @@ def main(args: Args) -> None:
     scores = load(list(args.folders), mix=True)
     found = study(scores, args.tolerance)
     found.correlations = correlate(found)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "figures").mkdir(exist_ok=True)
+    writable(args.out / "figures")
     ratio = ""
     if {"sqirl", "ppo"} <= set(found.algorithms):
         ratios = (found.tasks["N sqirl"] / found.tasks["N ppo"]).replace([np.inf, 0], np.nan).dropna()
@@ -302,4 +302,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

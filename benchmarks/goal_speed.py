@@ -1,8 +1,6 @@
 """The speed of offline goal-conditioned scripts; see `benchmarks.throughput`."""
 
-import os
 import statistics
-import subprocess
 import tempfile
 import time
 from dataclasses import replace
@@ -16,7 +14,7 @@ from algos.device import choose_device
 from algos.goal_conditioned import ValueArgs, transition_draws, transitions
 from algos.goals import Goals
 from algos.random import Random
-from benchmarks.timing import median_ratio, named, random_file, script_log, thread_variables
+from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables
 
 ROWS = 100_000  # transitions of the random data
 SIZES = ((512, 1024, 1), (256, 256, 5))  # width of the layers, batch size, seeds
@@ -79,13 +77,10 @@ def theirs(args: Any, method: str, hidden: int, batch: int, updates: int) -> flo
     """Updates per second of OGBench's own code."""
     script = Path(__file__).with_name("ogbench_speed.py")
     command = [args.ogbench_python, str(script), method, "--hidden", str(hidden), "--batch-size", str(batch)]
-    environment = os.environ | thread_variables(args) | {"PYTHONPATH": str(args.ogbench), "JAX_PLATFORMS": "cpu"}
+    environment = thread_variables(args) | {"PYTHONPATH": str(args.ogbench), "JAX_PLATFORMS": "cpu"}
     if args.threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    done = subprocess.run(
-        [*command, "--updates", str(updates)], check=True, capture_output=True, text=True, env=environment
-    )
-    return float(done.stdout.split()[-1])
+    return float(output_of([*command, "--updates", str(updates)], environment).split()[-1])
 
 
 def sampling_seconds(args: Any, file: Path, batch: int = 1024, count: int = 200) -> float:

@@ -26,9 +26,10 @@ import tyro
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from algos.arguments import Natural, PositiveFraction, check
-from algos.cli import report_errors
+from algos.arguments import FewOrNone, PositiveFraction, check
+from algos.cli import run_command
 from algos.errors import UserError
+from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks import figures
 from benchmarks.tables import Cell, Table
@@ -49,7 +50,7 @@ class Args:
     """names of tables, with or without tabular/, and .npz files of this project or of BRIDGE"""
     all_of: str = ""
     """also take all tables whose names begin with this, without and with sticky actions"""
-    horizon: Natural = 0
+    horizon: FewOrNone = 0
     """decisions of an episode for .npz files, which those of BRIDGE need; 0: as the file says"""
     discount: PositiveFraction = 1.0
     """gamma of all values; published analyses have 1"""
@@ -162,9 +163,11 @@ def run(args: Args) -> None:
         raise UserError(f"--horizon is for .npz files: write chain-h{args.horizon} for a table by name")
     for task in tasks:  # before the work begins
         table(task, args.horizon) if task.endswith(".npz") else horizon_of(task)
+    for task in tasks:
+        table(task, args.horizon)  # makes those that are not in the cache
     rows, images = [], []
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
+        writable(args.out)
     for number, task in enumerate(tasks, 1):
         print(f"{task} ({number} of {len(tasks)})", flush=True)
         analysis = Analysis(table(task, args.horizon), args.discount)
@@ -186,11 +189,9 @@ def main(args: Args) -> None:
     check(args)
     try:
         run(args)
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename}: {error.strerror}") from None
     except (ValueError, ModuleNotFoundError) as error:  # what tables raise
         raise UserError(str(error)) from None
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import tyro
 
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.errors import UserError
 from benchmarks.scores import LABELS
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -94,4 +93,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

@@ -17,6 +17,9 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or not os.path.isfile(sys.argv[1]):
+        print("error: the first argument is the file of a script", file=sys.stderr)
+        sys.exit(2)
     threading.Thread(target=end_with_parent, daemon=True).start()
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))

@@ -20,8 +20,9 @@ import tyro
 from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.errors import UserError
+from algos.folders import writable
 from benchmarks import figures, report
 from benchmarks.scores import Scores, label, load
 from benchmarks.tables import Table, between, number, word
@@ -86,7 +87,7 @@ def main(args: Args) -> None:
     found = seeds(scores)
     table = shares(found)
     least = {task: Analysis(table_of(task.removeprefix(TABULAR))).min_k() or 0 for task in scores.tasks}
-    (args.out / "figures").mkdir(parents=True, exist_ok=True)
+    writable(args.out / "figures")
     with figures.style():
         figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))
     listing = Table(["task", "min_k", "k", "episodes", "optimal seeds", "95% interval", "seeds"], [])
@@ -114,4 +115,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

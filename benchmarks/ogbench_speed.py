@@ -14,18 +14,28 @@ from typing import Any
 import numpy as np
 
 
+def count(word: str) -> int:
+    """A whole number of at least 1."""
+    if (number := int(word)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agent", help="gcbc, gcivl, gciql, crl, qrl or hiql")
-    parser.add_argument("--hidden", type=int, default=512, help="width of the three hidden layers")
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--warm-up", type=int, default=3, help="updates before the clock starts")
-    parser.add_argument("--updates", type=int, default=20, help="updates that are timed")
+    parser.add_argument("agent", choices=("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql"))
+    parser.add_argument("--hidden", type=count, default=512, help="width of the three hidden layers")
+    parser.add_argument("--batch-size", type=count, default=1024)
+    parser.add_argument("--warm-up", type=count, default=3, help="updates before the clock starts")
+    parser.add_argument("--updates", type=count, default=20, help="updates that are timed")
     args = parser.parse_args()
-    import jax
+    try:
+        import jax
 
-    datasets = importlib.import_module("utils.datasets")
-    module = importlib.import_module(f"agents.{args.agent}")
+        datasets = importlib.import_module("utils.datasets")
+        module = importlib.import_module(f"agents.{args.agent}")
+    except ImportError as error:
+        parser.exit(2, f"error: PYTHONPATH or the environment lacks a part of OGBench's code: {error}\n")
     config = module.get_config()
     config.batch_size = args.batch_size
     for name in ("actor_hidden_dims", "value_hidden_dims"):

@@ -8,7 +8,7 @@ python -m benchmarks.peer_speed plain --algorithm edac           updates per sec
                                                                  plainly (benchmarks/plain_models.py)
 """
 
-import importlib
+import importlib.util
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,12 @@ import h5py
 import torch
 import tyro
 
+from algos.arguments import Count, FewOrNone, Natural, check
+from algos.cli import check_env_id, run_command
+from algos.data import check_name
+from algos.device import choose_device
+from algos.errors import UserError
+
 
 @dataclass
 class Args:
@@ -28,11 +34,11 @@ class Args:
     """Gymnasium id"""
     dataset: Path | None = None
     """file of D4RL's layout (d3rlpy)"""
-    threads: int = 0
+    threads: FewOrNone = 0
     """CPU threads of torch; 0: the library's default"""
-    warm_up: int = 1_500
+    warm_up: Natural = 1_500
     """number of steps before the clock starts; the last 500 of them learn"""
-    steps: int = 3_000
+    steps: Count = 3_000
     """number of steps that are timed"""
     device: str = "cpu"
     """torch device"""
@@ -56,7 +62,30 @@ def d3rlpy_seconds(args: Args) -> float:
     return time.perf_counter() - started
 
 
+def check_peer(args: Args) -> None:
+    """Raises UserError if a library is missing, or if arguments do not fit it."""
+    check(args)
+    module, algorithms = {
+        "sb3": ("stable_baselines3", ("sac", "ppo", "dqn")),
+        "sbx": ("sbx", ("sac", "dqn")),
+        "d3rlpy": ("d3rlpy", ("sac",)),  # the default, which it has no use for
+        "plain": ("torch", ("edac", "ensemble")),
+    }[args.library]
+    if args.algorithm not in algorithms:
+        raise UserError(f"--algorithm of {args.library} takes {', '.join(algorithms)}, got {args.algorithm}")
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{module} is missing: pip install -e '.[peers]'")
+    if args.library == "d3rlpy" and args.dataset is None:
+        raise UserError("d3rlpy needs --dataset, a file of D4RL's layout")
+    if args.library == "d3rlpy":
+        check_name(str(args.dataset))
+    if args.library in ("sb3", "sbx"):
+        check_env_id(args.env_id)
+    choose_device(args.device)
+
+
 def main(args: Args) -> None:
+    check_peer(args)
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.library == "d3rlpy":
@@ -85,4 +114,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    run_command(main)

@@ -15,8 +15,9 @@ from typing import Annotated
 import pandas as pd
 import tyro
 
-from algos.cli import report_errors
+from algos.cli import run_command
 from algos.errors import UserError
+from algos.folders import writable
 from benchmarks.scores import load
 from benchmarks.tables import table_of
 
@@ -48,7 +49,7 @@ def check(scores: pd.DataFrame) -> pd.DataFrame:
 
 def main(args: Args) -> None:
     table = check(load([args.folder]).table)
-    args.out.mkdir(parents=True, exist_ok=True)
+    writable(args.out)
     first, *_ = (__doc__ or "").splitlines()
     (args.out / "check.md").write_text(f"# {first}\n\n{table_of(table).markdown()}\n")
     print(table.to_string(index=False, float_format="{:.1f}".format))
@@ -57,4 +58,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from algos.cli import report_errors
-from algos.errors import UserError
+from algos.arguments import Natural, check
+from algos.cli import run_command
+from algos.errors import UserError, describe
 from algos.run_folder import as_json, read_table
 from benchmarks.recipes.antmaze import speed
 from benchmarks.recipes.checkpoint import actor_tensors
@@ -43,13 +45,14 @@ class Args:
     """folder of a run of sac.py"""
     name: str
     """task and quality of the policy, such as hopper-medium"""
-    seed: int | None = None
+    seed: Natural | None = None
     """seed of the run whose policy is taken; by default the first"""
-    step: int | None = None
+    step: Natural | None = None
     """step of the checkpoint that is taken; by default the newest"""
 
 
 def main(args: Args) -> None:
+    check(args)
     task, _, quality = args.name.rpartition("-")
     if task not in TRAINED_IN or quality not in ("medium", "expert"):
         raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
@@ -66,8 +69,10 @@ def main(args: Args) -> None:
         seeds = config["identity"]["seeds"]
         row = seeds.index(seeds[0] if args.seed is None else args.seed)
         tensors = actor_tensors(path, row)
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise UserError(f"{args.run} is no run of sac.py that has such a seed and checkpoint: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        raise UserError(
+            f"{args.run} is no run of sac.py that has such a seed and checkpoint ({describe(error)})"
+        ) from None
     venv = make_vec(config["env_id"])
     low, high = (np.asarray(b, np.float32) for b in (venv.single_action_space.low, venv.single_action_space.high))  # type: ignore[attr-defined]
     venv.close()
@@ -106,5 +111,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args, description=__doc__)
-    report_errors(lambda: main(args))
+    run_command(main)

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-import tyro
 from torch import Tensor
 
-from algos.cli import report_errors
-from algos.errors import UserError
+from algos.arguments import Several, check
+from algos.cli import check_env_id, run_command
 from algos.evaluate import Evaluator, maker
+from algos.folders import writable
 from benchmarks.recipes.locomotion import POLICIES, TASKS, Policy
 from benchmarks.suite import BENCHMARKS, read_published
 from envs.seeding import sub_seed
@@ -31,7 +31,7 @@ class Args:
     """table of published returns, which score 1"""
     experts: bool = False
     """let the returns of the expert policies in benchmarks/recipes/policies score 1; --published is not read"""
-    episodes: int = 100
+    episodes: Several = 100
     """number of episodes that the random policy plays"""
     out: Path | None = None
     """table to write: task, low, high, source; by default runs/random_sac.csv, or runs/recipes.csv with --experts"""
@@ -68,18 +68,20 @@ def own_experts() -> Iterator[tuple[str, float, str]]:
 
 
 def main(args: Args) -> None:
-    if args.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, got {args.episodes}")
+    check(args)
+    tasks = list(own_experts() if args.experts else published(args.published))
+    for env_id, *_ in tasks:
+        check_env_id(env_id)
+    out = args.out or Path("runs") / ("recipes.csv" if args.experts else "random_sac.csv")
+    writable(out.parent)
     rows = []
-    for env_id, high, source in own_experts() if args.experts else published(args.published):
+    for env_id, high, source in tasks:
         low = round(random_return(env_id, args.episodes), 3)
         source = f"low: random policy, {args.episodes} episodes; high: {source}"
         rows.append({"task": env_id, "low": low, "high": high, "source": source})
         print(f"{env_id:<26} {low:>10.2f} {high:>10.2f}")
-    out = args.out or Path("runs") / ("recipes.csv" if args.experts else "random_sac.csv")
-    out.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(out, index=False)
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

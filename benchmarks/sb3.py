@@ -37,6 +37,7 @@ they are. Two differences remain: it bootstraps where a time limit ends an episo
 leaves out the maximum with the loss of the value itself.
 """
 
+import importlib.util
 import json
 import platform
 import time
@@ -51,6 +52,13 @@ import pandas as pd
 import torch
 import tyro
 
+from algos.arguments import Count, Natural, Several, check
+from algos.cli import parse_seeds, run_command
+from algos.errors import UserError
+from algos.folders import writable
+from algos.run_folder import folder_name
+from benchmarks.timing import check_continuous
+
 RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0}  # steps, as in single_file/
 
 
@@ -60,17 +68,17 @@ class Args:
     """the algorithm"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """seeds, each of which is a training run"""
-    total_steps: int = 50_000
+    seeds: tuple[str, ...] = ("0:3",)
+    """seeds, each of which is a training run: numbers and ranges"""
+    total_steps: Count = 50_000
     """environment steps of each seed"""
-    eval_every: int = 5_000
+    eval_every: Count = 5_000
     """environment steps between evaluations"""
-    eval_episodes: int = 10
+    eval_episodes: Several = 10
     """deterministic episodes per evaluation"""
-    learning_starts: int | None = None
+    learning_starts: Natural | None = None
     """uniformly random steps before learning; as in this project's script if not given: 5000 for sac, 25000 for td3"""
-    threads: int = 1
+    threads: Several = 1
     """threads for torch"""
     out: Path = Path("runs/peers")
     """results go to OUT/<env>/sb3_<algorithm>/default/"""
@@ -120,11 +128,8 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
 
 def make_model(args: Args, seed: int) -> Any:
     """The library's agent, which has not learned yet."""
-    try:
-        from stable_baselines3 import SAC, TD3
-        from stable_baselines3.common.noise import NormalActionNoise
-    except ImportError:
-        raise SystemExit("stable_baselines3 is missing: pip install -e '.[peers]'") from None
+    from stable_baselines3 import SAC, TD3
+    from stable_baselines3.common.noise import NormalActionNoise
 
     if args.algorithm == "ppo":
         return make_ppo(args.env_id, seed, args.total_steps)
@@ -140,14 +145,18 @@ def make_model(args: Args, seed: int) -> Any:
 
 
 def main(args: Args) -> None:
+    check(args)
+    seeds = parse_seeds(args.seeds)
+    check_continuous(args.env_id)
+    if importlib.util.find_spec("stable_baselines3") is None:
+        raise UserError("stable_baselines3 is missing: pip install -e '.[peers]'")
     if args.learning_starts is None:
         args.learning_starts = RANDOM_START[args.algorithm]
     torch.set_num_threads(args.threads)
     algorithm = f"sb3_{args.algorithm}"
-    folder = args.out / args.env_id / algorithm / "default"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = writable(args.out / folder_name(args.env_id) / algorithm / "default")
     rows = []
-    for seed in args.seeds:
+    for seed in seeds:
         started, evaluating = time.perf_counter(), 0.0
         model = make_model(args, seed)
         for step in range(0, args.total_steps + 1, args.eval_every):
@@ -176,4 +185,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    run_command(main)

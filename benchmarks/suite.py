@@ -27,7 +27,9 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
 """
 
 import difflib
+import functools
 import importlib.util
+import os
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -35,14 +37,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+import numpy as np
 import pandas as pd
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
-from algos.cli import RunArgs, parse_seeds, settings
+from algos.cli import RunArgs, env_errors, parse_seeds, settings
 from algos.errors import UserError
+from algos.run_folder import checked_part, folder_name
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
+from envs.make import TABULAR
+from envs.seeded import SeededEnvs
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = Path(__file__).parent
@@ -96,7 +102,7 @@ def find(name: str) -> Path:
     """The file of a suite, from the suite's name or path."""
     shipped = {path.stem: path for path in sorted((BENCHMARKS / "suites").glob("*.toml"))}
     path = shipped.get(name, Path(name))
-    if not path.is_file():
+    if not os.path.isfile(path):
         close = difflib.get_close_matches(name, shipped, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"there is no suite {name!r}: give the path of a file, or one of {', '.join(shipped)}{hint}")
@@ -106,9 +112,14 @@ def find(name: str) -> Path:
 def read(path: Path) -> Suite:
     """Reads and checks a suite; raises UserError, naming file and key, for the first thing that is wrong."""
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(path.read_bytes().decode())
+        for number in _numbers(table):
+            if not -(2**63) <= number < 2**63:
+                raise ValueError("whole numbers have 64 bits in TOML")
+    except (OSError, ValueError) as error:  # ValueError: also text that is not UTF-8
         raise UserError(f"{path}: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path}: its tables or lists are nested too deeply") from None
     types: dict[str, Any] = {
         "purpose": str, "tasks": list[str], "seeds": str | list[int], "total_steps": int, "eval_every": int,
         "eval_episodes": int, "score": Score, "references": str, "published": list[str], "flags": dict[str, Any],
@@ -126,16 +137,17 @@ def read(path: Path) -> Suite:
             raise UserError(f"{path}: {key} names no {key.removesuffix('s')}")
     if table["total_steps"] < 1:
         raise UserError(f"{path}: total_steps must be at least 1, got {table['total_steps']}")
-    for number, task in enumerate(table["tasks"]):
-        if task in table["tasks"][:number]:
-            raise UserError(f"{path}: tasks[{number}]: {task} occurs twice")
     seeds = table["seeds"]
     try:
         seeds = parse_seeds(tuple(seeds.split()) if isinstance(seeds, str) else tuple(map(str, seeds)))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
     # a relative path is one of this working directory, and jobs run in another
-    table["tasks"] = [str(Path(task).resolve()) if Path(task).is_file() else task for task in table["tasks"]]
+    table["tasks"] = [str(Path(task).resolve()) if os.path.isfile(task) else task for task in table["tasks"]]
+    for key, parts in (("tasks", list(map(folder_name, table["tasks"]))), ("published", table.get("published", []))):
+        for number, part in enumerate(parts):
+            if part in parts[:number]:
+                raise UserError(f"{path}: {key}[{number}]: {table[key][number]} occurs twice, or shares a folder")
     suite = Suite(
         path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
         table["eval_episodes"], table.get("score", "last"),
@@ -205,10 +217,15 @@ def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
         raise UserError(f"cannot read {path}: {error}") from None
     if missing := [column for column in columns if column not in frame]:
         raise UserError(f"{path} has no column {missing[0]!r}; it needs {', '.join(columns)}")
-    numbers = [column for column in ("low", "high", "score", "spread", "seeds") if column in columns]
-    for column in numbers:
-        if not pd.api.types.is_numeric_dtype(frame[column]):
-            raise UserError(f"{path}: {column} must hold numbers only")
+    for column in columns:
+        if column in ("low", "high", "score", "spread", "seeds"):
+            fine = pd.api.types.is_numeric_dtype(frame[column]) and (
+                column in ("spread", "seeds") or np.isfinite(frame[column]).all()
+            )
+            if not fine:
+                raise UserError(f"{path}: {column} must hold numbers only")
+        elif column in ("task", "algorithm") and not frame[column].map(lambda cell: isinstance(cell, str)).all():
+            raise UserError(f"{path}: {column} must hold words only")
     return frame
 
 
@@ -216,7 +233,7 @@ def _table(path: Path, folder: str, name: str) -> Path:
     shipped = BENCHMARKS / folder / f"{name}.csv"
     if shipped.is_file():
         return shipped
-    if (path.parent / name).is_file():
+    if os.path.isfile(path.parent / name):
         return path.parent / name
     names = ", ".join(sorted(p.stem for p in (BENCHMARKS / folder).glob("*.csv")))
     raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}")
@@ -224,8 +241,7 @@ def _table(path: Path, folder: str, name: str) -> Path:
 
 def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any]) -> Entry:
     path, where = suite.path, f"algorithms.{name}"
-    if not name or set(name) & set('/\\:*?"<>|') or name.startswith("."):
-        raise UserError(f"{path}: {where}: a folder gets this name, and cannot have such characters")
+    checked_part(f"{path}: {where}", name)
     types = {
         "script": str, "flags": dict[str, Any], "tasks": dict[str, dict[str, Any]],
         "vary": dict[str, list[int | float]],
@@ -260,10 +276,20 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
             check(args[task])
             settings(args[task])
             args[task].check_task()
-        except UserError as error:
+            if args_type.TASK == "env_id" and args_type.ACTIONS:
+                alike = f"{TABULAR}chain" if task.startswith(TABULAR) else task  # other tables take longer to make
+                check_environment(alike, args_type.ACTIONS, getattr(args[task], "levels", ()))
+        except (UserError, TypeError, ValueError) as error:  # those of Python are raised by a script of one's own
             raise UserError(f"{path}: {where} on {task}: {error}") from None
         words[task] = [word for flag, value in {**protocol, **flags}.items() for word in as_words(flag, value)]
     return Entry(name, script, args, words)
+
+
+@functools.cache
+def check_environment(env_id: str, actions: str, levels: tuple[float, ...]) -> None:
+    """Raises UserError, as scripts do, if an algorithm cannot learn in an environment."""
+    with env_errors(env_id):
+        SeededEnvs(env_id, [0], actions=actions, levels=levels).close()
 
 
 def _vary(path: Path, where: str, script: Path, args_type: type[RunArgs], table: dict[str, Any]) -> tuple[str, ...]:
@@ -292,7 +318,7 @@ def _script(path: Path, where: str, name: str, given: bool) -> Path:
     shipped = {p.stem: p for p in sorted((ROOT / "single_file").glob("*.py"))}
     if name in shipped:
         return shipped[name]
-    if name.endswith(".py") and (path.parent / name).is_file():
+    if name.endswith(".py") and os.path.isfile(path.parent / name):
         return (path.parent / name).resolve()
     close = difflib.get_close_matches(name, shipped, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(shipped)}"
@@ -338,6 +364,15 @@ def _flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: st
     return float(value) if kind is float else value
 
 
+def _numbers(value: Any) -> Iterator[int]:
+    """All whole numbers in a table."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+    elif isinstance(value, int):
+        yield value
+
+
 def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str = "") -> None:
     for key in table:
         if key not in names:
@@ -353,7 +388,8 @@ def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
             raise TypeCheckError("bool")
     except TypeCheckError:
         name = getattr(kind, "__name__", "") if isinstance(kind, type) and not get_args(kind) else str(kind)
-        raise UserError(f"{path}: {key} must be {name.replace('typing.', '')}, got {value!r}") from None
+        shown = repr(value) if len(repr(value)) <= 100 else f"{repr(value)[:100]}…"
+        raise UserError(f"{path}: {key} must be {name.replace('typing.', '')}, got {shown}") from None
 
 
 def as_words(flag: str, value: Any) -> list[str]:

@@ -40,10 +40,11 @@ import tyro
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from algos.arguments import Count, Natural, check
-from algos.cli import report_errors
+from algos.arguments import FewOrNone, Natural, Several, check
+from algos.cli import run_command
 from algos.device import choose_device
 from algos.errors import UserError
+from algos.folders import writable
 from algos.run_folder import git_commit
 from benchmarks import engines
 from benchmarks.display import Display, show_plan
@@ -61,25 +62,25 @@ class Args:
     """folder of the sweep, runs/<suite> by default"""
     dry_run: bool = False
     """print the plan with an estimate of time and disk, and start nothing"""
-    job: int | None = None
+    job: Natural | None = None
     """run the one job of this number, in the foreground"""
     engine: Literal["local", "ray"] = "local"
     """processes of this machine, or tasks of a Ray cluster (pip install -e '.[ray]')"""
     address: str = ""
     """address of a Ray cluster, `auto` for the one of this machine; empty starts a cluster on this machine"""
-    workers: Natural = 0
+    workers: FewOrNone = 0
     """jobs at a time on this machine; 0: one on each core, or per_gpu on each GPU"""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one; Ray needs cpu or cuda"""
-    per_gpu: Count = 1
+    per_gpu: Several = 1
     """jobs that share one GPU"""
-    threads: Count = 1
+    threads: Several = 1
     """CPU threads of a job"""
     seeds_per_job: Natural = 0
     """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle"""
     checkpoint_every: Natural = 0
     """environment steps between a run's checkpoints; 0: the script's default"""
-    retries: Natural = 2
+    retries: FewOrNone = 2
     """times that a failed job is tried again"""
 
 
@@ -137,18 +138,13 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
     return outcomes
 
 
-def run_one(args: Args, suite: Suite, out: Path, batch: int, gpus: list[str]) -> None:
+def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> None:
     """Runs one job of an array in the foreground; other jobs of the sweep may run elsewhere at the same time."""
-    jobs = planned(args, suite, out, batch)
-    if not 0 <= (args.job or 0) < len(jobs):
-        raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")
     if not (out / "sweep.json").exists():
         describe(suite, out)
-    job = jobs[args.job or 0]
     if job.state == "finished":
         print(f"finished already: {job.name}")
         return
-    job.args.check_ready()
     print(f"{job.name}, {job.total_steps:,} steps", flush=True)
     prepare(job, out)
     stop = out / f"stop.{job.id}"
@@ -225,30 +221,30 @@ def main(args: Args) -> None:
     known_workers = workers if args.job is None and not args.address else 1
     batch = seeds_per_job(suite, args.seeds_per_job, cuda, known_workers)
 
+    jobs = planned(args, suite, out, batch)
     if args.dry_run:
-        show_plan(suite, planned(args, suite, out, batch), out, workers, args.engine, batch)
+        show_plan(suite, jobs, out, workers, args.engine, batch)
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(out).free
-    except OSError as error:
-        raise UserError(f"--out: cannot use {out}: {error}") from None
-    if free < 64 << 20:
+    if args.job is not None and args.job >= len(jobs):
+        raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")
+    for job in jobs if args.job is None else [jobs[args.job]]:
+        if job.state != "finished":
+            job.args.check_ready()
+    if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:
-        run_one(args, suite, out, batch, gpus)
+        run_one(args, suite, out, jobs[args.job], gpus)
         return
     try:
         with FileLock(out / ".sweep.lock", timeout=0):  # the system drops it when this process ends, however it ends
-            jobs = planned(args, suite, out, batch)
-            for job in jobs:
-                if job.state != "finished":
-                    job.args.check_ready()
+            jobs = planned(args, suite, out, batch)  # again, since another sweep may have ended meanwhile
             describe(suite, out)
             outcomes = sweep(args, jobs, out, workers, gpus)
     except Timeout:
-        other = json.loads((out / "sweep.json").read_text()) if (out / "sweep.json").exists() else {}
-        holder = f" (process {other['pid']} on {other['host']})" if other else ""
+        holder = ""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            other = json.loads((out / "sweep.json").read_text())
+            holder = f" (process {other['pid']} on {other['host']})"
         raise UserError(f"--out: another sweep is at work in {out}{holder}: wait for it, or end it") from None
 
     counts = Counter(outcome.status for outcome in outcomes.values())
@@ -262,4 +258,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

@@ -71,11 +71,12 @@ import pandas as pd
 import torch
 import tyro
 
-from algos.arguments import Count, Natural, Range, check
-from algos.cli import check_env_id, report_errors
+from algos.arguments import Count, FewOrNone, Range, Several, check
+from algos.cli import check_env_id, run_command
 from algos.data import Dataset
 from algos.device import choose_device, device_name
-from algos.errors import UserError
+from algos.errors import UserError, describe
+from algos.folders import writable
 from algos.random import Random
 from algos.run_folder import git_commit, versions
 from benchmarks.discrete_speed import measure_discrete
@@ -85,6 +86,7 @@ from benchmarks.tables import table_of
 from benchmarks.timing import (
     LOG,
     WARM_UP,
+    check_continuous,
     median_ratio,
     named,
     peer_rate,
@@ -107,19 +109,19 @@ What = Literal[
 class Args:
     what: Annotated[What, tyro.conf.Positional] = "scripts"
     """the measurement; `tables` writes the stored ones as Markdown"""
-    rounds: Count = 3
+    rounds: Several = 3
     """every figure is measured this many times, in turns"""
-    beside: Natural = 0
+    beside: Annotated[int, Range(0, 1_000)] = 0
     """measure again while this many other processes compute without a pause (scripts)"""
-    stream_seeds: Annotated[tuple[int, ...], Range(1)] = (1, 8, 16, 32, 64)
+    stream_seeds: Annotated[tuple[int, ...], Range(1, 10_000)] = (1, 8, 16, 32, 64)
     """numbers of seeds (streams)"""
-    num_envs: Count = 16
+    num_envs: Several = 16
     """environments of a batch (envs)"""
     env_ids: tuple[str, ...] = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
     """tasks (envs)"""
     env_id: str = "HalfCheetah-v5"
     """task (scripts, streams, on_policy)"""
-    threads: Natural = 0
+    threads: FewOrNone = 0
     """CPU threads of torch (all but envs); 0: the default of each script and library"""
     steps: Count = 3_000
     """number of environment steps or updates that are timed (all but envs); rounded up to iterations (on_policy)"""
@@ -427,10 +429,13 @@ def write_tables(folder: Path) -> None:
     if not paths:
         raise UserError(f"--out: there is no measurement in {folder}")
     for path in paths:
-        record = json.loads(path.read_text())
-        table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
-        origin = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
-        parts.append(f"`{record['command']}` ({origin}):\n\n{table_of(table).markdown()}")
+        try:
+            record = json.loads(path.read_text())
+            table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
+            origin = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
+            parts.append(f"`{record['command']}` ({origin}):\n\n{table_of(table).markdown()}")
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"--out: {path} holds no measurement of this command ({describe(error)})") from None
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
@@ -445,8 +450,13 @@ def main(args: Args) -> None:
         return
     if args.what != "envs":
         choose_device(args.device)
+    if args.what == "envs" and not args.env_ids:
+        raise UserError("--env-ids names no environment")
     for env_id in args.env_ids if args.what == "envs" else (args.env_id,):
         check_env_id(env_id)
+        if args.what in ("envs", "scripts", "on_policy"):
+            check_continuous(env_id)
+    writable(args.out)
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     measurements = {
         "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
@@ -458,7 +468,6 @@ def main(args: Args) -> None:
     fine = ("ratio", "physics", "share", "late", "cost", "kept", "time")
     shown = table.apply(lambda c: c.map("{:.2f}".format if str(c.name).startswith(fine) else rounded))
     print(shown.replace("nan", "").to_string())
-    args.out.mkdir(parents=True, exist_ok=True)
     if args.what != "envs" and args.threads:
         torch.set_num_threads(args.threads)  # as in the scripts, for the device's name
     device = torch.device("cpu") if args.what == "envs" else choose_device(args.device)
@@ -478,4 +487,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

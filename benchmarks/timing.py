@@ -8,13 +8,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import h5py
 import numpy as np
 import pandas as pd
 
+from algos.cli import env_errors
+from algos.errors import UserError
+from envs import make_vec
+
 SCRIPTS = Path(__file__).parents[1] / "single_file"
 WARM_UP = 2_000  # steps before the clock starts
 LOG = 500  # steps between two readings of the clock
+
+
+def check_continuous(env_id: str) -> None:
+    """Raises UserError if an environment cannot be made or has no continuous actions."""
+    with env_errors(env_id):
+        venv = make_vec(env_id, 1)
+    venv.close()
+    if not isinstance(venv.single_action_space, gym.spaces.Box):
+        raise UserError(
+            f"{env_id} has {type(venv.single_action_space).__name__} actions, where continuous ones are needed"
+        )
 
 
 def thread_variables(args: Any) -> dict[str, str]:
@@ -34,6 +50,18 @@ def random_file(path: Path, count: int = 100_000, obs_size: int = 17, act_size: 
     return path
 
 
+def output_of(command: list[str], environment: dict[str, str], folder: Path | None = None) -> str:
+    """What a process in a folder prints; raises UserError, with its last words, if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=os.environ | environment)
+    if done.returncode:
+        _, _, last = done.stderr.strip().rpartition("\n")
+        raise UserError(
+            f"{Path(command[1]).name if command[1] != '-m' else command[2]} ended with exit code {done.returncode}: "
+            f"{last.removeprefix('error: ')}"
+        )
+    return done.stdout
+
+
 def script_log(
     script: str,
     args: Any,
@@ -51,7 +79,7 @@ def script_log(
             "--device", args.device, "--threads", str(args.threads), "--out", out, "--quiet", *flags,
         ]  # fmt: skip
         cold = {"TORCHINDUCTOR_CACHE_DIR": f"{out}/compiled"}  # nothing compiled by an earlier run
-        subprocess.run(command, check=True, env=os.environ | cold | thread_variables(args))
+        output_of(command, cold | thread_variables(args))
         log = pd.read_parquet(next(Path(out).rglob("train.parquet")))
     return log[(log["metric"] == metric) & (log["seed"] == 0)].set_index("step")["value"]
 
@@ -65,9 +93,7 @@ def script_rate(script: str, args: Any, seeds: int, *flags: str) -> tuple[float,
 def peer_rate(library: str, args: Any, *flags: str) -> float:
     command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
     command += ["--threads", str(args.threads), "--steps", str(args.steps)]
-    environment = os.environ | thread_variables(args)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=SCRIPTS.parent, env=environment)
-    return float(done.stdout.split()[-1])
+    return float(output_of(command, thread_variables(args), SCRIPTS.parent).split()[-1])
 
 
 def named(script: str, seeds: int) -> str:

@@ -23,7 +23,7 @@ Results lie in runs/<env>/dqn/<variant>/, one row per run and evaluation episode
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,8 @@ from envs import Task
 
 @dataclass
 class Args(RunArgs):
+    ACTIONS: ClassVar[str] = "discrete"
+
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions; `module:Name-v0` imports a module first"""
     levels: Levels = ()
@@ -137,7 +139,7 @@ class DQN(Agent):
 
 def main(args: Args) -> None:
     run = Run(args, "dqn")
-    envs = run.environments(shown={"levels": args.levels}, actions="discrete")
+    envs = run.environments(shown={"levels": args.levels}, actions=args.ACTIONS)
     agent = DQN(run.args, envs.task, run.seeds, run.device)
     replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
     draws, choice = agent.draws(run.random), run.random.integers("minibatch", args.batch_size)

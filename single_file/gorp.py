@@ -19,7 +19,7 @@ Results lie in runs/<env>/gorp/<variant>/. On tables, the return in eval.parquet
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ MOST = 1_000_000  # episodes of an iteration
 
 @dataclass
 class Args(RunArgs):
+    ACTIONS: ClassVar[str] = "discrete"
+
     env_id: str = "tabular/frozen-lake-4x4"
     """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
     levels: Levels = ()
@@ -132,7 +134,7 @@ class GORP(Agent):
 def main(args: Args) -> None:
     run = Run(args, "gorp")
     width = args.num_envs or min(args.m, AT_ONCE if args.env_id.startswith(TABULAR) else 8)
-    envs = run.environments(width, timed=True, shown={"levels": args.levels}, actions="discrete")
+    envs = run.environments(width, timed=True, shown={"levels": args.levels}, actions=args.ACTIONS)
     agent = GORP(run.args, envs.task, run.seeds, run.device)
     draws = agent.draws(run.random, width)
     run.learn(agent)

@@ -19,6 +19,7 @@ episodes, which papers report, are in train.parquet.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ from envs import Task
 
 @dataclass
 class Args(OnPolicyArgs):
+    ACTIONS: ClassVar[str] = "any"
+
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions; `module:Name-v0` imports a module first"""
     levels: Levels = ()
@@ -136,7 +139,7 @@ class PPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "ppo")
-    envs = run.environments(args.num_envs, shown={"levels": args.levels}, actions="any", every_step_valid=True)
+    envs = run.environments(args.num_envs, shown={"levels": args.levels}, actions=args.ACTIONS, every_step_valid=True)
     agent = PPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)

@@ -29,7 +29,7 @@ its policy to the last step; config.json has the steps that each run has really 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,8 @@ AT_ONCE = 1024  # episodes of a table that a run plays at once
 
 @dataclass
 class Args(RunArgs):
+    ACTIONS: ClassVar[str] = "discrete"
+
     env_id: str = "tabular/frozen-lake-4x4"
     """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
     levels: Levels = ()
@@ -282,7 +284,7 @@ def main(args: Args) -> None:
     shown: dict[str, Any] = {"levels": args.levels}
     if table:
         shown |= {"previous_action": args.append_previous_action, "time": args.append_time}
-    envs = run.environments(width, timed=True, shown=shown, actions="discrete")
+    envs = run.environments(width, timed=True, shown=shown, actions=args.ACTIONS)
     learn = with_table if args.form == "table" else with_network
     learn(run, envs)
 

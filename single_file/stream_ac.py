@@ -19,6 +19,7 @@ learner that goes on learning anywhere, without the task.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,8 @@ from envs import Task
 
 @dataclass
 class Args(StreamArgs):
+    ACTIONS: ClassVar[str] = "any"
+
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous or discrete actions"""
     total_steps: Count = 2_000_000
@@ -171,7 +174,7 @@ class StreamAC(Agent):
 def main(args: Args) -> None:
     run = Run(args, "stream_ac")
     options = time_limit(args.env_id, args.max_episode_steps)
-    envs = run.environments(actions="any", dtype=torch.float64, **options)
+    envs = run.environments(actions=args.ACTIONS, dtype=torch.float64, **options)
     agent = StreamAC(run.args, envs.task, run.seeds, run.device)
     noise, update = agent.draws(run.random), run.compiled(agent.update)
 

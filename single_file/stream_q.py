@@ -22,7 +22,7 @@ eval.parquet has them at the next multiple of --eval-every.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ from envs import Task
 
 @dataclass
 class Args(StreamArgs):
+    ACTIONS: ClassVar[str] = "discrete"
+
     env_id: str = "CartPole-v1"
     """Gymnasium id of a task with discrete actions"""
     total_steps: Count = 500_000
@@ -178,7 +180,7 @@ class StreamQ(Agent):
 def main(args: Args) -> None:
     run = Run(args, "stream_q")
     options = time_limit(args.env_id, args.max_episode_steps)
-    envs = run.environments(actions="discrete", dtype=torch.float64, **options)
+    envs = run.environments(actions=args.ACTIONS, dtype=torch.float64, **options)
     agent = StreamQ(run.args, envs.task, run.seeds, run.device)
     draws, update = agent.draws(run.random), run.compiled(agent.update)
 

@@ -28,7 +28,7 @@ its rewards are cumulants, scaled as series.json says.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ DecayFactor = Annotated[float, Range(0, 0.99999)]  # what is left after a step o
 
 @dataclass
 class Args(StreamArgs):
+    ACTIONS: ClassVar[str] = ""
+
     env_id: str = "seasons"
     """`seasons`, a series made by a recipe, or a CSV file with a header; columns without numbers are left out"""
     target_column: str = ""

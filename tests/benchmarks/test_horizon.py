@@ -154,7 +154,7 @@ def test_gaps_count_the_states_that_random_actions_reach(name):
         ({"tasks": ()}, "^name at least one table, such as "),
         ({"tasks": ("chain", "gate-0.26")}, r"^there is no table 'gate-0.26'; the closest names are gate-0.25"),
         ({"tasks": ("chain",), "horizon": 5}, r"^--horizon is for \.npz files: write chain-h5 "),
-        ({"tasks": ("chain",), "horizon": -1}, "^--horizon must be "),
+        ({"tasks": ("chain",), "horizon": -1}, "^--horizon must lie in "),
         ({"tasks": ("chain",), "discount": 0.0}, "^--discount must lie in "),
         ({"tasks": (), "all_of": "chess"}, "^--all-of chess: no table has a name that begins so; names are chain, "),
         ({"tasks": ("nowhere.npz",)}, r"^there is no table nowhere\.npz$"),
@@ -174,7 +174,7 @@ def test_names_are_looked_up_before_the_work_begins(monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^cannot write .*file"):
+    with pytest.raises(UserError, match=r"^--out: cannot write to .*file"):
         main(Args(("chain",), out=tmp_path / "file" / "card"))
 
 

@@ -93,7 +93,7 @@ WRONG = {
     "there is no table 'd5rl'": ('"d4rl"', '"d5rl"', "references"),
     "score must be": ("[flags]", 'score = "median"\n[flags]', "score"),
     "has its own key": ("[8, 8]", "[8, 8]\nseeds = 3", "flags.seeds"),
-    "cannot have such characters": ("slow_sac]", '"slow/sac"]', "algorithms.slow/sac"),
+    "names a folder": ("slow_sac]", '"slow/sac"]', "algorithms.slow/sac"),
     "must be list[str]": ('"HalfCheetah-v5"]', "3]", "tasks"),
     "hidden must be": ("[8, 8]", "[8, 16.5]", "flags.hidden"),
     "would share a folder": ("slow_sac]", "default]", "algorithms.default"),
