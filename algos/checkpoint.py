@@ -1,12 +1,14 @@
 """Checkpoints that survive a kill at any time: safetensors files with a digest, written aside and renamed.
 
 A checkpoint `<step>.safetensors` counts only with its `<step>.json`, which is written last and holds the file's digest.
-The newest two are kept, so that a damaged one can be refused and the one before it used.
+The newest two are kept, so that a damaged one can be passed over and the one before it used.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,16 +17,32 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from algos.errors import UserError
+from algos.memory import is_lack_of_memory
+from algos.stored import CheckpointValues, parsed
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces a file so that a reader, or a kill, finds either the old or the new one."""
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
+    with written_aside(path) as part, open(part, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, path)
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Gives a path to write a file at, which then replaces `path`; an error leaves nothing there."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        os.replace(part, path)
+    except Exception:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+BEFORE = ".before"  # ends the name of a file that a new one of its step is about to replace
 
 
 class Stateful(Protocol):
@@ -45,58 +63,100 @@ class Checkpoints:
         """Writes the state of all parts, and `values` as JSON; removes all checkpoints but the newest `keep`."""
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"{step:012d}.safetensors"
-        part = path.with_name(path.name + ".part")
         tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in p.state_dict().items()}
-        save_file(tensors, part)
-        with open(part, "rb+") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with written_aside(path) as part:
+            save_file(tensors, part)
+            with open(part, "rb+") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
+            if path.exists():  # an earlier one of this step counts until its .json is replaced
+                os.replace(path, path.with_suffix(BEFORE))
         write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **values}).encode())
+        self.prune(keep)
+
+    def prune(self, keep: int) -> None:
+        """Removes all checkpoints but the newest `keep`, and files that a kill left behind."""
         kept = {name for path in self._newest_first()[:keep] for name in (path.name, path.stem + ".safetensors")}
-        for other in self.folder.iterdir():  # older checkpoints, and files that a kill left behind
-            if other.name not in kept:
+        for other in self.folder.iterdir():
+            if other.name not in kept and not other.is_dir():
                 other.unlink()
 
-    def load(self, parts: dict[str, Stateful]) -> tuple[dict[str, Any] | None, list[str]]:
-        """Restores the newest sound checkpoint; gives its values, and a sentence for each damaged one that it removes.
+    def load(self, parts: dict[str, Stateful], runs: int) -> tuple[dict[str, Any] | None, list[str]]:
+        """Restores the newest checkpoint of so many runs that is sound and has the tensors that the parts take.
 
-        The values are None if there is no checkpoint at all. Raises UserError if there are only damaged ones, or if one
-        has other tensors than the parts, and ValueError if one has the state of something that is not among the parts.
+        Gives its values, and a sentence for each one that it passed over and removed. The values are None if there is
+        no checkpoint at all. Raises UserError if there is none that is sound and fits.
         """
         complaints = []
         for path in self._newest_first():
             file = path.with_suffix(".safetensors")
             try:
-                values = json.loads(path.read_text())
-                with open(file, "rb") as data:
-                    if hashlib.file_digest(data, "sha256").hexdigest() != values["sha256"]:
-                        raise ValueError("its digest does not match")
+                values = parsed(path, CheckpointValues)
+                if len(values["done"]) != runs:
+                    raise ValueError(f"{path.name} is not of {runs} runs")
+                if (before := path.with_suffix(BEFORE)).exists() and digest_of(before) == values["sha256"]:
+                    os.replace(before, file)
+                if digest_of(file) != values["sha256"]:
+                    raise ValueError("its digest does not match")
                 state = load_file(file)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+            except (OSError, ValueError, SafetensorError) as error:
                 complaints.append(f"checkpoint {file} is damaged ({error}) and was passed over")
                 continue
-            if not values["final"] and (late := {key.partition("/")[0] for key in state} - set(parts)):
-                raise ValueError(
-                    f"{file} has the state of {min(late)!r}: hand it to the run before the training begins"
-                )
-            for name, part in parts.items():
-                tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
-                if tensors or not values["final"]:
-                    try:
-                        part.load_state_dict(tensors)
-                    except (RuntimeError, KeyError):  # other names or shapes
-                        raise UserError(
-                            f"{file} was written by another version of this code, whose {name} held other tensors: "
-                            "choose another --out or --variant"
-                        ) from None
-            for damaged in self._newest_first():
-                if damaged > path:
-                    damaged.unlink()
+            try:
+                restore(parts, state, values["final"])
+            except Unfit as error:
+                complaints.append(f"checkpoint {file} {error} and was passed over")
+                continue
+            for other in self._newest_first():
+                if other > path and not other.is_dir():
+                    other.unlink()
             return values, complaints
         if complaints:
-            raise UserError(f"all checkpoints in {self.folder} are damaged: remove the run's folder and start again")
+            raise UserError(
+                f"all checkpoints in {self.folder} are damaged or do not fit this run, such as this one: "
+                f"{complaints[0].removesuffix(' and was passed over')}; remove the run's folder and start again, or "
+                "choose another --out or --variant"
+            )
         return None, []
 
     def _newest_first(self) -> list[Path]:
-        return sorted(self.folder.glob("*.json"), reverse=True)
+        return sorted(self.folder.glob("[0-9]*.json"), reverse=True)
+
+
+def digest_of(file: Path) -> str:
+    """The digest of a file's bytes."""
+    with open(file, "rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+class Unfit(Exception):
+    """A checkpoint has other tensors than the run: the message says which, as the end of a sentence."""
+
+
+def restore(parts: dict[str, Stateful], state: dict[str, Tensor], final: bool) -> None:
+    """Gives each part its tensors; a final checkpoint need not have all parts.
+
+    Raises Unfit if there are tensors for no part, or others than a part takes.
+    """
+    if not final and (late := {key.partition("/")[0] for key in state} - set(parts)):
+        raise Unfit(f"has the state of {min(late)!r}: hand it to the run before the training begins")
+    for name, part in parts.items():
+        tensors = {k[len(name) + 1 :]: v for k, v in state.items() if k.startswith(name + "/")}
+        if final and not tensors:
+            continue
+        try:
+            part.load_state_dict(tensors)
+            same = (
+                forms(tensors).items() <= forms(part.state_dict()).items()
+            )  # checkpoints of earlier versions lack some
+        except Exception as error:  # each part raises its own kinds for tensors of other names, shapes or types
+            if is_lack_of_memory(error):
+                raise
+            same = False
+        if not same:
+            raise Unfit(f"was written by another version of this code, whose {name} held other tensors,")
+
+
+def forms(tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """The shape and the type of each tensor."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}

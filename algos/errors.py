@@ -2,7 +2,13 @@
 
 
 class UserError(Exception):
-    """Bad input or an unusable folder: the message names the argument, its value and valid values. Exit code 2."""
+    """Bad input or an unusable folder: the message names the argument, its value and valid values. Exit code 2.
+
+    The message is one line, even where it quotes a library's message of several.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
 def describe(error: BaseException) -> str:

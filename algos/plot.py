@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from algos.checkpoint import written_aside
+
 PALETTE = ["#1f6feb", "#d1495b", "#2e933c", "#8a4fbe", "#e08e0b", "#3a9ea5"]
 
 
@@ -66,10 +68,9 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, 
         fontsize=7,
         color="#666",
     )
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, format="png")
+    with written_aside(path) as part:
+        figure.savefig(part, format="png")
     plt.close(figure)
-    part.replace(path)
 
 
 def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) -> bytes:

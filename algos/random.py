@@ -62,6 +62,8 @@ class RandomSequence:
             generator.set_state(saved.clone())  # a view into a larger tensor makes torch crash
         self._fill()
         self.used = int(state["used"])
+        if not 0 <= self.used <= self.block.shape[1]:
+            raise ValueError(f"{self.used} of {self.block.shape[1]} random numbers cannot have been used")
 
 
 class Random:

@@ -19,6 +19,7 @@ from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, tune_cpu
 from algos.device import device_name
+from algos.errors import UserError
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
 from algos.nn import use_bf16
 from algos.optim import numbers
@@ -26,6 +27,7 @@ from algos.per_run import PerRun
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals
+from algos.stored import FINISHED
 from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, setting_name
 from algos.threads import Threads
@@ -123,6 +125,7 @@ class Run(Generic[Args]):
         self.memory: dict[str, Stateful] = {}
         self.kept: tuple[str, ...] = ()
         self.restored = False
+        self.final = False  # whether the checkpoint that was restored is a final one
 
         self.folder = RunFolder(args, algorithm, identity(args, algorithm, chosen, self.device.type), self.facts)
         self.tables = Tables(self.folder, self.keys)
@@ -241,8 +244,9 @@ class Run(Generic[Args]):
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
         earlier = self.folder.earlier or {}
-        if earlier.get("status") in ("finished", "diverged"):
+        if earlier.get("status") in FINISHED:
             self.threads.restore()
+            self.tables.read(self.done.tolist(), self.step, self.phases)  # refuses damaged tables
             self.say(f"{self.folder.path} is finished already")
             if len(earlier["diverged"]) == self.runs:
                 raise SystemExit(3)
@@ -272,7 +276,7 @@ class Run(Generic[Args]):
                     self._stop_solved()
                 self._freeze_finished(done)
                 self._pause(not last and due(args.checkpoint_every, before, self.step))
-            self._finish()
+            self._finish(policy)
 
     def phase(self, name: str, total: int, log_every: int = 1, checkpoint_every: int = 10) -> Iterator[int]:
         """Works like `steps`, but counts iterations, for a part of the training before the steps.
@@ -281,7 +285,7 @@ class Run(Generic[Args]):
         iterations), and no evaluation. It ends after `total` iterations, or by `end_phase`; a run that is resumed goes
         on in the phase in which it stopped.
         """
-        if (self.folder.earlier or {}).get("status") in ("finished", "diverged"):
+        if (self.folder.earlier or {}).get("status") in FINISHED:
             return
         with self._working(total, self.phases.get(name, 0), name) as progress:
             done = self.phases.setdefault(name, 0)
@@ -376,9 +380,13 @@ class Run(Generic[Args]):
         """Marks and freezes the runs that have a metric which is not finite at a step."""
         for run in self.metrics.bad_runs():
             if run not in self.diverged:
-                self.diverged[run] = step
-                self._freeze(run)
-                print(f"warning: {self.name_of(run)} diverged before step {step:,}", file=sys.stderr)
+                self._mark_diverged(run, step)
+
+    def _mark_diverged(self, run: int, step: int) -> None:
+        """Notes the step at which a divergence was noticed, and freezes the run."""
+        self.diverged[run] = step
+        self._freeze(run)
+        print(f"warning: {self.name_of(run)} diverged before step {step:,}", file=sys.stderr)
 
     def _freeze(self, run: int) -> None:
         """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
@@ -417,7 +425,10 @@ class Run(Generic[Args]):
                 self._freeze(int(run))
 
     def _evaluate(self, policy: Policy | None, steps: Sequence[int | None]) -> None:
-        """Evaluates a policy, and records the scores of each run at its step, or not at all where that is None."""
+        """Evaluates a policy, and records the scores of each run at its step, or not at all where that is None.
+
+        A run with a return that is not finite has diverged.
+        """
         started = time.perf_counter()
         self._find_diverged(self.step)
         scores: list[list[Score]] = [[] for _ in self.seeds]
@@ -431,6 +442,9 @@ class Run(Generic[Args]):
         for run, step in enumerate(steps):
             episodes = scores[run] or self.tables.last_scores(run)
             if step is None or run in self.diverged or not episodes:
+                continue
+            if not np.isfinite([score.total for score in episodes]).all():
+                self._mark_diverged(run, step)
                 continue
             self.tables.add_scores(run, step, episodes)
             means.append(float(np.mean([self._value(score) for score in episodes])))
@@ -462,21 +476,28 @@ class Run(Generic[Args]):
         spread = f" ({low} to {high} over {len(means)} {runs})" if len(means) > 1 else ""
         self.say(f"{self.algorithm:<7} step {step:>9,}  {self.score_name} {mean:>9}{spread}")
 
-    def _finish(self) -> None:
-        """Writes the final checkpoint and the curve, and prints one line for each run."""
-        self._save("running", final=True)
-        for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
-            if part:
-                part.close()
+    def _finish(self, policy: Policy | None) -> None:
+        """Writes the final checkpoint, and then what can be made from it again: a kill in between loses nothing."""
+        if self.final:  # it is the one that was restored
+            self.folder.checkpoints.prune(1)
+            self.peak_bytes = max(self.peak_bytes, self.folder.size())
+        else:
+            self._save("running", final=True)
         summary = Summary(self.algorithm, self.given.task, self.given.STEPS, self.score_name, self.show)
         frame = self.tables.eval_frame()
         label = "the deterministic policy" if self.evaluator else "training episodes"
-        if len(frame):
-            summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", self.folder.path / "curve.png")
-        if self.last:
-            self.last()
-        (self.folder.path / "progress.json").unlink(missing_ok=True)
+        if self.last and self.evaluator and policy and not self.evaluator.ways:  # there was none since the restart
+            self.evaluator(policy, [self.given.total_steps] * self.runs)
         with self.folder.writing():
+            if len(frame):
+                curve = self.folder.path / "curve.png"
+                summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", curve)
+            if self.last:
+                self.last()
+            (self.folder.path / "progress.json").unlink(missing_ok=True)
+            for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
+                if part:
+                    part.close()
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
@@ -501,29 +522,37 @@ class Run(Generic[Args]):
         return {"agent": self.agent, **self.memory, "random": self.random, "metrics": self.metrics, **source}
 
     def _save(self, status: str, final: bool = False) -> None:
-        """Writes tables, checkpoint and configuration; a final checkpoint has only the agent and the parts to keep."""
+        """Writes tables, checkpoint and configuration; a final checkpoint has only the agent and the parts to keep.
+
+        Tables and exports come first: they are complete where a final checkpoint is.
+        """
         parts = self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored", "phases", "over")
         values = {name: getattr(self, name) for name in names}
-        values |= {"final": final, "steps": self.step}
+        values |= {"final": final, "steps": self.step, "evaluation_rows": len(self.tables.eval_rows)}
         values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
         with self.folder.writing():
             self.tables.write()
-            self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             for name, content in self.exports.items():
                 if (found := content()) is not None:
                     write_atomically(self.folder.path / name, found)
+            self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
 
     def _restore(self) -> None:
         """Goes on from the last checkpoint, if there is one and --resume asks for it."""
-        values, complaints = self.folder.checkpoints.load(self._parts()) if self.given.resume else (None, [])
+        values, complaints = self.folder.checkpoints.load(self._parts(), self.runs) if self.given.resume else (None, [])
         for complaint in complaints:
             print(f"warning: {complaint}", file=sys.stderr)
+        if not values and (step := (self.folder.earlier or {}).get("step")):
+            raise UserError(
+                f"{self.folder.path} has come to step {step:,} and has no checkpoint: remove it and start again"
+            )
         if values:
+            self.final = values["final"]
             for name in ("seconds", "evaluation_seconds", "peak_bytes", "phases", "over"):
                 setattr(self, name, values[name])
             self.step, self.done[:], self.taken[:] = values["steps"], values["done"], values["taken"]
@@ -533,6 +562,11 @@ class Run(Generic[Args]):
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
+            if (kept := values.get("evaluation_rows")) is not None and kept != len(self.tables.eval_rows):
+                raise UserError(
+                    f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "
+                    f"the last checkpoint instead of {kept}; remove the run's folder and start again"
+                )
             if self.source and not self.source.resumable and not values["final"]:
                 self.source.reset("resume", self.step)
                 self.say(f"the state of {self.given.env_id} cannot be saved: its episodes start anew")

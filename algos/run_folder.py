@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 
 from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically
 from algos.cli import RunArgs
 from algos.errors import UserError
+from algos.stored import Config, parsed, read_table, writing
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
@@ -71,13 +71,13 @@ class RunFolder:
     def configuration(self) -> dict[str, Any] | None:
         """The configuration in the folder, if there is one; raises UserError if this run cannot go on with it."""
         path = self.path / "config.json"
-        try:
-            config = json.loads(path.read_text())
-            theirs, status = config["identity"] | config.get("facts", {}), config["status"]
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"--out: {path} is not a run's; choose another --out or --variant") from None
+        try:
+            config = parsed(path, Config)
+            theirs, status = config["identity"] | config.get("facts", {}), config["status"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
         if differs := difference(self.identity | self.facts, theirs):
             name, there, here = differs
             raise UserError(
@@ -93,7 +93,7 @@ class RunFolder:
 
     def check_space(self, nbytes: int) -> None:
         """Raises UserError if the disk lacks room for three checkpoints of this size, one of them in the making."""
-        there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*"))
+        there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*") if path.is_file())
         need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.place).free
         if need > free:
             raise UserError(
@@ -101,23 +101,20 @@ class RunFolder:
                 "GiB are free: make room, train fewer seeds at once, or keep a smaller replay"
             )
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> contextlib.AbstractContextManager[None]:
         """Turns an error of writing into a UserError."""
-        try:
-            yield
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"cannot write to {self.path} ({error}); --resume goes on from the last checkpoint"
-            ) from None
+        return writing(self.path, "; --resume goes on from the last checkpoint")
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
         """Replaces a table."""
         write_atomically(self.path / name, parquet_bytes(frame))
 
-    def read_table(self, name: str) -> pd.DataFrame | None:
-        """A table, if it is there."""
-        return read_table(self.path / name) if (self.path / name).exists() else None
+    def read_table(self, name: str, columns: Sequence[str], varied: Sequence[str]) -> pd.DataFrame:
+        """A table with these columns and varied hyperparameters; raises UserError if it is missing or damaged."""
+        try:
+            return read_table(self.path / name, columns, varied)
+        except UserError as error:
+            raise UserError(f"{error}; remove the run's folder and start again") from None
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Writes config.json: the given entries, and everything that tells where the results come from."""
@@ -139,16 +136,6 @@ class RunFolder:
 def parquet_bytes(frame: pd.DataFrame) -> bytes:
     """The bytes of a table, each page of which has a checksum."""
     return frame.to_parquet(None, index=False, write_page_checksum=True)
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """A table of a run; raises UserError if it is damaged: each of its pages has a checksum."""
-    try:
-        return pd.read_parquet(path, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # pyarrow has many kinds for a damaged file
-        raise UserError(f"{path} is damaged ({error}): remove the run's folder and start again") from None
 
 
 LONGEST = 200  # bytes of a part of a path; most file systems take 255

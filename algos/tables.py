@@ -8,6 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from algos import stored
+from algos.errors import UserError
 from algos.evaluate import Score
 from algos.run_folder import RunFolder
 
@@ -46,6 +48,7 @@ class Metrics:
         return {f"{name}.{self.counts[name]}": value for name, value in self.sums.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.sums.clear()
         for key, value in state.items():
             name, _, count = key.rpartition(".")
             self.sums[name], self.counts[name] = value.to(self.device), int(count)
@@ -90,8 +93,10 @@ class Tables:
             from torch.utils.tensorboard import SummaryWriter
 
             place = self.folder.path / "tensorboard"
-            self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
-        self.writers[run].add_scalar(name, value, step)
+            with self.folder.writing():
+                self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
+        with self.folder.writing():
+            self.writers[run].add_scalar(name, value, step)
 
     def eval_frame(self) -> pd.DataFrame:
         """The evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success]."""
@@ -101,29 +106,36 @@ class Tables:
         return frame.drop(columns=absent)
 
     def write(self) -> None:
-        """Writes both tables."""
+        """Writes both tables, and what TensorBoard still keeps in memory."""
         self.folder.write_table("eval.parquet", self.eval_frame())
         self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *TRAIN]))
+        for writer in self.writers:
+            writer.flush()
 
     def read(self, done: list[int], until: int, phases: dict[str, int]) -> None:
         """Takes up the tables that an earlier process wrote, up to the iterations of each phase, and up to a step.
 
         Evaluations of a run are taken up to the steps that it has done [R].
         """
-        columns = [*self.keys[0], *EVAL]
-        frame = self.folder.read_table("eval.parquet")
-        if frame is not None:
-            steps = {tuple(key.values()): step for key, step in zip(self.keys, done, strict=True)}
-            of_run = frame[list(self.keys[0])].itertuples(index=False, name=None)
-            frame = frame[frame["step"] <= np.array([steps[key] for key in of_run], int)].reindex(columns=columns)
-            frame["task"] = frame["task"].fillna("")
-            frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
-            self.eval_rows = list(frame.itertuples(index=False, name=None))
-        frame = self.folder.read_table("train.parquet")
-        if frame is not None:
-            until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
-            frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *TRAIN]]
-            self.train_rows = list(frame.itertuples(index=False, name=None))
+        varied = [name for name in self.keys[0] if name != "seed"]
+        frame = self.folder.read_table("eval.parquet", (*stored.EVAL, "episode", "length"), varied)
+        steps = {tuple(key.values()): step for key, step in zip(self.keys, done, strict=True)}
+        of_run = list(frame[list(self.keys[0])].itertuples(index=False, name=None))
+        if strange := set(of_run) - set(steps):
+            key = dict(zip(self.keys[0], min(strange), strict=True))
+            raise UserError(
+                f"{self.folder.path / 'eval.parquet'} is damaged: it has rows of another run, {key}; remove the run's "
+                "folder and start again"
+            )
+        frame = frame[frame["step"] <= np.array([steps[key] for key in of_run], int)]
+        frame = frame.reindex(columns=[*self.keys[0], *EVAL])
+        frame["task"] = frame["task"].fillna("")
+        frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
+        self.eval_rows = list(frame.itertuples(index=False, name=None))
+        frame = self.folder.read_table("train.parquet", stored.TRAIN, varied)
+        until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
+        frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *TRAIN]]
+        self.train_rows = list(frame.itertuples(index=False, name=None))
 
     def close(self) -> None:
         for writer in self.writers:

@@ -1,6 +1,5 @@
 """The output of a sweep: the plan with its estimates, and the progress of the jobs."""
 
-import json
 import sys
 import time
 from collections import Counter
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from algos.stored import Progress, parsed
 from benchmarks.engines import Outcome
 from benchmarks.plan import Job, earlier_runs, estimate
 from benchmarks.suite import Suite
@@ -78,7 +78,7 @@ class Display:
             if job.id in self.finished:
                 continue
             try:
-                progress = json.loads((job.folder / "progress.json").read_text())
+                progress = parsed(job.folder / "progress.json", Progress)
             except (OSError, ValueError):
                 continue
             self.done[job.id] = progress["step"] * job.runs

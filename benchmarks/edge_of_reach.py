@@ -16,8 +16,9 @@ import tyro
 
 from algos.cli import run_command
 from algos.errors import UserError
+from algos.stored import Finite, Stored
 from benchmarks import figures, line_world, statistics
-from benchmarks.scores import Scores, final_scores, label, load
+from benchmarks.scores import Scores, check_arguments, final_scores, label, load
 from benchmarks.tables import table_of
 
 REPLICATIONS = 2_000
@@ -27,6 +28,16 @@ REPLICATIONS = 2_000
 class Args:
     folder: Annotated[Path, tyro.conf.Positional]
     """folder of the report"""
+
+
+class ModelArguments(Stored):
+    """The arguments of a run with a model that are read here."""
+
+    penalty_weight: Finite
+    real_ratio: Finite
+    dynamics: str
+    model_mix: Finite
+    mix_with: str
 
 
 def place(args: dict[str, Any]) -> float | None:
@@ -43,7 +54,10 @@ def place(args: dict[str, Any]) -> float | None:
 
 def mixtures(scores: Scores) -> pd.DataFrame:
     """The last return and the last value of the policy of each seed: task, place, seed, return, policy_value."""
-    places = {(c["task"], label(c)): place(c.get("args", {})) for c in scores.sources if c["algorithm"] == "mopo"}
+    own = [config for config in scores.sources if config["algorithm"] == "mopo"]
+    for config in own:
+        check_arguments(config, ModelArguments)
+    places = {(config["task"], label(config)): place(config["args"]) for config in own}
     final = final_scores(scores.table).rename(columns={"last": "return"})
     values = scores.watched[scores.watched["metric"] == "policy_value"].sort_values("step")
     values = values.groupby(["task", "algorithm", "seed"])["value"].last().rename("policy_value").reset_index()

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
+from pydantic import Field
 from scipy.stats import spearmanr
 
 from algos.arguments import Fraction, check
@@ -31,9 +32,10 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.plot import thousands
+from algos.stored import Stored, Whole
 from benchmarks import figures, report
 from benchmarks.parts import Part
-from benchmarks.scores import Scores, label, load
+from benchmarks.scores import Scores, check_arguments, label, load
 from benchmarks.tables import Cell, Table, between, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, TIE, Analysis
@@ -51,6 +53,14 @@ class Args:
     """where the page goes"""
     tolerance: Fraction = 0.05
     """share of J* - J_random that a policy may lack to count as a solution"""
+
+
+class TableArguments(Stored):
+    """The arguments of a run that are read here."""
+
+    discount: Annotated[float, Field(ge=0, le=1)]
+    total_steps: Whole
+    k: Whole = 0
 
 
 @dataclass
@@ -95,6 +105,7 @@ def study(scores: Scores, tolerance: float) -> Study:
     for config in scores.sources:
         if not config["task"].startswith(TABULAR):
             raise UserError(f"{config['task']} is no table: this compares runs on ids {TABULAR}…")
+        check_arguments(config, TableArguments)
         discounts.setdefault(config["task"], set()).add(config["args"]["discount"])
     for task, found in discounts.items():
         if len(found) > 1:

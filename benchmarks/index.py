@@ -3,15 +3,15 @@
 python -m benchmarks.index          writes results/README.md
 """
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from algos.cli import run_command
 from algos.errors import UserError
+from algos.stored import Config, damaged, read_csv, read_json
 from benchmarks.scores import LABELS
+from benchmarks.stored import Report
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
 INTRODUCTION = """# Results
@@ -30,26 +30,30 @@ class Args:
 
 def aggregate_table(folder: Path, score: str) -> Table | None:
     """IQM, median, mean and optimality gap by the headline score; None if there are no aggregates."""
-    if not (folder / "aggregates.csv").exists():
+    path = folder / "aggregates.csv"
+    if not os.path.lexists(path):
         return None
-    frame = pd.read_csv(folder / "aggregates.csv")
+    keys = ["score", "algorithm", "statistic"]
+    frame = read_csv(path, [*keys, "value", "low", "high", "tasks", "seeds"], keys)
     frame = frame[frame["score"] == score]
     names = list(dict.fromkeys(frame["statistic"]))
     table = Table(["algorithm", *names, "tasks", "seeds"], [])
     for algorithm, rows in frame.groupby("algorithm", sort=False):
-        by = rows.set_index("statistic")
+        by = rows.set_index("statistic").reindex(names)
         cells: list[Cell] = [word(algorithm)]
         for name in names:
             value, low, high = by.loc[name, ["value", "low", "high"]]
             cells.append((f"{number(value, 3)[0]} {between(low, high, 3)[0]}", float(value)))
-        table.rows.append([*cells, number(by["tasks"].iloc[0], 0), number(by["seeds"].iloc[0], 0)])
+        table.rows.append([*cells, number(rows["tasks"].iloc[0], 0), number(rows["seeds"].iloc[0], 0)])
     return table
 
 
 def task_table(folder: Path, score: str) -> Table:
     """Mean return with its interval on every task by the headline score."""
-    frame = pd.read_csv(folder / "tasks.csv")
-    success = all(config.get("score") == "success" for config in json.loads((folder / "sources.json").read_text()))
+    keys = ["task", "algorithm", "score"]
+    frame = read_csv(folder / "tasks.csv", [*keys, "mean", "low", "high", "std", "seeds", "steps"], keys)
+    sources = read_json(folder / "sources.json", list[Config])
+    success = all(config.get("score") == "success" for config in sources)
     measure = "success (%)" if success else "return"
     table = Table(["task", "algorithm", measure, "95% interval", "std", "seeds", "steps"], [])
     for row in frame[frame["score"] == score].itertuples():
@@ -60,7 +64,7 @@ def task_table(folder: Path, score: str) -> Table:
 
 def section(folder: Path) -> str:
     """The section of one report: commands, figures, tables."""
-    report = json.loads((folder / "report.json").read_text())
+    report = read_json(folder / "report.json", Report)
     score = report["score"]
     made = "; ".join(", ".join(report[key]) for key in ("commits", "devices", "dates") if report[key])
     lines = [f"## {escape(report['title'])}", escape(report["purpose"])]
@@ -76,9 +80,17 @@ def section(folder: Path) -> str:
         lines += [f"Normalised by {report['references']}, {LABELS[score]}:", aggregates.markdown()]
     lines += [f"Returns, {LABELS[score]}:", task_table(folder, score).markdown()]
     if (folder / "check.md").exists():
-        text = (folder / "check.md").read_text().replace("# ", "### ", 1).replace("\n## ", "\n#### ")
+        text = text_of(folder / "check.md").replace("# ", "### ", 1).replace("\n## ", "\n#### ")
         lines.append(text.replace("](figures/", f"]({folder.name}/figures/").strip())
     return "\n\n".join(line for line in lines if line)
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; raises UserError if there is none."""
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from None
 
 
 def main(args: Args) -> None:
@@ -87,7 +99,7 @@ def main(args: Args) -> None:
         raise UserError(f"there is no report in {args.folder}")
     parts = [INTRODUCTION, *(section(folder) for folder in reports)]
     for path in sorted(args.folder.glob("*/README.md")):
-        parts.append(path.read_text().replace("# ", "## ", 1).strip())
+        parts.append(text_of(path).replace("# ", "## ", 1).strip())
     (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
     print(args.folder / "README.md")
 

@@ -1,6 +1,6 @@
 """The part of a report on mazes: the ways of policies through them, and maps of values."""
 
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from algos.errors import UserError
-from algos.run_folder import read_table
+from algos.stored import Config, checked, read_csv, read_json, read_parquet
 from algos.ways import GOAL
 from benchmarks import figures
 from benchmarks.analysis import Results
 from benchmarks.parts import Part, file_name
-from benchmarks.scores import Scores, label
+from benchmarks.scores import Scores, is_report, label
 from envs.mazes import Maze, maze_of
 
 WAYS = ["task", "algorithm", "seed", "goal", "step", "x", "y"]
@@ -34,20 +33,22 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
     """
     ways, values, maps = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seed"], MAPS))
     for folder in folders:
-        if (folder / "sources.json").exists() and (folder / "scores.csv").exists():  # a report
+        if is_report(folder):
             for name, tables, columns in (("ways.csv", ways, WAYS), ("maps.csv", maps, MAPS)):
-                if (folder / name).exists():
+                if os.path.lexists(folder / name):
                     tables.append(read(folder / name, columns))
             continue
-        for path in sorted(folder.rglob("ways.parquet")):
-            config = json.loads(path.with_name("config.json").read_text())  # `scores.load` has checked it
+        for path in [place.with_name("ways.parquet") for place in sorted(folder.rglob("config.json"))]:
+            if not os.path.lexists(path):
+                continue
+            config = read_json(path.with_name("config.json"), Config)
             varied = config.get("varied", [])
             way = named(read(path, [*varied, "seed", "task", "step", "x", "y"]), config, varied)
             way = way[(way["step"] % EVERY == 0) | (way["step"] == GOAL)].round({"x": 1, "y": 1})
             way = way.sort_values(["algorithm", "seed", "goal", "step"])
             place = way[["algorithm", "seed", "goal", "x", "y"]]
             ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)][WAYS])
-            if (other := path.with_name("values.parquet")).exists():
+            if os.path.lexists(other := path.with_name("values.parquet")):
                 table = named(read(other, [*varied, "seed", "task", "x", "y", "value"]), config, varied)
                 values.append(table[table["goal"] == table["goal"].min()][[*MAPS, "seed"]])
     mean = together(values).astype({"value": float}).groupby(MAPS[:-1])["value"].mean().round(4).reset_index()
@@ -74,14 +75,13 @@ def named(table: pd.DataFrame, config: dict[str, Any], varied: list[str]) -> pd.
 
 def read(path: Path, columns: list[str]) -> pd.DataFrame:
     """These columns of a table; raises UserError if it is damaged."""
-    try:
-        table = pd.read_csv(path) if path.suffix == ".csv" else read_table(path)
-        if missing := [name for name in columns if name not in table]:
-            raise UserError(f"{path} is damaged: it has no column {missing[0]!r}")
-        numbers = [name for name in columns if name not in ("task", "algorithm", "goal")]
-        return table[columns].astype(dict.fromkeys(numbers, float))
-    except ValueError as error:  # pandas' errors of parsing are of this kind
-        raise UserError(f"{path} is damaged ({error})") from None
+    kinds = dict.fromkeys(("task", "algorithm", "goal"), "words")
+    table = (
+        read_csv(path, columns, kinds=kinds)
+        if path.suffix == ".csv"
+        else checked(path, read_parquet(path), columns, (), kinds)
+    )
+    return table[columns].astype({name: float for name in columns if name not in kinds})
 
 
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:

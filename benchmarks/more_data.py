@@ -18,13 +18,15 @@ import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
+from pydantic import Field
 from scipy.stats import binomtest
 
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
+from algos.stored import Stored
 from benchmarks import figures, report
-from benchmarks.scores import Scores, label, load
+from benchmarks.scores import Scores, check_arguments, label, load
 from benchmarks.tables import Table, between, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
@@ -37,6 +39,13 @@ class Args:
     """folders of sweeps of sqirl.py over tables"""
     out: Path
     """where the page goes"""
+
+
+class SqirlArguments(Stored):
+    """The arguments of a run that are read here."""
+
+    k: Annotated[int, Field(ge=1)]
+    m: Annotated[int, Field(ge=1)]
 
 
 def seeds(scores: Scores) -> pd.DataFrame:
@@ -84,6 +93,8 @@ def main(args: Args) -> None:
     strange = next((c for c in scores.sources if c["algorithm"] != "sqirl" or not c["task"].startswith(TABULAR)), None)
     if strange:
         raise UserError(f"{strange['algorithm']} on {strange['task']} is no run of sqirl.py on a table {TABULAR}…")
+    for config in scores.sources:
+        check_arguments(config, SqirlArguments)
     found = seeds(scores)
     table = shares(found)
     least = {task: Analysis(table_of(task.removeprefix(TABULAR))).min_k() or 0 for task in scores.tasks}

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import shutil
 import sys
 import time
@@ -15,7 +16,8 @@ import numpy as np
 
 from algos.cli import RunArgs, settings
 from algos.errors import UserError
-from algos.run_folder import difference, folder_of, identity, read_table
+from algos.run_folder import difference, folder_of, identity
+from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import Entry, Suite, as_words
 
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
@@ -68,15 +70,15 @@ def seed_name(seeds: list[int]) -> str:
 
 def state_of(folder: Path) -> State:
     """How far the run in a folder is. Its tables are read as a check."""
+    if not os.path.lexists(folder / "config.json"):
+        return "damaged" if os.path.lexists(folder) and not folder.is_dir() else "new"
     try:
-        config = json.loads((folder / "config.json").read_text())
-        finished = config["status"] in ("finished", "diverged") and bool(config["identity"])
-        for name in ("eval.parquet", "train.parquet"):
-            if finished or (folder / name).exists():
-                read_table(folder / name)
-    except FileNotFoundError:
-        return "new" if not (folder / "config.json").exists() else "damaged"
-    except (ValueError, KeyError, TypeError, UserError):
+        config = read_json(folder / "config.json", Config)
+        finished = config["status"] in FINISHED and bool(config.get("identity"))
+        for name, columns in (("eval.parquet", EVAL), ("train.parquet", TRAIN)):
+            if finished or config.get("step") or os.path.lexists(folder / name):
+                read_table(folder / name, columns, config.get("varied", []))
+    except UserError:
         return "damaged"
     return "finished" if finished else "started"
 
@@ -113,10 +115,11 @@ def stored_runs(out: Path) -> dict[str, list[tuple[list[int], Path]]]:
     """The seeds and the place (out/seeds_0-4) of every run in a sweep's folder, by its configuration without seeds."""
     runs: dict[str, list[tuple[list[int], Path]]] = {}
     for path in sorted(out.glob("seed*/*/*/*/config.json")):
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            configuration = json.loads(path.read_text())["identity"]
-            key = digest(configuration | {"seeds": None})
-            runs.setdefault(key, []).append((configuration["seeds"], path.parents[3]))
+        with contextlib.suppress(UserError):
+            configuration = read_json(path, Config).get("identity", {})
+            if seeds := configuration.get("seeds"):
+                key = digest(configuration | {"seeds": None})
+                runs.setdefault(key, []).append((seeds, path.parents[3]))
     return runs
 
 
@@ -126,7 +129,7 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     configuration = identity(args, entry.algorithm, seeds, device)
     folder = folder_of(args, entry.algorithm)
     if (state := state_of(folder)) in ("started", "finished"):
-        stored = json.loads((folder / "config.json").read_text()).get("identity", {})
+        stored = read_json(folder / "config.json", Config).get("identity", {})
         if differs := difference(configuration, stored):
             name, theirs, ours = differs
             raise UserError(
@@ -156,7 +159,7 @@ def set_aside(run: Path, out: Path) -> None:
     place = out / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
     place.parent.mkdir(exist_ok=True)
     shutil.move(run, place)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (place / "config.json").rename(place / "config.damaged.json")
     print(f"warning: {run} is damaged: it is now {place}, and is trained anew", file=sys.stderr)
 
@@ -190,7 +193,7 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
         return None
     best = max(similar, key=likeness)
     theirs = best["identity"]
-    done = json.loads((job.folder / "config.json").read_text())["step"] if job.state == "started" else 0
+    done = read_json(job.folder / "config.json", Config).get("step", 0) if job.state == "started" else 0
     runs = job.runs / runs_of(best)
     seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
     kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
@@ -206,8 +209,12 @@ def earlier_runs(folder: Path) -> list[dict[str, Any]]:
     """The configurations of the runs and of the sweeps' runs in a folder, where they have come past step 0."""
     configs = []
     for path in sorted([*folder.glob("*/*/*/config.json"), *folder.glob("*/seed*/*/*/*/config.json")]):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            config = json.loads(path.read_text())
-            if config.get("step") and {"identity", "seconds", "evaluation_seconds", "peak_bytes"} <= set(config):
+        with contextlib.suppress(UserError):
+            config = read_json(path, Config)
+            measured = (
+                config.get("step") and config.get("seconds") and {"evaluation_seconds", "peak_bytes"} <= set(config)
+            )
+            known = config.get("identity", {})
+            if measured and "env_id" in known and known.get("total_steps") and known.get("seeds"):
                 configs.append(config)
     return configs

@@ -25,7 +25,8 @@ from safetensors.torch import save_file
 from algos.arguments import Natural, check
 from algos.cli import run_command
 from algos.errors import UserError, describe
-from algos.run_folder import as_json, read_table
+from algos.run_folder import as_json
+from algos.stored import EVAL, Config, read_json, read_table
 from benchmarks.recipes.antmaze import speed
 from benchmarks.recipes.checkpoint import actor_tensors
 from benchmarks.recipes.locomotion import POLICIES, TRAINED_IN, Policy
@@ -57,11 +58,11 @@ def main(args: Args) -> None:
     if task not in TRAINED_IN or quality not in ("medium", "expert"):
         raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
     try:
-        config = json.loads((args.run / "config.json").read_text())
+        config = read_json(args.run / "config.json", Config)
         steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json"))
         step = steps[-1] if args.step is None else args.step
         path = args.run / "checkpoint" / f"{step:012d}.safetensors"
-        frame = read_table(args.run / "eval.parquet")
+        frame = read_table(args.run / "eval.parquet", EVAL)
         if config["algorithm"] != "sac" or config["env_id"] != TRAINED_IN[task]:
             raise ValueError(f"it is {config['algorithm']} on {config['env_id']}")
         if config.get("varied"):

@@ -16,6 +16,7 @@ there are aggregates over tasks only if there is one task. Intervals are 95% per
 seeds, stratified by task. Runs that follow different protocols are refused, or with --mix reported with a note.
 """
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -118,8 +119,9 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
     """A table that is shipped, or a file, or a copy of one that lies in the folder of a sweep or report."""
     places = [BENCHMARKS / kind / f"{name}.csv", Path(name), *(folder / Path(name).name for folder in folders)]
     for place in places:
-        if place.is_file():
-            return place
+        with contextlib.suppress(OSError):  # a name may be too long
+            if place.is_file():
+                return place
     known = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 

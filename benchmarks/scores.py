@@ -6,8 +6,7 @@ of its settings, and a run on an environment with several tasks as one for each 
 """
 
 import copy
-import json
-import tomllib
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,13 +17,16 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from algos.run_folder import difference, read_table
+from algos.run_folder import difference
+from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, read_csv, read_json, read_table
+from benchmarks.stored import Report, Sweep, read_wishes
 from benchmarks.suite import Score
 
 FEW_SEEDS = 5
 # what methods with a model log of it, beside model_error_1, model_error_2, …
 MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
+KEYS = ("task", "algorithm", "seed", "step")  # of a row of scores.csv and values.csv
 SUCCESS = "success/"  # before the name of one of the environment's tasks
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
@@ -159,33 +161,29 @@ def load(
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-        if (folder / "sources.json").exists() and (folder / "scores.csv").exists():
+        if is_report(folder):
             _stored(folder, frames, values, watched, sources)
-            if (folder / "report.json").exists():
-                report = _json(folder / "report.json")
+            if os.path.lexists(folder / "report.json"):
+                report = read_json(folder / "report.json", Report)
                 sweeps += report["sweeps"]
                 wishes.append({**report, "folder": folder})
         else:
             for path in sorted(folder.rglob("config.json")):
                 left_out += _run(path, frames, values, watched, sources, finished_only)
         for path in sorted(folder.rglob("sweep.json")):
-            sweep = _json(path)
+            sweep = read_json(path, Sweep)
             sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
         for path in sorted(folder.rglob("suite.toml")):
-            try:
-                wishes.append({**tomllib.loads(path.read_text()), "folder": path.parent})
-            except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-                raise UserError(f"{path} is damaged ({error})") from None
+            wishes.append({**read_wishes(path), "folder": path.parent})
     if not frames:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     sources = _chosen(sources, tasks, algorithms)
     _no_seed_twice(sources)
     notes = _protocols(sources, mix) + [note for task, note in left_out if not tasks or task in tasks]
     table = pd.concat(frames, ignore_index=True)
-    keys = ["task", "algorithm", "seed", "step"]
     compared, noted = (
         pd.concat(
-            [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=[*keys, *rest])], ignore_index=True
+            [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=[*KEYS, *rest])], ignore_index=True
         )
         for frames, rest in ((values, ["predicted", "observed"]), (watched, ["metric", "value"]))
     )
@@ -196,6 +194,8 @@ def load(
     )
     scores = Scores(table, compared, noted, sources, sweeps, wishes, notes)
     _without_numbers(scores)
+    if scores.table.empty:
+        raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
     _cut(scores)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
     if (few := seeds.min()) < FEW_SEEDS:
@@ -222,11 +222,18 @@ def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Seq
     return sources
 
 
-def _json(path: Path) -> Any:
+def is_report(folder: Path) -> bool:
+    """Whether a report was written to a folder, even if files of it are missing."""
+    return any(os.path.lexists(folder / name) for name in ("scores.csv", "report.json"))
+
+
+def check_arguments(config: dict[str, Any], kind: type) -> None:
+    """Raises UserError if the arguments of a run do not fit a schema."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error})") from None
+        check(config.get("args", {}), kind)
+    except ValueError as error:
+        name = f"{label(config)} on {config['task']}"
+        raise damaged(Path(config.get("folder", "")), f"the arguments of {name}: {error}") from None
 
 
 def _run(
@@ -241,35 +248,34 @@ def _run(
 
     Returns the task of those that are left out, each with a sentence on it.
     """
-    config = _json(path)
-    try:
-        config.setdefault("task", config["env_id"])  # early runs had no `task`
-        config = {"folder": str(path.parent), **config, "status": config["status"]}
-        config.get("args", {}).pop("out", None)  # a place on somebody's machine
-        varied = config.pop("varied", [])
-        settings = config.pop("settings", None) or [{}]
-        parts = [_part(config, {name: setting[name] for name in varied}) for setting in settings]
-        whole = label(parts[0] if len(parts) == 1 else config)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+    config = read_json(path, Config)
+    config.setdefault("task", config["env_id"])  # early runs had no `task`
+    config = {"folder": str(path.parent), **config, "status": config["status"]}
+    config.get("args", {}).pop("out", None)  # a place on somebody's machine
+    varied = config.pop("varied", [])
+    settings = config.pop("settings", None) or [{}]
+    parts = [_part(config, {name: setting[name] for name in varied}) for setting in settings]
+    whole = label(parts[0] if len(parts) == 1 else config)
     table = path.with_name("eval.parquet")
-    frame = read_table(table) if table.exists() else pd.DataFrame()
+    success = ["task", "success"] if config.get("score") == "success" else []
+    there = os.path.lexists(table) or config.get("step", 0) > 0
+    frame = read_table(table, [*EVAL, *success], varied) if there else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
         note = f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
         return [(config["task"], note)]
-    if finished_only and config["status"] not in ("finished", "diverged"):
+    if finished_only and config["status"] not in FINISHED:
         return [(config["task"], f"{whole} on {config['task']} is not finished, and is left out.")]
-    needed = ["seed", "step", "return", *varied, *(["task", "success"] if config.get("score") == "success" else [])]
-    if missing := [name for name in needed if name not in frame]:
-        raise UserError(f"{table} is damaged: it has no column {missing[0]!r}")
-    if config.get("score") == "success":  # the mean over all tasks is the score, and each one is watched
+    identity = config.get("identity", {})
+    if strange := set(frame["seed"]) - set(identity.get("seeds") or frame["seed"]):
+        raise damaged(table, f"it has rows of seed {min(strange)}, which is not in config.json")
+    if success:  # the mean over all tasks is the score, and each one is watched
+        if frame["success"].isna().any():
+            raise damaged(table, "success must be True or False")
         frame = frame.rename(columns={"task": "goal"})
-        try:
-            frame["return"] = 100.0 * frame["success"].astype(float)
-        except (TypeError, ValueError):
-            raise UserError(f"{table} is damaged: success must be True or False") from None
+        frame["return"] = 100.0 * frame["success"].astype(float)
     train = path.with_name("train.parquet")
-    compared, long = _values(train, varied), _watched(train, frame, varied)
+    log = read_table(train, TRAIN, varied) if os.path.lexists(train) else pd.DataFrame(columns=[*TRAIN, *varied])
+    compared, long = _values(log, varied), _watched(log, frame, varied)
     notes: list[tuple[str, str]] = []
     rows_used = 0
     several = "task" in frame and frame["task"].nunique() > 1
@@ -327,21 +333,18 @@ def _rows_of(frame: pd.DataFrame, setting: dict[str, float]) -> pd.DataFrame:
     return frame
 
 
-def _values(path: Path, varied: list[str]) -> pd.DataFrame:
+def _values(log: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """Predicted and observed values of a run: seed, the varied hyperparameters, step, predicted, observed."""
-    if not path.exists():
+    rows = log[log["metric"].isin(["value_predicted", "value_observed"])]
+    if rows.empty:
         return pd.DataFrame()
-    train = read_table(path)
-    train = train[train["metric"].isin(["value_predicted", "value_observed"])]
-    if train.empty:
-        return pd.DataFrame()
-    wide = train.pivot(index=["seed", *varied, "step"], columns="metric", values="value")
+    wide = rows.pivot(index=["seed", *varied, "step"], columns="metric", values="value")
     wide = wide.reindex(columns=["value_predicted", "value_observed"]).dropna().reset_index()
     wide.columns = ["seed", *varied, "step", "predicted", "observed"]
     return wide
 
 
-def _watched(path: Path, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
+def _watched(log: pd.DataFrame, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """What is watched besides the score: seed, the varied hyperparameters, step, metric, value.
 
     It is what a run logged of its model or of its values at the steps of the evaluations `scores`, and where the score
@@ -352,10 +355,8 @@ def _watched(path: Path, scores: pd.DataFrame, varied: list[str]) -> pd.DataFram
         keys = ["seed", *varied, "step", "goal"]
         mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
         found.append(mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal"))
-    if path.exists():
-        train = read_table(path)
-        wanted = train["metric"].isin([*MODEL, *ORDER]) | train["metric"].str.startswith("model_error_")
-        found.append(train[wanted & train["step"].isin(scores["step"].unique())])
+    wanted = log["metric"].isin([*MODEL, *ORDER]) | log["metric"].astype(str).str.startswith("model_error_")
+    found.append(log[wanted & log["step"].isin(scores["step"].unique())])
     return pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
 
 
@@ -367,29 +368,37 @@ def _stored(
     sources: list[dict[str, Any]],
 ) -> None:
     """Adds the scores and sources that a report stored."""
-    try:
-        frame = pd.read_csv(folder / "scores.csv", float_precision="round_trip")
-        if "episode" in frame:
-            frame = frame.groupby(["task", "algorithm", "seed", "step"])["return"].agg(["size", "mean"]).reset_index()
-            frame.columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
-        frames.append(frame[["task", "algorithm", "seed", "step", "episodes", "return"]])
-        if (folder / "values.csv").exists():
-            frame_of_values = pd.read_csv(folder / "values.csv", float_precision="round_trip")
-            values.append(frame_of_values[["task", "algorithm", "seed", "step", "predicted", "observed"]])
-        tables = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
-        if present := [path for path in tables if path.exists()]:
-            long = pd.read_csv(present[0], float_precision="round_trip")
-            watched.append(long[["task", "algorithm", "seed", "step", "metric", "value"]])
-        for config in _json(folder / "sources.json"):
-            config.setdefault("task", config["env_id"])
-            if isinstance(config.get("diverged", {}), dict):
-                config = _part(config, {})
-                del config["setting"]
-            own = frame[(frame["task"] == config["task"]) & (frame["algorithm"] == label(config))]
-            known = set(map(int, own["seed"].unique()))  # of all processes with this name; a source has its own seeds
-            sources.append({**config, "seeds": sorted(known & set(config.get("seeds", known)))})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"the stored report in {folder} is damaged ({type(error).__name__}: {error})") from None
+    path = folder / "scores.csv"
+    frame = read_csv(path, [*KEYS, "return"], [*KEYS, "episode"])
+    if "episode" in frame:
+        frame = frame.groupby(list(KEYS))["return"].agg(["size", "mean"]).reset_index()
+        frame.columns = [*KEYS, "episodes", "return"]
+    elif "episodes" not in frame:
+        raise damaged(path, "it has no column 'episodes'")
+    frames.append(frame[[*KEYS, "episodes", "return"]])
+    if os.path.lexists(path := folder / "values.csv"):
+        columns = [*KEYS, "predicted", "observed"]
+        values.append(read_csv(path, columns, KEYS)[columns])
+    tables = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
+    if present := [path for path in tables if os.path.lexists(path)]:
+        columns = [*KEYS, "metric", "value"]
+        watched.append(read_csv(present[0], columns, [*KEYS, "metric"])[columns])
+    path = folder / "sources.json"
+    of_source = dict(list(frame.groupby(["task", "algorithm"])["seed"]))
+    found = []
+    for config in read_json(path, list[Config]):
+        config.setdefault("task", config["env_id"])
+        if isinstance(config.get("diverged", {}), dict):
+            config = _part(config, {})
+            del config["setting"]
+        own = of_source.get((config["task"], label(config)), pd.Series(dtype=int))
+        known = set(map(int, own.unique()))  # of all processes with this name; a source has its own seeds
+        found.append({**config, "seeds": sorted(known & set(config.get("seeds", known)))})
+    held = {(config["task"], label(config), seed) for config in found for seed in config["seeds"]}
+    for task, name in of_source:
+        if lost := {seed for seed in of_source[task, name] if (task, name, seed) not in held}:
+            raise damaged(path, f"seed {min(lost)} of {name} on {task} is in scores.csv, and not here")
+    sources += found
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:

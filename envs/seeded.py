@@ -247,8 +247,12 @@ class SeededEnvs:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continues exactly where `state_dict` was taken; only for environments that are `resumable`.
 
-        Ended episodes that were not taken yet are dropped.
+        Ended episodes that were not taken yet are dropped. Raises ValueError for tensors of other shapes or types.
         """
+        for name, now in self.state_dict().items():
+            saved = state.get(name, now)
+            if name != "venv.generators" and (saved.shape, saved.dtype) != (now.shape, now.dtype):  # text of any length
+                raise ValueError(f"{name} must have the shape {tuple(now.shape)} and the type {now.dtype}")
         arrays = {name: tensor.numpy() for name, tensor in state.items()}
         venv = self.venv.unwrapped
         assert isinstance(venv, MujocoVectorEnv | TabularVectorEnv)

@@ -559,7 +559,7 @@ def test_state_that_nothing_takes_up_is_refused(loop):
     with pytest.raises(ZeroDivisionError):
         phases(run, agent, stop=20, count=0)
     run, agent = loop(resume=True)
-    with pytest.raises(ValueError, match="has the state of 'more': hand it to the run before the training begins"):
+    with pytest.raises(UserError, match="has the state of 'more': hand it to the run before the training begins"):
         next(run.steps())
 
 

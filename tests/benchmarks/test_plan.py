@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from small_suite import SECOND, SUITE, VARIED, jobs, write
 
+from algos.cli import settings
 from algos.errors import UserError
 from benchmarks import display, engines, plan, sweep
 from benchmarks import suite as suites
@@ -14,9 +15,13 @@ from benchmarks import suite as suites
 def store(job: plan.Job, status: str, **entries) -> None:
     """The folder of a job's run, as if it had trained."""
     job.folder.mkdir(parents=True)
-    for name in ("eval", "train"):
-        pd.DataFrame({"step": [job.total_steps]}).to_parquet(job.folder / f"{name}.parquet")
-    config = {"identity": job.identity, "status": status, "step": job.total_steps, "seconds": 60.0, **entries}
+    runs = [{"seed": seed, **setting} for setting in settings(job.args) for seed in job.seeds]
+    table = pd.DataFrame(runs).assign(step=job.total_steps)
+    table.assign(episode=0, length=1, **{"return": 0.0}).to_parquet(job.folder / "eval.parquet")
+    table.assign(metric="loss", value=0.0).to_parquet(job.folder / "train.parquet")
+    config = {"algorithm": "sac", "env_id": job.args.env_id, "variant": job.args.variant, "identity": job.identity}
+    config |= {"status": status, "step": job.total_steps, "seconds": 60.0, "settings": settings(job.args), **entries}
+    config["varied"] = list(config["settings"][0])
     (job.folder / "config.json").write_text(json.dumps(config | {"evaluation_seconds": 4.0, "peak_bytes": 1_000}))
 
 
@@ -132,8 +137,8 @@ def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
     (varied,) = jobs(write(tmp_path, VARIED), tmp_path / "varied")
     store(plain, "finished")
     assert plan.estimate(varied, plan.earlier_runs(tmp_path)) == pytest.approx((6 * 64.0, 6 * 1_000))
-    store(varied, "finished", settings=[{"critic_lr": 1e-4}] * 6)
-    (config,) = [config for config in plan.earlier_runs(tmp_path) if "settings" in config]
+    store(varied, "finished")
+    (config,) = [config for config in plan.earlier_runs(tmp_path) if config["varied"]]
     assert plan.estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
 
 

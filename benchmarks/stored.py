@@ -1,0 +1,56 @@
+"""The files that sweeps and reports store, each with one schema; see `algos.stored`, which has those of runs."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from algos.stored import Stored, check, damaged
+from benchmarks.suite import Score
+
+
+class Sweep(Stored):
+    """sweep.json."""
+
+    suite: str
+    purpose: str
+    command: str
+    commit: str | None
+    date: str
+
+
+class Wishes(Stored):
+    """The keys of a suite that say what a report of it shows."""
+
+    title: str = ""
+    references: str = "raw"
+    score: Score = "last"
+    published: list[str] = Field(default_factory=list)
+
+
+class Report(Wishes):
+    """report.json."""
+
+    title: str
+    purpose: str
+    references: str
+    score: Score
+    published: list[str]
+    notes: list[str]
+    sweeps: list[Sweep]
+    commands: list[str]
+    report: str
+    commits: list[str]
+    devices: list[str]
+    dates: list[str]
+
+
+def read_wishes(path: Path) -> dict[str, Any]:
+    """The content of a suite's file as it is; raises UserError if it cannot be read or does not fit `Wishes`."""
+    try:
+        content = tomllib.loads(path.read_text())
+        check(content, Wishes)
+    except (OSError, ValueError, RecursionError) as error:  # tomllib's errors are ValueErrors
+        raise damaged(path, error) from None
+    return content
