@@ -24,6 +24,7 @@ from algos.device import choose_device
 from algos.errors import UserError
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
+from algos.signals import ended_by_signals
 from envs import find_spec
 from envs.make import TABULAR
 
@@ -257,13 +258,17 @@ def check_all(args: RunArgs) -> None:
 
 
 def report_errors(command: Callable[[], None]) -> None:
-    """Runs a command, and turns a UserError into one printed sentence and exit code 2."""
+    """Runs a command, and turns a UserError into one printed sentence and exit code 2, and a signal into 130."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is no error
             stream.reconfigure(errors="backslashreplace")
     try:
-        command()
-        sys.stdout.flush()
+        with ended_by_signals():
+            command()
+            sys.stdout.flush()
+    except KeyboardInterrupt as interruption:
+        print(str(interruption) or "interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from algos.errors import UserError
+from algos.signals import interruptible
 
 WARM_UP = 3  # eager calls before a capture: they make optimiser states and library workspaces
 
@@ -98,8 +100,39 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
         dynamo.trace_autograd_ops = True
     if device.type == "cpu":
         backend = with_threads(torch.get_num_threads())
-        return torch.compile(function, dynamic=False, backend=backend, options={"guard_filter_fn": without_threads})
-    return Captured(torch.compile(function, dynamic=False, options={"triton.cudagraphs": False}))  # see Captured
+        options: dict[str, Any] = {"guard_filter_fn": without_threads}
+        return compiled_at_first(torch.compile(function, dynamic=False, backend=backend, options=options))
+    fast = torch.compile(function, dynamic=False, options={"triton.cudagraphs": False})  # see Captured
+    return Captured(compiled_at_first(fast))
+
+
+def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose first call compiles, during which a signal ends the program at once."""
+    compiles = True
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal compiles
+        if not compiles:
+            return function(*args, **kwargs)
+        try:
+            with interruptible():
+                result = function(*args, **kwargs)
+        except KeyboardInterrupt:
+            stop_compilers()
+            raise
+        compiles = False
+        return result
+
+    return call
+
+
+def stop_compilers() -> None:
+    """Ends the compilers that are at work, and what waits for them: the program would end after all of it only."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.pool().shutdown(wait=False, cancel_futures=True)
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
 
 
 def captured(function: Callable[..., Any], device: torch.device, eager: bool = False) -> Callable[..., Any]:

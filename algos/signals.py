@@ -1,26 +1,70 @@
-"""A clean end on SIGINT and SIGTERM."""
+"""A clean end on SIGINT and SIGTERM: at once and in one line, or in the loop of a run after a checkpoint."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
+from typing import ClassVar, NoReturn
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
     """While it is entered, the first SIGINT or SIGTERM only sets `came`; a second SIGINT ends the process."""
 
+    present: ClassVar["Signals | None"] = None  # the one that is entered
+    at_once: ClassVar[bool] = False  # see `interruptible`
+
     def __init__(self) -> None:
         self.came = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "Signals":
         self.came = False
-        own = threading.current_thread() is threading.main_thread()  # only there do signals arrive
-        numbers = (signal.SIGINT, signal.SIGTERM) if own else ()
+        Signals.present = self
+        numbers = NUMBERS if in_main_thread() else ()
         self.before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
 
     def __exit__(self, *error: object) -> None:
+        Signals.present = None
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.came = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if Signals.at_once:
+            self.interrupt()
+
+    def interrupt(self) -> NoReturn:
+        """Ends the program without a checkpoint."""
+        raise KeyboardInterrupt("interrupted; --resume goes on from the last checkpoint, if there is one")
+
+
+def in_main_thread() -> bool:
+    """Whether signals arrive here."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """What takes long inside of an iteration, such as to compile: a signal does not wait for its end."""
+    Signals.at_once = True
+    try:
+        if Signals.present and Signals.present.came:
+            Signals.present.interrupt()
+        yield
+    finally:
+        Signals.at_once = False
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While it is entered, SIGTERM does what SIGINT does: it raises KeyboardInterrupt."""
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (NUMBERS if in_main_thread() else ())}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -12,6 +12,8 @@ observations are standardised (--standardise), and its learning rate is constant
 Results lie in runs/<dataset>/bc/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

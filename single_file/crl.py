@@ -16,6 +16,8 @@ goals depend on the dataset, as in the official commands.
 Results lie in runs/<dataset>/crl/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

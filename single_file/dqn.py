@@ -21,6 +21,8 @@ there, they go through three larger ones and bytes are divided by 255.
 Results lie in runs/<env>/dqn/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -22,6 +22,8 @@ authors' code takes consecutive steps of one.
 Results lie in runs/<env>/dsac_t/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -25,6 +25,8 @@ the one that ends best.
 Results lie in runs/<dataset>/f_dvl/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -21,6 +21,8 @@ alike and the last one too, and an MLP with tanh at its end is fitted by squared
 Results lie in runs/<dataset>/gcbc/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -14,6 +14,8 @@ the discount and the actor's goals depend on the dataset, as in the official com
 Results lie in runs/<dataset>/gciql/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

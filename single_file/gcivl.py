@@ -14,6 +14,8 @@ they were before the step. Alpha, the discount and the actor's goals depend on t
 Results lie in runs/<dataset>/gcivl/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

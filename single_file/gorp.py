@@ -16,6 +16,8 @@ the time limit. An iteration takes A^k m episodes.
 Results lie in runs/<env>/gorp/<variant>/. On tables, the return in eval.parquet is exact.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

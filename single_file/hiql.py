@@ -17,6 +17,8 @@ dataset, as in the official commands.
 Results lie in runs/<dataset>/hiql/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -19,6 +19,8 @@ Results lie in runs/<env>/mdpo_off_policy/<variant>/. An update never sees the t
 runs, so that a GPU learns while the CPU steps the environments.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

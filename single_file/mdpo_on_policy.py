@@ -18,6 +18,8 @@ Results lie in runs/<env>/mdpo_on_policy/<variant>/. Evaluations use the mean ac
 episodes, which the paper reports, are in train.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

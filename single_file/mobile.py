@@ -17,6 +17,8 @@ Results lie in runs/<dataset>/mobile/<variant>/, one row per run and evaluation 
 dynamics.safetensors there, which `--dynamics` takes.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

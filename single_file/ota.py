@@ -14,6 +14,8 @@ the way instead; geometric goals lie as many steps ahead as for the low value. A
 Results lie in runs/<dataset>/ota/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -17,6 +17,8 @@ Results lie in runs/<env>/ppo/<variant>/. Evaluations use the most probable acti
 episodes, which papers report, are in train.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -23,6 +23,8 @@ Results lie in runs/<dataset>/ravl/<variant>/, one row per run and evaluation ep
 dynamics.safetensors there, which `--dynamics` takes.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

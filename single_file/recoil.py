@@ -20,6 +20,8 @@ of the last trajectory is left out, and if there are fewer trajectories, none is
 Results lie in runs/<dataset>/recoil/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 import sys
 from collections.abc import Callable, Sequence

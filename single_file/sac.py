@@ -14,6 +14,8 @@ CPU steps the environments.
 Results lie in runs/<env>/sac/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

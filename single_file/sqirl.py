@@ -26,6 +26,8 @@ Results lie in runs/<env>/sqirl/<variant>/. On tables, the return in eval.parque
 its policy to the last step; config.json has the steps that each run has really taken.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

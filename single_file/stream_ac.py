@@ -16,6 +16,8 @@ eval.parquet has them at the next multiple of --eval-every. `Learner.load` reads
 learner that goes on learning anywhere, without the task.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -20,6 +20,8 @@ Results lie in runs/<env>/stream_q/<variant>/. The score is the return of the tr
 eval.parquet has them at the next multiple of --eval-every.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple

@@ -25,6 +25,8 @@ learner that goes on predicting and learning anywhere: its `start` and `step` gi
 its rewards are cumulants, scaled as series.json says.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -16,6 +16,8 @@ distance between them; the authors' code takes one symmetric bound for all.
 Results lie in runs/<env>/td3/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -12,6 +12,8 @@ all offline scripts here, the data's actions are clipped to ±0.99999, which IQL
 Results lie in runs/<dataset>/td3_bc/<variant>/, one row per run and evaluation episode in eval.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

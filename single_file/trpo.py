@@ -16,6 +16,8 @@ Results lie in runs/<env>/trpo/<variant>/. Evaluations use the mean action; the 
 which papers report, are in train.parquet.
 """
 
+import algos.early  # a signal during the imports below ends the program in one line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

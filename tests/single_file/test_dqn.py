@@ -1,7 +1,10 @@
 """DQN against numbers by hand and against Stable-Baselines3's arithmetic, and what is ours."""
 
+import json
+
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from dqn import DQN, Args, Draws, main
@@ -287,3 +290,26 @@ def test_it_learns_to_balance(train, bare_runs):
     means = result.eval.groupby(["seed", "step"])["return"].mean().unstack()
     assert means[0].mean() < 30
     assert (means.drop(columns=0).mean(axis=1) > 80).sum() >= 3
+
+
+def test_runs_stop_when_they_have_solved_a_table(tmp_path):
+    common = {"env_id": "tabular/gate-0.1875-sticky", "seeds": ("0:3",), "total_steps": 20_000, "eval_every": 500}
+    common |= {"discount": 1.0, "quiet": True, "device": "cpu", "out": tmp_path}
+    for variant in ("stops", "goes_on"):
+        main(Args(**common, variant=variant, stop_when_solved=variant == "stops"))
+    folder = tmp_path / "tabular-gate-0.1875-sticky" / "dqn"
+    short, whole = (pd.read_parquet(folder / name / "eval.parquet") for name in ("stops", "goes_on"))
+    taken = json.loads((folder / "stops" / "config.json").read_text())["taken"]
+    for seed in range(3):
+        own, all_of_it = (frame[frame["seed"] == seed].set_index("step")["return"] for frame in (short, whole))
+        solved = all_of_it[all_of_it >= 0.96].index[0]  # 0.9607910: 95% of the way to 1
+        assert taken[seed] == solved < 20_000
+        assert own.index.tolist() == [*range(0, solved + 1, 500), 20_000]
+        assert own.loc[:solved].equals(all_of_it.loc[:solved])  # a run that has stopped moves no other
+        assert own[20_000] == own[solved]
+
+
+@pytest.mark.parametrize("arguments", [{"env_id": "CartPole-v1"}, {"env_id": "tabular/gate-0.375", "eval_episodes": 0}])
+def test_only_tables_that_are_evaluated_are_known_to_be_solved(arguments, tmp_path):
+    with pytest.raises(UserError, match="--stop-when-solved works for ids tabular/… only"):
+        main(Args(**arguments, stop_when_solved=True, out=tmp_path))
