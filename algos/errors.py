@@ -1,14 +1,17 @@
 """The kind of error that users can mend: it is printed as one sentence, without a traceback."""
 
+import re
+
 
 class UserError(Exception):
     """Bad input or an unusable folder: the message names the argument, its value and valid values. Exit code 2.
 
-    The message is one line, even where it quotes a library's message of several.
+    The message is one line, even where it quotes a library's message of several, and long words are cut.
     """
 
     def __init__(self, message: str):
-        super().__init__(" ".join(line.strip() for line in message.splitlines()))
+        line = " ".join(line.strip() for line in message.splitlines())
+        super().__init__(re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", line))
 
 
 def describe(error: BaseException) -> str:

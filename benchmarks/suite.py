@@ -30,6 +30,7 @@ import difflib
 import functools
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -54,6 +55,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = Path(__file__).parent
 Score = Literal["last", "mean", "max", "three", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
+LARGEST = 1 << 20  # characters of a suite
 # Flags that a suite has other keys for, or that the sweep chooses.
 TAKEN = (
     "seeds", "vary", "total_steps", "eval_every", "eval_episodes", "device", "threads", "out", "variant",
@@ -112,14 +114,17 @@ def find(name: str) -> Path:
 def read(path: Path) -> Suite:
     """Reads and checks a suite; raises UserError, naming file and key, for the first thing that is wrong."""
     try:
-        table = tomllib.loads(path.read_bytes().decode())
+        text = path.read_bytes().decode()
+        if len(text) > LARGEST or re.search(r"([^.,=\[\]{}\n]*\.){1000}", text):  # such a key would take hours to read
+            raise RecursionError
+        table = tomllib.loads(text)
         for number in _numbers(table):
             if not -(2**63) <= number < 2**63:
                 raise ValueError("whole numbers have 64 bits in TOML")
     except (OSError, ValueError) as error:  # ValueError: also text that is not UTF-8
         raise UserError(f"{path}: {error}") from None
     except RecursionError:
-        raise UserError(f"{path}: its tables or lists are nested too deeply") from None
+        raise UserError(f"{path} is too large, or its tables or lists are nested too deeply") from None
     types: dict[str, Any] = {
         "purpose": str, "tasks": list[str], "seeds": str | list[int], "total_steps": int, "eval_every": int,
         "eval_episodes": int, "score": Score, "references": str, "published": list[str], "flags": dict[str, Any],
@@ -231,7 +236,7 @@ def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
 
 def _table(path: Path, folder: str, name: str) -> Path:
     shipped = BENCHMARKS / folder / f"{name}.csv"
-    if shipped.is_file():
+    if os.path.isfile(shipped):
         return shipped
     if os.path.isfile(path.parent / name):
         return path.parent / name
@@ -384,7 +389,7 @@ def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str =
 def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
     try:
         check_type(value, kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
-        if isinstance(value, bool) and kind is not bool:
+        if kind is not bool and any(isinstance(v, bool) for v in (value if isinstance(value, tuple) else [value])):
             raise TypeCheckError("bool")
     except TypeCheckError:
         name = getattr(kind, "__name__", "") if isinstance(kind, type) and not get_args(kind) else str(kind)

@@ -123,7 +123,7 @@ WRONG = [
     ("collect hopper-medium-replay-v0 --seed 3 --d4rl new/copies", "--seed: hopper-medium-replay-v0 is the data of"),
     ("collect maze2d-umaze-v0 --d4rl file/x", "--d4rl: cannot write to file/x: Not a directory"),
     ("collect pointmaze-medium-navigate-v0 --npz file", "--npz: cannot write to file: File exists"),
-    (f"collect maze2d-umaze-v0 --d4rl {LONG}", f"cannot use {LONG}/maze2d-umaze-v0.hdf5: File name too long"),
+    (f"collect maze2d-umaze-v0 --d4rl {LONG}", "cannot use xxx"),
     ("dataset nothing", "--dataset takes d4rl/…, minari/…"),
     ("dataset missing.hdf5", "--dataset: there is no file missing.hdf5"),
     ("dataset minari/x", "--dataset: minari/x has no version"),
