@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,8 +79,8 @@ class Checkpoints:
         """Removes all checkpoints but the newest `keep`, and files that a kill left behind."""
         kept = {name for path in self._newest_first()[:keep] for name in (path.name, path.stem + ".safetensors")}
         for other in self.folder.iterdir():
-            if other.name not in kept and not other.is_dir():
-                other.unlink()
+            if other.name not in kept:
+                remove(other)
 
     def load(self, parts: dict[str, Stateful], runs: int) -> tuple[dict[str, Any] | None, list[str]]:
         """Restores the newest checkpoint of so many runs that is sound and has the tensors that the parts take.
@@ -108,8 +109,8 @@ class Checkpoints:
                 complaints.append(f"checkpoint {file} {error} and was passed over")
                 continue
             for other in self._newest_first():
-                if other > path and not other.is_dir():
-                    other.unlink()
+                if other > path:
+                    remove(other)
             return values, complaints
         if complaints:
             raise UserError(
@@ -121,6 +122,14 @@ class Checkpoints:
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.json"), reverse=True)
+
+
+def remove(path: Path) -> None:
+    """Removes whatever is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def digest_of(file: Path) -> str:

@@ -126,8 +126,10 @@ class EpisodeBuffer:
 
     def gather(self, rows: Tensor) -> Samples:
         """The steps in rows [R, B]."""
+        flat = self.rows.view(-1, self.rows.shape[-1])
+        first = torch.arange(len(self.rows), device=self.device)[:, None] * self.capacity
         now, following = (
-            torch.gather(self.rows, 1, (rows + step)[..., None].remainder(self.capacity).expand(-1, -1, width))
+            flat[:, :width].index_select(0, (first + (rows + step) % self.capacity).view(-1)).view(*rows.shape, width)
             for step, width in ((0, self.rows.shape[-1]), (1, self.obs_size))
         )
         obs, (action, reward, done, returns) = now[..., : self.obs_size], now[..., self.obs_size :].unbind(-1)

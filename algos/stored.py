@@ -6,6 +6,7 @@ are in files of earlier versions. `benchmarks.stored` has the files of sweeps an
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -172,6 +173,11 @@ def read_json(path: Path, kind: Any) -> Any:
         raise damaged(path, error) from None
 
 
+def find(folder: Path, name: str) -> list[Path]:
+    """All files and links of this name in a folder and below it, in order, even links to nowhere."""
+    return sorted(Path(place, name) for place, folders, files in os.walk(folder) if name in (*folders, *files))
+
+
 def damaged(path: Path, reason: object) -> UserError:
     return UserError(f"{path} is damaged: {reason}")
 
@@ -192,7 +198,7 @@ RULES = {"whole": "whole numbers from 0", "numbers": "numbers", "words": "words"
 def fits(column: pd.Series, kind: str) -> bool:
     """Whether a column has values of one kind only; numbers may be NaN."""
     if kind == "words":
-        return pd.api.types.infer_dtype(column, skipna=False) == "string"
+        return pd.api.types.infer_dtype(column, skipna=False) == "string" and bool((column != "").all())
     if kind == "truth":
         return bool(column.map(lambda value: value is None or isinstance(value, bool | np.bool_)).all())
     plain = isinstance(column.dtype, np.dtype)

@@ -38,6 +38,7 @@ from benchmarks.parts import Part
 from benchmarks.scores import Scores, check_arguments, label, load
 from benchmarks.tables import Cell, Table, between, number, word
 from envs.make import TABULAR
+from envs.tabular import Table as FiniteTable
 from envs.tabular.exact import EXACT, TIE, Analysis
 from envs.tabular.tasks import table_of
 
@@ -88,9 +89,19 @@ def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.Data
     return pd.DataFrame(rows)
 
 
+def known_table(task: str) -> FiniteTable:
+    """The table of a task; raises UserError if it is none."""
+    if not task.startswith(TABULAR):
+        raise UserError(f"{task} is no table: this compares runs on ids {TABULAR}…")
+    try:
+        return table_of(task.removeprefix(TABULAR))
+    except (ValueError, ModuleNotFoundError) as error:
+        raise UserError(f"{task}: {error}") from None
+
+
 def exact_row(task: str, discount: float) -> dict[str, Any]:
     """What the table of a task says, with the discount with which algorithms learned in it."""
-    table = table_of(task.removeprefix(TABULAR))
+    table = known_table(task)
     plain, learned = Analysis(table), Analysis(table, discount)
     first = learned.greedy(learned.q(1), TIE, EXACT)
     row = {"task": task, "S": table.states, "A": table.actions, "H": table.horizon, "discount": discount}
@@ -103,15 +114,14 @@ def study(scores: Scores, tolerance: float) -> Study:
     """Puts everything together."""
     discounts: dict[str, set[float]] = {}
     for config in scores.sources:
-        if not config["task"].startswith(TABULAR):
-            raise UserError(f"{config['task']} is no table: this compares runs on ids {TABULAR}…")
+        known_table(config["task"])
         check_arguments(config, TableArguments)
         discounts.setdefault(config["task"], set()).add(config["args"]["discount"])
     for task, found in discounts.items():
         if len(found) > 1:
             raise UserError(f"runs on {task} have different discounts: {', '.join(map(str, sorted(found)))}")
     tasks = pd.DataFrame([exact_row(task, discounts[task].pop()) for task in scores.tasks])
-    limits = {task: Analysis(table_of(task.removeprefix(TABULAR))).solved(tolerance) for task in scores.tasks}
+    limits = {task: Analysis(known_table(task)).solved(tolerance) for task in scores.tasks}
     samples = sample_complexities(scores, limits)
     medians = samples.groupby(["task", "algorithm", "setting", "k"])["samples"].median().reset_index()
     algorithms = sorted(medians["algorithm"].unique())

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from algos.stored import Config, checked, read_csv, read_json, read_parquet
+from algos.stored import Config, checked, find, read_csv, read_json, read_parquet
 from algos.ways import GOAL
 from benchmarks import figures
 from benchmarks.analysis import Results
@@ -38,9 +38,7 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
                 if os.path.lexists(folder / name):
                     tables.append(read(folder / name, columns))
             continue
-        for path in [place.with_name("ways.parquet") for place in sorted(folder.rglob("config.json"))]:
-            if not os.path.lexists(path):
-                continue
+        for path in find(folder, "ways.parquet"):
             config = read_json(path.with_name("config.json"), Config)
             varied = config.get("varied", [])
             way = named(read(path, [*varied, "seed", "task", "step", "x", "y"]), config, varied)

@@ -26,11 +26,11 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Stored
 from benchmarks import figures, report
+from benchmarks.effective_horizon import known_table
 from benchmarks.scores import Scores, check_arguments, label, load
 from benchmarks.tables import Table, between, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
-from envs.tabular.tasks import table_of
 
 
 @dataclass
@@ -52,7 +52,7 @@ def seeds(scores: Scores) -> pd.DataFrame:
     """Whether the last policy of each seed is optimal: task, k, m, seed, optimal."""
     known = {(c["task"], label(c)): c["args"] for c in scores.sources}
     last = scores.table.sort_values("step").groupby(["task", "algorithm", "seed"])["return"].last().reset_index()
-    best = {task: Analysis(table_of(task.removeprefix(TABULAR))).best_return for task in scores.tasks}
+    best = {task: Analysis(known_table(task)).best_return for task in scores.tasks}
     for name in ("k", "m"):
         last[name] = [known[key][name] for key in zip(last["task"], last["algorithm"], strict=True)]
     last["optimal"] = last["return"] >= last["task"].map(best) - EXACT
@@ -97,7 +97,7 @@ def main(args: Args) -> None:
         check_arguments(config, SqirlArguments)
     found = seeds(scores)
     table = shares(found)
-    least = {task: Analysis(table_of(task.removeprefix(TABULAR))).min_k() or 0 for task in scores.tasks}
+    least = {task: Analysis(known_table(task)).min_k() or 0 for task in scores.tasks}
     writable(args.out / "figures")
     with figures.style():
         figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))

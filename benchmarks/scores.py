@@ -18,7 +18,7 @@ import pandas as pd
 
 from algos.errors import UserError
 from algos.run_folder import difference
-from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, read_csv, read_json, read_table
+from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, read_csv, read_json, read_table
 from benchmarks.stored import Report, Sweep, read_wishes
 from benchmarks.suite import Score
 
@@ -168,12 +168,12 @@ def load(
                 sweeps += report["sweeps"]
                 wishes.append({**report, "folder": folder})
         else:
-            for path in sorted(folder.rglob("config.json")):
+            for path in find(folder, "config.json"):
                 left_out += _run(path, frames, values, watched, sources, finished_only)
-        for path in sorted(folder.rglob("sweep.json")):
+        for path in find(folder, "sweep.json"):
             sweep = read_json(path, Sweep)
             sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
-        for path in sorted(folder.rglob("suite.toml")):
+        for path in find(folder, "suite.toml"):
             wishes.append({**read_wishes(path), "folder": path.parent})
     if not frames:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
@@ -369,6 +369,7 @@ def _stored(
 ) -> None:
     """Adds the scores and sources that a report stored."""
     path = folder / "scores.csv"
+    tables = []
     frame = read_csv(path, [*KEYS, "return"], [*KEYS, "episode"])
     if "episode" in frame:
         frame = frame.groupby(list(KEYS))["return"].agg(["size", "mean"]).reset_index()
@@ -378,13 +379,18 @@ def _stored(
     frames.append(frame[[*KEYS, "episodes", "return"]])
     if os.path.lexists(path := folder / "values.csv"):
         columns = [*KEYS, "predicted", "observed"]
-        values.append(read_csv(path, columns, KEYS)[columns])
-    tables = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
-    if present := [path for path in tables if os.path.lexists(path)]:
+        tables.append((path, read_csv(path, columns, KEYS)[columns], values))
+    logged = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
+    if present := [path for path in logged if os.path.lexists(path)]:
         columns = [*KEYS, "metric", "value"]
-        watched.append(read_csv(present[0], columns, [*KEYS, "metric"])[columns])
+        tables.append((present[0], read_csv(present[0], columns, [*KEYS, "metric"])[columns], watched))
     path = folder / "sources.json"
     of_source = dict(list(frame.groupby(["task", "algorithm"])["seed"]))
+    for other, table, kept in tables:
+        if strange := set(zip(table["task"], table["algorithm"], strict=True)) - set(of_source):
+            task, name = min(strange)
+            raise damaged(other, f"{name} on {task} is not in scores.csv")
+        kept.append(table)
     found = []
     for config in read_json(path, list[Config]):
         config.setdefault("task", config["env_id"])
