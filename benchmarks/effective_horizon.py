@@ -10,8 +10,9 @@ J* - 0.05 (J* - J_random). That of a setting is the median over its seeds, and t
 settings, so that the search for settings is free; the table shows what it cost. It counts to the multiple of the
 evaluation interval, and is infinite where the median seed does not get there.
 
-OUT gets page.html, page.md, figures/, samples.csv (each seed of each setting), tasks.csv, correlations.csv and
-sources.json.
+OUT gets page.html, page.md, figures/, samples.csv (each seed of each setting), tasks.csv, correlations.csv, and in
+scores.csv and sources.json what the page is made of: such a folder can be given in place of runs, or with others, so
+that a page grows task by task.
 """
 
 import json
@@ -87,6 +88,17 @@ def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.Data
         first = float(solved.iloc[0]) if len(solved) else np.inf
         rows.append(row | {"seed": seed, "samples": first, "steps": int(config["args"]["total_steps"])})
     return pd.DataFrame(rows)
+
+
+def records(table: pd.DataFrame) -> pd.DataFrame:
+    """The evaluations at which a seed was better than ever before, from which all sample complexities follow.
+
+    The last evaluation of each seed is kept too.
+    """
+    learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
+    by_seed = learned.groupby(["task", "algorithm", "seed"])
+    before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
+    return learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
 
 
 def known_table(task: str) -> FiniteTable:
@@ -315,6 +327,7 @@ def main(args: Args) -> None:
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
         lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    records(scores.table).to_csv(args.out / "scores.csv", index=False)
     found.samples.to_csv(args.out / "samples.csv", index=False)
     found.tasks.to_csv(args.out / "tasks.csv", index=False)
     found.correlations.to_csv(args.out / "correlations.csv", index=False)
