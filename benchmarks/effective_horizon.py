@@ -98,7 +98,8 @@ def records(table: pd.DataFrame) -> pd.DataFrame:
     learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
     by_seed = learned.groupby(["task", "algorithm", "seed"])
     before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
-    return learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
+    kept = learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
+    return kept[["task", "algorithm", "seed", "step", "episodes", "return"]]
 
 
 def known_table(task: str) -> FiniteTable:

@@ -7,7 +7,7 @@ import pytest
 import sqirl
 
 from algos.errors import UserError
-from benchmarks.effective_horizon import Args, Study, correlate, main, sample_complexities, spearman
+from benchmarks.effective_horizon import Args, Study, correlate, main, records, sample_complexities, spearman
 from benchmarks.scores import Scores
 
 TASK = "tabular/gate-0.375"
@@ -16,7 +16,7 @@ TASK = "tabular/gate-0.375"
 def scores_of(curves):
     """Scores with one setting, `sqirl (k2)`: curves maps a seed to its returns at steps 0, 10, 20, …"""
     rows = [
-        {"task": TASK, "algorithm": "sqirl (k2)", "seed": seed, "step": 10 * i, "return": value}
+        {"task": TASK, "algorithm": "sqirl (k2)", "seed": seed, "step": 10 * i, "episodes": 1, "return": value}
         for seed, values in curves.items()
         for i, value in enumerate(values)
     ]
@@ -30,6 +30,17 @@ def test_a_seed_has_solved_a_task_at_the_first_step_at_its_threshold():
     found = sample_complexities(scores_of({0: [1.0, 0.2, 0.9], 1: [0.0, 0.95, 0.1], 2: [1.0, 0.0, 0.0]}), {TASK: 0.9})
     assert found.set_index("seed")["samples"].tolist() == [20, 10, np.inf]  # step 0 does not count
     assert set(found["k"]) == {2} and set(found["steps"]) == {20}
+
+
+def test_stored_scores_are_those_from_which_every_sample_complexity_follows():
+    scores = scores_of({0: [1.0, 0.2, 0.2, 0.9, 0.5], 1: [0.0, 0.9, 0.95, 0.1, 0.1]})
+    kept = records(scores.table)
+    assert [(row.seed, row.step) for row in kept.itertuples()] == [(0, 10), (0, 30), (0, 40), (1, 10), (1, 20), (1, 40)]
+    for threshold in np.linspace(0, 1, 21):
+        whole = sample_complexities(scores, {TASK: threshold})
+        part = Scores.__new__(Scores)
+        part.table, part.sources = kept, scores.sources
+        pd.testing.assert_frame_equal(sample_complexities(part, {TASK: threshold}), whole)
 
 
 def test_spearman_is_that_of_ranks_and_has_an_interval():
@@ -69,6 +80,9 @@ def test_a_page_is_made_of_runs_on_tables(tmp_path):
     assert "| gate-0.375 |" in text and "∞" in text
     assert "bootstrap replications over tasks" in (tmp_path / "page" / "page.html").read_text()
     assert (tmp_path / "page" / "figures" / "gorp_sqirl.png").exists()
+    main(Args((tmp_path / "page",), tmp_path / "again"))  # from what is stored
+    for name in ("tasks.csv", "samples.csv", "correlations.csv", "scores.csv", "page.md"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "page" / name).read_text()
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
