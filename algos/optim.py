@@ -86,7 +86,7 @@ class Adam(nn.Module):
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Gradients of the losses [R] with respect to this optimiser's parameters only.
 
-        The losses are summed, so every run gets exactly the gradient that it would have alone.
+        The losses are summed, so every run gets the gradient that it would have alone, up to rounding.
         """
         gradients = torch.autograd.grad(loss.sum(), self.variables)
         return [g.contiguous() for g in gradients]  # the kernel takes only contiguous ones
