@@ -2,24 +2,29 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from pydantic import TypeAdapter
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from algos.arguments import check
 from algos.checkpoint import write_atomically
-from algos.errors import UserError
+from algos.cli import parse_seeds
+from algos.errors import UserError, describe
 from algos.per_run import PerRun
 from algos.random import Random
 from algos.stream import Step
 from envs import Task
 from envs.seeding import sub_seed
+
+T = TypeVar("T")
 
 
 class Learner:
@@ -52,22 +57,30 @@ class Learner:
         """
         try:
             with safe_open(path, "pt") as file:
-                content = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                texts = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
-            if content["algorithm"] != kind.__name__:
-                raise UserError(f"{path} holds a learner of {content['algorithm']}, not of {kind.__name__}")
-            run = chosen(path, content["runs"], ({} if seed is None else {"seed": seed}) | setting)
-            key = content["runs"][run]
-            args = get_type_hints(kind.__init__)["args"](**tuples(content["args"]))  # type: ignore[misc]
-            args = replace(args, **{name: value for name, value in key.items() if name != "seed"})
-            learner = Learner(kind(args, Task(**tuples(content["task"])), [key["seed"]]))
+            algorithm, runs = (json.loads(texts[name]) for name in ("algorithm", "runs"))
+            if algorithm != kind.__name__:
+                raise UserError(f"{path} holds a learner of {algorithm}, not of {kind.__name__}")
+            run = chosen(path, runs, ({} if seed is None else {"seed": seed}) | setting)
+            key = runs[run]
+            values = json.loads(texts["args"]) | {name: value for name, value in key.items() if name != "seed"}
+            args = checked(get_type_hints(kind.__init__)["args"], values)  # type: ignore[misc]
+            task = checked(Task, json.loads(texts["task"]))
+            check_values(args, task, key["seed"], state)
+            learner = Learner(kind(args, task, [key["seed"]]))
             drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
             chosen_state = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
+            for name, tensor in learner.agent.state_dict().items():
+                if chosen_state[name].dtype != tensor.dtype:
+                    raise TypeError(f"{name} has numbers of type {chosen_state[name].dtype}")
             learner.agent.load_state_dict(chosen_state)
             if drawn:
                 learner.random.load_state_dict({name.removeprefix("random/"): t for name, t in drawn.items()})
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise UserError(f"{path} is no streaming learner's file ({error})") from None
+        except UserError:
+            raise
+        except Exception as error:  # from sizes and arguments that are no learner's, an agent may raise anything
+            raise UserError(f"{path} is no streaming learner's file ({describe(error)})") from None
         if not all(tensor.isfinite().all() for tensor in chosen_state.values()):
             raise UserError(f"seed {key['seed']} in {path} has diverged")
         return learner
@@ -108,9 +121,28 @@ def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any])
     raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
 
 
-def tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Turns the lists that JSON made of tuples into tuples again."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def checked(kind: type[T], values: dict[str, Any]) -> T:
+    """An object of a dataclass from values of JSON; raises TypeError for other names and ValueError for other types."""
+    if unknown := set(values) - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        raise TypeError(f"{kind.__name__} has no {min(unknown)}")
+    return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+
+
+def check_values(args: Any, task: Task, seed: Any, state: dict[str, Tensor]) -> None:
+    """Raises ValueError for what no agent has, and for one that is larger than the tensors that a file has for it."""
+    try:
+        check(args)
+        parse_seeds((str(seed),))
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    bounds = [(low, high) for low, high in zip(task.low, task.high, strict=True) if low < high]
+    if len(bounds) != (0 if task.discrete else task.act_size):
+        raise ValueError(f"the bounds of {task.act_size} actions are {task.low} and {task.high}")
+    sizes = {size for tensor in state.values() for size in tensor.shape}
+    if strange := [size for size in (*args.hidden, *task.obs_shape, task.act_size) if size > max(sizes, default=0)]:
+        raise ValueError(f"no tensor has a size of {strange[0]}")
+    if len(args.hidden) > len(state):
+        raise ValueError(f"it has {len(args.hidden)} layers, and {len(state)} tensors")
 
 
 def learner_file(agent: Any, random: dict[str, Tensor] | None = None) -> bytes:

@@ -26,6 +26,10 @@ class Builder:
         if it is None.
         """
         start, count = self.filled, len(action)
+        if (obs.shape[1:], action.shape[1:]) != ((self.obs_size,), (self.act_size,)) or len(obs) - count not in (0, 1):
+            raise ValueError(f"observations of shape {obs.shape} do not fit actions of shape {action.shape}")
+        if {np.shape(reward), np.shape(terminated)} - {(), (count,)}:
+            raise ValueError(f"rewards or terminations are not those of {count} steps")
         rows = self.rows[start : start + len(obs)]
         rows[:, : self.obs_size] = obs
         rows[count:, self.obs_size :] = 0

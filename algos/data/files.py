@@ -2,10 +2,12 @@
 
 import zipfile
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from algos.data.build import Builder
@@ -14,6 +16,8 @@ from algos.data.rows import kept_rows
 from algos.errors import UserError
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")  # D4RL's and OGBench's
+FEW = 1 << 20  # bytes of an array that need no check
+MOST_DEFLATED = 1_100  # bytes that one byte becomes at most: deflate's limit is 1,032
 STATES = ("infos/qpos", "infos/qvel")  # D4RL's
 
 
@@ -44,17 +48,32 @@ def read(path: Path, name: str, exact: bool = False, limit: int = 0, states: boo
 
     with h5py.File(path, rdcc_nbytes=1 << 21) as file:  # its default of 1 MiB would decompress some pieces repeatedly
         keys = (*KEYS, *(STATES if states else ()))
-        arrays = {key: _hdf5_array(file[key]) for key in keys if isinstance(file.get(key), h5py.Dataset)}
+        arrays = {key: _hdf5_array(file[key], file) for key in keys if isinstance(file.get(key), h5py.Dataset)}
         return _dataset(path, name, arrays, exact, limit)
 
 
-def _hdf5_array(array: Any) -> Array:
+def _hdf5_array(array: Any, file: Any) -> Array:
+    check_stored(array, file)
     return Array(array.shape, array.dtype, lambda: (array[part] for part in slices(len(array))))
+
+
+def check_stored(array: Any, file: Any) -> None:
+    """Raises ValueError if an array of an HDF5 file lies in another file, or if the file has far less than it says."""
+    if array.file.filename != file.filename or array.external or array.is_virtual:
+        raise ValueError(f"{array.name} lies in another file")
+    stored = array.id.get_storage_size()
+    chunk = array.dtype.itemsize * prod(array.chunks or ())  # is read as a whole
+    if max(array.nbytes, chunk) > max(FEW, MOST_DEFLATED * stored):
+        raise ValueError(f"{array.name} has {array.nbytes:,} bytes, of which the file stores {stored:,}")
 
 
 def _npz_array(archive: zipfile.ZipFile, key: str) -> Array:
     with archive.open(f"{key}.npy") as file:
         shape, dtype = _npy_header(file, key)
+        left = archive.getinfo(f"{key}.npy").file_size - file.tell()
+    numbers = dtype.kind != "O"  # `_check` refuses objects
+    if numbers and (min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != left):
+        raise ValueError(f"{key} has the shape {shape}, for which it stores {left:,} bytes")
 
     def pieces() -> Iterator[NDArray]:
         with archive.open(f"{key}.npy") as file:
@@ -79,6 +98,7 @@ def _npy_header(file: Any, key: str) -> tuple[tuple[int, ...], np.dtype]:
 def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit: int) -> Dataset:
     """The transitions of a file, by the rules of its layout."""
     _check(path, arrays)
+    _check_memory(path, arrays)
     (count, obs_size), act_size = arrays["observations"].shape, arrays["actions"].shape[1]
     terminals, timeouts = (_flags(path, key, arrays) for key in ("terminals", "timeouts"))
     assert terminals is not None  # see `_check`
@@ -186,13 +206,24 @@ def _check(path: Path, arrays: dict[str, Array]) -> None:
             "(floats) are needed"
         )
     for key in ("observations", "actions", *STATES):
-        if len(shapes.get(key, (0, 0))) != 2:
+        if len(shapes.get(key, (1, 1))) != 2 or 0 in shapes.get(key, ())[1:]:
             raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where two axes are needed")
     if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
         raise UserError(f"--dataset: {path} has next_observations of another shape than observations")
     for key in ("rewards", "terminals", "timeouts"):
         if key in shapes and shapes[key][1:] not in ((), (1,)):
             raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where each row needs one number")
+
+
+def _check_memory(path: Path, arrays: dict[str, Array]) -> None:
+    """Raises UserError if the transitions would not fit into the memory that is free."""
+    count = arrays["observations"].shape[0]
+    need = 4 * sum(count * prod(arrays[key].shape[1:]) for key in ("observations", "actions")) + 20 * count
+    if need > (free := psutil.virtual_memory().available):
+        raise UserError(
+            f"--dataset: {path} has {count:,} rows, which take {need / 2**30:.1f} GiB of memory, where "
+            f"{free / 2**30:.1f} GiB are free"
+        )
 
 
 def _flags(path: Path, key: str, arrays: dict[str, Array]) -> NDArray[np.bool_] | None:

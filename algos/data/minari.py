@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import numpy as np
 from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
@@ -15,6 +17,7 @@ from gymnasium.spaces.utils import flatten_space
 from numpy.typing import NDArray
 
 from algos.data.build import Builder
+from algos.data.files import check_stored
 from algos.data.record import Dataset
 from algos.errors import UserError
 from envs import register
@@ -35,6 +38,7 @@ def load_minari(name: str, states: bool = False) -> Dataset:
             raise UserError(
                 f"--dataset: {name} is not in {path}, and downloading it failed ({error}): minari download {minari_id}"
             ) from None
+    _check_files(path)
     data = minari.load_dataset(minari_id)
     if not isinstance(data.action_space, gym.spaces.Box):
         kind = type(data.action_space).__name__
@@ -43,11 +47,12 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         raise UserError(f"--dataset: {name} has images, {data.observation_space.shape}, where vectors are needed")
     space = flatten_space(data.observation_space)
     obs_size, act_size = int(np.prod(space.shape or ())), int(np.prod(data.action_space.shape or ()))
+    low, high = (_score(data.storage.metadata, key) for key in ("ref_min_score", "ref_max_score"))
     builder = Builder(int(data.total_steps + data.total_episodes), obs_size, act_size)
     for episode in data.iterate_episodes():
         steps = len(episode.rewards)
         obs = _flat(data.observation_space, episode.observations, steps + 1)
-        builder.add(obs, episode.actions.reshape(steps, -1), episode.rewards, episode.terminations)
+        builder.add(obs, episode.actions.reshape(len(episode.actions), -1), episode.rewards, episode.terminations)
         infos = episode.infos or {}
         if states and {"qpos", "qvel"} <= set(infos):
             builder.add_states(infos["qpos"][:steps], infos["qvel"][:steps])
@@ -58,8 +63,8 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         name,
         env_id=spec.id if spec else None,
         env_options=_options(spec) if spec else {},
-        low=metadata.get("ref_min_score"),
-        high=metadata.get("ref_max_score"),
+        low=low,
+        high=high,
         limit=(spec.max_episode_steps or 0) if spec else 0,
         bounds=(data.action_space.low.ravel(), data.action_space.high.ravel()),
         source=str(recipe.get("command") or metadata.get("code_permalink") or minari_id),
@@ -69,10 +74,39 @@ def load_minari(name: str, states: bool = False) -> Dataset:
 
 def recipe_of(description: Any) -> dict[str, Any]:
     """The values that a recipe wrote into a dataset's description; an empty dict if another program wrote it."""
-    with contextlib.suppress(TypeError, ValueError):
-        if isinstance(recipe := json.loads(description), dict):
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        recipe = json.loads(description)
+        policies = recipe.get("policies", {}) if isinstance(recipe, dict) else None
+        if isinstance(policies, dict) and all(map(_is_training, policies.values())):
             return recipe
     return {}
+
+
+def _is_training(policy: Any) -> bool:
+    """Whether this says how a policy was trained."""
+    return (
+        isinstance(policy, dict)
+        and "command" in policy
+        and all(isinstance(policy.get(key), int | float) for key in ("return", "steps"))
+    )
+
+
+def _score(metadata: dict[str, Any], key: str) -> float | None:
+    """A reference score, if there is one; raises ValueError if it is no finite number."""
+    if (score := metadata.get(key)) is not None and not math.isfinite(score):
+        raise ValueError(f"{key} must be a finite number, got {score}")
+    return score
+
+
+def _check_files(path: Path) -> None:
+    """Raises ValueError if HDF5 files of a dataset have links to others, or claim far more than they store.
+
+    Large files take long to walk through, and are not checked.
+    """
+    for part in path.rglob("*.hdf5"):
+        if part.stat().st_size < 16 << 20:
+            with h5py.File(part) as file:
+                file.visititems(lambda _, item: check_stored(item, file) if isinstance(item, h5py.Dataset) else None)
 
 
 @contextlib.contextmanager
@@ -129,4 +163,6 @@ def _flat(space: gym.Space, values: Any, count: int) -> NDArray:
         return np.concatenate([_flat(part, v, count) for part, v in zip(space.spaces, values, strict=True)], 1)
     if not isinstance(space, gym.spaces.Box):
         raise UserError(f"--dataset: observations have a {type(space).__name__}, where boxes of numbers are needed")
+    if len(values) != count:
+        raise ValueError(f"an episode has {len(values)} observations, where {count} are needed")
     return np.asarray(values).reshape(count, -1)

@@ -1,9 +1,8 @@
 """Finds a dataset by its name."""
 
 import hashlib
+import os
 import re
-import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,10 @@ from algos.data.files import is_file, read
 from algos.data.minari import load_minari
 from algos.data.ogbench import load_ogbench
 from algos.data.record import Dataset
-from algos.errors import UserError
+from algos.errors import UserError, describe
 from envs import d4rl
 from envs.make import OGBENCH
 
-# the errors that h5py, zipfile, NumPy and Minari raise when they read a damaged file
-UNREADABLE = (OSError, EOFError, LookupError, TypeError, ValueError, AssertionError, MemoryError, RuntimeError,
-              zipfile.BadZipFile, zlib.error)  # fmt: skip
 GOALS = "each episode has a goal there, which observations do not contain"
 
 
@@ -42,9 +38,12 @@ def load(name: str, exact_d4rl: bool = False, states: bool = False) -> Dataset:
             data = load_ogbench(name)
         else:
             data = load_minari(name, states)
-    except UNREADABLE as error:
+    except UserError:
+        raise
+    except Exception as error:  # h5py, zipfile, NumPy and Minari have many kinds for a damaged file
         raise UserError(
-            f"--dataset {name} cannot be read: it is damaged, has another format or does not fit into memory ({error})"
+            f"--dataset {name} cannot be read: it is damaged, has another format or does not fit into memory "
+            f"({describe(error)})"
         ) from None
     digest = hashlib.sha256(data.rows.numpy().data)
     digest.update(data.index.numpy().data)
@@ -58,7 +57,7 @@ def check_name(name: str, exact_d4rl: bool = False) -> None:
     if exact_d4rl and not (is_file(name) or kind == "d4rl"):
         raise UserError(f"--exact-d4rl is for files of D4RL's layout, which {name} is not")
     if is_file(name):
-        if not Path(name).is_file():
+        if not os.path.isfile(name):
             raise UserError(f"--dataset: there is no file {name}")
     elif kind == "d4rl":
         try:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from envs.tabular.explore import MiniGrid, Repeated, RepeatedMujoco, World, distinct, explore
-from envs.tabular.table import STICKINESS, Table, deterministic_table, load_table, save_table
+from envs.tabular.table import LONGEST, STICKINESS, Table, deterministic_table, load_table, save_table
 from envs.tabular.toy_text import toy_text
 
 
@@ -124,7 +124,6 @@ FAMILIES: dict[str, Family] = {
     "reacher": tree(4, lambda: RepeatedMujoco("Reacher-v5", (-1, 0, 1), 5), "mujoco"),
 }
 RELEASE = {"tables": "1"}  # to be raised when this project makes other tables under the same names
-LONGEST = 10_000  # decisions in an episode
 NAME = re.compile(r"(?P<family>.+?)(-h(?P<horizon>\d+))?(?P<sticky>-sticky)?")
 
 

@@ -70,7 +70,7 @@ def random_table(sticky=0.25, horizon=6) -> Table:
         ({"probability": np.full((5, 3, 2), np.nan)}, "probabilities must be at least 0 and sum to 1"),
         ({"start": np.zeros(5)}, "starts must be at least 0 and sum to 1"),
         ({"reward": np.full((5, 3, 2), np.inf)}, "rewards must be finite"),
-        ({"horizon": 0}, "an episode needs at least 1 decision, not 0"),
+        ({"horizon": 0}, "an episode has 1 to 10,000 decisions, not 0"),
         ({"sticky": 1.0}, "the probability of repeating the last action must be in [0, 1), not 1"),
         ({"sticky": -0.1}, "the probability of repeating the last action must be in [0, 1), not -0.1"),
         ({"obs": np.zeros((4, 2), np.float32)}, "observations must be finite, and one for each state"),
