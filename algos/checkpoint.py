@@ -155,9 +155,8 @@ def restore(parts: dict[str, Stateful], state: dict[str, Tensor], final: bool) -
             continue
         try:
             part.load_state_dict(tensors)
-            same = (
-                forms(tensors).items() <= forms(part.state_dict()).items()
-            )  # checkpoints of earlier versions lack some
+            # checkpoints of earlier versions may lack some
+            same = forms(tensors).items() <= forms(part.state_dict()).items()
         except Exception as error:  # each part raises its own kinds for tensors of other names, shapes or types
             if is_lack_of_memory(error):
                 raise

@@ -39,6 +39,17 @@ class Killed(BaseException):
     """What a kill is to the process."""
 
 
+def with_export(patch: pytest.MonkeyPatch) -> None:
+    """Lets every run export a file that cannot be made again from a final checkpoint."""
+    learn = Run.learn
+
+    def learning(run: Run, *more: Any, **parts: Any) -> None:
+        learn(run, *more, **parts)
+        run.export("note.txt", lambda: None if run.final else str(run.step).encode())
+
+    patch.setattr(Run, "learn", learning)
+
+
 def arguments(out: Path, **more: Any) -> dqn.Args:
     return dqn.Args(**{"out": out, "quiet": True, **SHORT, **more})
 
@@ -54,6 +65,7 @@ def made(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("algos.run_folder.versions", dict)
         patch.setattr("algos.run_folder.git_commit", lambda: None)
+        with_export(patch)
         dqn.main(arguments(place / "whole"))
         patch.setattr(Run, "_report_progress", lambda run: run.step == 25 and kill())
         with pytest.raises(Killed):
@@ -235,6 +247,7 @@ def copied(made, tmp_path, monkeypatch):
     monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
     monkeypatch.setattr("algos.tables.Tables.show", lambda *_: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    with_export(monkeypatch)
 
     def copy(name: str) -> Path:
         shutil.copytree(made / name, tmp_path / name)
@@ -433,6 +446,7 @@ def same_run(ours: Path, other: Path) -> None:
         files.append({name for name in contents(place) if not name.startswith("tensorboard")} - {"curve.png"})
     pd.testing.assert_frame_equal(*tables)
     assert (ours / "eval.parquet").read_bytes() == (other / "eval.parquet").read_bytes()
+    assert (ours / "note.txt").read_bytes() == (other / "note.txt").read_bytes() == b"30"
     assert configs[0] == configs[1] and files[0] == files[1]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
