@@ -31,9 +31,10 @@ import pandas as pd
 import tyro
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from algos.arguments import Count, check
-from algos.cli import report_errors
+from algos.arguments import Range, check
+from algos.cli import run_command
 from algos.errors import UserError
+from algos.folders import writable
 from benchmarks import figures, maze_part, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.goal_part import goal_part
@@ -41,7 +42,7 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.suite import BENCHMARKS, Score, read_references
+from benchmarks.suite import BENCHMARKS, Score, read_published, read_references
 from benchmarks.tables import escape
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")
@@ -71,7 +72,7 @@ class Args:
     """accept runs of different protocols in one report"""
     finished_only: bool = False
     """leave out runs that are not finished; without this, all are compared at the last step that all have reached"""
-    replications: Count = statistics.REPLICATIONS
+    replications: Annotated[int, Range(1, 1_000_000)] = statistics.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
     """files of the figures, besides the page"""
@@ -111,6 +112,8 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     references = read_references(tables[0]) if tables else None
     wished = [published for wish in scores.wishes for published in wish.get("published", [])]
     published = [find_table("published", table, folders) for table in [*wished, *map(str, args.published)]]
+    for table in published:
+        read_published(table)  # which refuses what is no such table
     score = headlines.pop() if args.score == "suite" else args.score
     return Chosen(references, name, score, list(dict.fromkeys(published)), [*tables, *published])
 
@@ -262,10 +265,7 @@ def main(args: Args) -> None:
         raise UserError("name at least one folder of runs")
     scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
     chosen = from_suites(args, scores)
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out: cannot use {args.out}: {error}") from None
+    writable(args.out)
     results = compute(scores, chosen.references, chosen.score, args.replications)
     write(args, results, chosen)
 
@@ -287,4 +287,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    report_errors(lambda: main(tyro.cli(Args, description=__doc__)))
+    run_command(main)

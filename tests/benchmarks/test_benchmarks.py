@@ -12,9 +12,7 @@ from algos.errors import UserError
 from benchmarks import pendulum_check, scores, throughput
 from benchmarks.suite import BENCHMARKS
 
-COMMANDS = [
-    path for path in sorted(BENCHMARKS.glob("*.py")) if "run_command(main)" in path.read_text() or path.stem == "report"
-]
+COMMANDS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "run_command(main)" in path.read_text()]
 
 
 def store(folder, returns):
