@@ -9,6 +9,7 @@ from algos.errors import UserError
 from algos.per_run import PerRun
 
 T = TypeVar("T")
+MOST_NUMBERS = 1_000  # of one argument, such as the widths of layers
 LARGEST = 2**53  # up to here, float64 has all whole numbers
 
 
@@ -97,6 +98,8 @@ def check(args: Any) -> None:
         for bounds in ranges(hint):
             if value == () != getattr(type(args), name):  # an empty tuple may be the default, and then has a meaning
                 raise UserError(f"{flag(name)} takes at least one number")
+            if isinstance(value, tuple) and len(value) > MOST_NUMBERS:
+                raise UserError(f"{flag(name)} takes at most {MOST_NUMBERS:,} numbers, got {len(value):,}")
             for number in value if isinstance(value, tuple) else [value]:
                 check_number(name, number, bounds)
 

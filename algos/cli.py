@@ -144,7 +144,7 @@ def settings(args: RunArgs) -> list[Setting]:
     for word in args.vary:
         name, equals, values = word.partition("=")
         name = name.removeprefix("--").replace("-", "_")
-        if not equals or not values:
+        if not (name and equals and values):
             raise UserError(f"--vary takes words such as critic_lr=1e-4,3e-4, got {word!r}")
         known = tunable(type(args))
         if name not in known:
@@ -164,8 +164,13 @@ def settings(args: RunArgs) -> list[Setting]:
                 raise UserError(f"--vary {name} takes finite numbers, got {values!r}")
             for bounds in ranges(hints[name]):
                 check_number(name, number, bounds)
-            if grid[name].count(number) > 1:
-                raise UserError(f"--vary {name} has the value {number:g} twice")
+        if repeated := [number for number, count in Counter(grid[name]).items() if count > 1]:
+            raise UserError(f"--vary {name} has the value {repeated[0]:g} twice")
+    runs = math.prod(map(len, grid.values())) * len(parse_seeds(args.seeds))
+    if runs > MOST_SEEDS:
+        raise UserError(
+            f"--vary makes {runs:,} runs with these seeds, and one process trains at most {MOST_SEEDS:,}: split them"
+        )
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

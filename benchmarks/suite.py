@@ -33,6 +33,7 @@ import os
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -309,7 +310,7 @@ def _vary(path: Path, where: str, script: Path, args_type: type[RunArgs], table:
             raise UserError(f"{path}: {key} has no value")
         if any(isinstance(value, bool) for value in values):
             raise UserError(f"{path}: {key} takes numbers, got {values!r}")
-        if repeated := [value for number, value in enumerate(values) if value in values[:number]]:
+        if repeated := [value for value, count in Counter(values).items() if count > 1]:
             raise UserError(f"{path}: {key} has {repeated[0]} twice")
         words.append(f"{name}={','.join(map(str, values))}")
         try:

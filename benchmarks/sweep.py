@@ -41,7 +41,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from algos.arguments import FewOrNone, Natural, Several, check
-from algos.cli import run_command
+from algos.cli import check_all, run_command
 from algos.device import choose_device
 from algos.errors import UserError
 from algos.folders import writable
@@ -229,7 +229,8 @@ def main(args: Args) -> None:
         raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")
     for job in jobs if args.job is None else [jobs[args.job]]:
         if job.state != "finished":
-            job.args.check_ready()
+            seeds = tuple(map(str, job.identity["seeds"]))
+            check_all(replace(job.args, seeds=seeds, device=args.device))
     if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:

@@ -108,6 +108,7 @@ def on(tasks: str, script: str, flags: str = "{}") -> str:
 
 
 ALGORITHMS = ["-x", "--out", "..", ".", "", "a/b", "a\\\\b", "/abs", "x" * 300, "a\\nb", "a\\u0000b", "\\t"]
+GRID = [number / 20_000 for number in range(1, 10_001)]
 CONTENT = {
     # what scripts refuse themselves
     "sac on discrete actions": (on('["CartPole-v1"]', "sac"), "CartPole-v1 has Discrete actions; this needs"),
@@ -144,6 +145,9 @@ CONTENT = {
     "evaluations of streams": (on('["Pendulum-v1"]', "stream_ac"), "eval-episodes must be 0"),
     "too many seeds": (only(script='"sac"').replace('"0:2"', '"0:10001"'), "at most 10,000 seeds"),
     "a form for tables": (on('["CartPole-v1"]', "sqirl", '{ form = "trees" }'), "flags.form must be"),
+    "twenty thousand layers": (only(script='"sac"', flags=f"{{ hidden = {[8] * 20_000} }}"), "takes at most 1,000"),
+    "a hundred million runs": (only(script='"sac"', vary=f"{{ tau = {GRID}, discount = {GRID} }}"), "100,000,000 runs"),
+    "values of a grid twice": (only(script='"sac"', vary=f"{{ tau = {[0.5] * 10_000} }}"), "tau has 0.5 twice"),
     "a penalty without sense": (on('["data.hdf5"]', "mopo", "{ penalty_weight = -1.0 }"), "penalty-weight must"),
     # files
     "an empty file": ("", "purpose is missing"),
@@ -226,6 +230,8 @@ def test_a_suite_that_is_no_file_is_refused(change, monkeypatch):
     [
         ("{ dynamics = 'missing.safetensors' }", "missing.safetensors"),
         ("{ rollout_length = 0 }", "rollout-length must"),
+        ("{ bf16 = true }", "--bf16 works only"),
+        ("{ stop_when_solved = true }", "--stop-when-solved works for ids tabular/"),
     ],
 )
 def test_what_is_not_there_is_refused_before_the_sweep_begins(flags, words):

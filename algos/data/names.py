@@ -66,6 +66,8 @@ def check_name(name: str, exact_d4rl: bool = False) -> None:
             raise UserError(f"--dataset: {error}") from None
         if not task.file:
             raise UserError(f"--dataset: D4RL has no data for {rest}")
+    elif kind in ("minari", "ogbench", "local") and rest and not re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", rest):
+        raise UserError(f"--dataset: {name!r} is no dataset's name; they look like {kind}/hopper-medium-v0")
     elif kind == "minari" and rest and not re.search(r"-v\d+$", rest):
         raise UserError(f"--dataset: {name} has no version; it should end like minari/mujoco/hopper/medium-v0")
     elif kind == "ogbench" and "singletask" in rest:
