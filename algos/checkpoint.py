@@ -19,7 +19,7 @@ from torch import Tensor
 
 from algos.errors import UserError
 from algos.memory import is_lack_of_memory
-from algos.stored import CheckpointValues, parsed
+from algos.stored import CheckpointValues, parsed, regular
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -134,7 +134,7 @@ def remove(path: Path) -> None:
 
 def digest_of(file: Path) -> str:
     """The digest of a file's bytes."""
-    with open(file, "rb") as data:
+    with open(regular(file), "rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 

@@ -140,9 +140,16 @@ class Progress(Stored):
     score: Finite | None
 
 
+def regular(path: Path) -> Path:
+    """Gives back a path; raises ValueError for anything but a file, such as a pipe, whose end would never come."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a file")
+    return path
+
+
 def parsed(path: Path, kind: Any) -> Any:
     """The content of a JSON file as it is; raises ValueError, with the first fault, if it does not fit a schema."""
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     with first_fault():
         TypeAdapter(kind).validate_json(data, strict=True)
     return from_json(data)
@@ -233,7 +240,7 @@ def checked(
 def read_parquet(path: Path) -> pd.DataFrame:
     """A table of a run as it is; raises UserError if it is damaged, for which each of its pages has a checksum."""
     try:
-        return pd.read_parquet(io.BytesIO(path.read_bytes()), page_checksum_verification=True)
+        return pd.read_parquet(io.BytesIO(regular(path).read_bytes()), page_checksum_verification=True)
     except Exception as error:  # pyarrow has many kinds for a damaged file
         raise damaged(path, error) from None
 
@@ -255,7 +262,7 @@ def read_csv(
     missing = {name: ["", "nan", "NaN"] for name in numbers}
     try:
         table = pd.read_csv(
-            path,
+            regular(path),
             float_precision="round_trip",
             dtype=dict.fromkeys(words, str),
             keep_default_na=False,

@@ -60,6 +60,8 @@ def mixtures(scores: Scores) -> pd.DataFrame:
     places = {(config["task"], label(config)): place(config["args"]) for config in own}
     final = final_scores(scores.table).rename(columns={"last": "return"})
     values = scores.watched[scores.watched["metric"] == "policy_value"].sort_values("step")
+    if values.empty:
+        raise UserError("no run has logged the value of its policy (policy_value in watched.csv)")
     values = values.groupby(["task", "algorithm", "seed"])["value"].last().rename("policy_value").reset_index()
     table = final.merge(values, how="left", on=["task", "algorithm", "seed"])
     table["place"] = [places.get(key) for key in zip(table["task"], table["algorithm"], strict=True)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from algos.cli import run_command
 from algos.errors import UserError
-from algos.stored import Config, damaged, find, read_csv, read_json
+from algos.stored import Config, damaged, find, read_csv, read_json, regular
 from benchmarks.scores import LABELS
 from benchmarks.stored import Report
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -88,7 +88,7 @@ def section(folder: Path) -> str:
 def text_of(path: Path) -> str:
     """The text of a file; raises UserError if there is none."""
     try:
-        return path.read_text()
+        return regular(path).read_text()
     except (OSError, ValueError) as error:
         raise damaged(path, error) from None
 

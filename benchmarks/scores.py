@@ -28,6 +28,7 @@ MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_st
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
 KEYS = ("task", "algorithm", "seed", "step")  # of a row of scores.csv and values.csv
 SUCCESS = "success/"  # before the name of one of the environment's tasks
+LARGEST = 1e100  # sums of squares of greater numbers are no numbers
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
     "last": "last evaluation",
@@ -476,9 +477,15 @@ def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:
 
 
 def _without_numbers(scores: Scores) -> None:
-    """Marks a seed as diverged from the first step on at which its return is not a finite number."""
+    """Marks a seed as diverged from the first step on at which its return is not a finite number, or beyond all use.
+
+    Other numbers of that kind are left out.
+    """
+    for name, columns in (("values", ["predicted", "observed"]), ("watched", ["value"])):
+        frame = getattr(scores, name)
+        setattr(scores, name, frame[(frame[columns].astype(float).abs() < LARGEST).all(axis=1)])
     table = scores.table
-    for row in table[~np.isfinite(table["return"])].sort_values("step", ascending=False).itertuples():
+    for row in table[~(table["return"].abs() < LARGEST)].sort_values("step", ascending=False).itertuples():
         for config in scores.sources:
             if (config["task"], label(config)) == (row.task, row.algorithm) and row.seed in config["seeds"]:
                 others = [other for other in config["diverged"] if other["seed"] != row.seed]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from algos.stored import Stored, check, damaged
+from algos.stored import Stored, check, damaged, regular
 from benchmarks.suite import Score
 
 
@@ -49,7 +49,7 @@ class Report(Wishes):
 def read_wishes(path: Path) -> dict[str, Any]:
     """The content of a suite's file as it is; raises UserError if it cannot be read or does not fit `Wishes`."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(regular(path).read_text())
         check(content, Wishes)
     except (OSError, ValueError, RecursionError) as error:  # tomllib's errors are ValueErrors
         raise damaged(path, error) from None

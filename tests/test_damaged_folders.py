@@ -117,6 +117,11 @@ def as_dangling_link(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
+def as_pipe(path: Path) -> None:
+    remove(path)
+    os.mkfifo(path)
+
+
 def written(content: bytes) -> Damage:
     return lambda path: path.write_bytes(content) and None
 
@@ -127,7 +132,7 @@ def truncated(path: Path) -> None:
 
 ANY_FILE: dict[str, Damage] = {
     "empty": written(b""), "text": written(b"nonsense, {\n"), "no text": written(b"\xff\xfe\x00"), "folder": as_folder,
-    "dangling link": as_dangling_link, "half": truncated,
+    "dangling link": as_dangling_link, "half": truncated, "pipe": as_pipe,
 }  # fmt: skip
 ANY_JSON: dict[str, Damage] = ANY_FILE | {
     "list": written(b"[1]"), "null": written(b"null"), "number": written(b"3"), "deep": written(b"[" * 100_000),
@@ -321,9 +326,10 @@ def test_a_run_without_its_checkpoints_is_not_begun_anew(copied, refused):
     refused(resume(out), "checkpoint")
 
 
-def test_returns_that_are_all_no_numbers_are_no_scores(copied, refused):
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e308])
+def test_returns_that_are_all_no_numbers_are_no_scores(copied, refused, value):
     out = copied("whole")
-    table(lambda t: t.assign(**{"return": math.nan}))(folder(out) / "eval.parquet")
+    table(lambda t: t.assign(**{"return": value}))(folder(out) / "eval.parquet")
     assert "has a return that is a finite number" in refused(make_report(out))
 
 
@@ -695,6 +701,12 @@ def test_pages_refuse_runs_that_lack_what_they_need(copied, refused, tmp_path, p
     if (page, keys) in [(effective_horizon, ("args", "m")), (more_data, ("args", "discount"))]:
         return  # it is not read
     refused(lambda: page.main(page.Args((place,), tmp_path / "page")), "config.json", "tabular", "default")
+
+
+def test_a_page_on_models_refuses_a_report_without_their_values(copied, refused):
+    place = copied("report")
+    remove(place / "watched.csv")
+    refused(lambda: edge_of_reach.main(edge_of_reach.Args(place)), "watched.csv")
 
 
 @pytest.mark.parametrize("key", ["dynamics", "model_mix", "mix_with", "real_ratio", "penalty_weight"])
