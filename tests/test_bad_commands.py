@@ -163,7 +163,7 @@ WRONG = [
     ("more_data short --out new", "dsac_t on Pendulum-v1 is no run of sqirl.py"),
     ("more_data empty --out new", ""),
     ("more_data --out new", ""),
-    ("edge_of_reach short", "short has no task with the base method"),
+    ("edge_of_reach short", "no run has logged the value of its policy"),
     ("edge_of_reach nowhere", ""),
     ("effective_horizon short --out new", "Pendulum-v1 is no table"),
     ("effective_horizon nowhere --out new", ""),
