@@ -22,6 +22,7 @@ import tyro
 from algos.arguments import Count, FewOrNone, Incidental, check, check_number, ranges, tunable
 from algos.device import choose_device
 from algos.errors import UserError
+from algos.folders import check_usable, checked_part
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
 from algos.signals import ended_by_signals
@@ -258,6 +259,8 @@ def check_all(args: RunArgs) -> None:
     parse_seeds(args.seeds)
     settings(args)
     device_of(args)
+    checked_part("--variant", args.variant)
+    check_usable(args.out)
     args.check_task()
     args.check_ready()
 

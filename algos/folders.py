@@ -1,4 +1,4 @@
-"""Folders that commands write to."""
+"""Folders that scripts and commands write to."""
 
 import contextlib
 import os
@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 
 from algos.errors import UserError
+
+LONGEST = 200  # bytes of a part of a path; most file systems take 255
 
 
 def writable(folder: Path, flag: str = "--out") -> Path:
@@ -21,3 +23,32 @@ def writable(folder: Path, flag: str = "--out") -> Path:
                 path.rmdir()
         raise UserError(f"{flag}: cannot write to {folder}: {error.strerror or error}") from None
     return folder
+
+
+def nearest(path: Path) -> Path:
+    """What there is of a path: itself, or before it is made the nearest one above it."""
+    return next(part for part in (path, *path.absolute().parents) if os.path.lexists(part))
+
+
+def check_usable(folder: Path, flag: str = "--out") -> None:
+    """Raises UserError if a folder is not there and cannot be made, or cannot be written to; nothing is made."""
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(folder)
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        raise UserError(f"{flag}: cannot use {folder}: {getattr(error, 'strerror', error)}") from None
+    place = nearest(folder)
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise UserError(f"{flag}: cannot use {folder}: {place} is not a folder that can be written to")
+
+
+def checked_part(option: str, name: str) -> str:
+    """Gives back a name that can be one part of a path; raises UserError, with the option, for any other."""
+    wrong = name in ("", ".", "..") or name.startswith("-") or len(name.encode(errors="replace")) > LONGEST
+    if wrong or "/" in name or "\\" in name or not name.isprintable():
+        shown = name if len(name) <= 40 else f"{name[:40]}…"
+        raise UserError(
+            f"{option} names a folder, so it takes 1 to {LONGEST} printable characters without slashes, not a dot "
+            f"or two alone, and no - at the beginning; got {shown!r}"
+        )
+    return name

@@ -21,6 +21,7 @@ from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically
 from algos.cli import RunArgs
 from algos.errors import UserError
+from algos.folders import check_usable, checked_part, nearest
 from algos.stored import Config, parsed, read_table, writing
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
@@ -41,13 +42,8 @@ class RunFolder:
         if os.path.exists(self.path):
             with self.claimed():
                 self.earlier = self.configuration()
-        elif not (self.place.is_dir() and os.access(self.place, os.W_OK | os.X_OK)):
-            raise UserError(f"--out: cannot use {self.path}: {self.place} is not a folder that can be written to")
-
-    @property
-    def place(self) -> Path:
-        """The folder, or before it is made the nearest one above it."""
-        return next(path for path in (self.path, *self.path.absolute().parents) if os.path.exists(path))
+        else:
+            check_usable(self.path)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -94,7 +90,7 @@ class RunFolder:
     def check_space(self, nbytes: int) -> None:
         """Raises UserError if the disk lacks room for three checkpoints of this size, one of them in the making."""
         there = sum(path.stat().st_size for path in self.checkpoints.folder.glob("*") if path.is_file())
-        need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(self.place).free
+        need, free = 3 * nbytes + MARGIN - there, shutil.disk_usage(nearest(self.path)).free
         if need > free:
             raise UserError(
                 f"--out: checkpoints in {self.path} need {need / 2**30:.1f} GiB of disk, where {free / 2**30:.1f} "
@@ -138,25 +134,10 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
     return frame.to_parquet(None, index=False, write_page_checksum=True)
 
 
-LONGEST = 200  # bytes of a part of a path; most file systems take 255
-
-
 def folder_of(args: RunArgs, algorithm: str) -> Path:
     """The folder of a run; raises UserError for names that cannot be a part of a path."""
     task = checked_part(flag(args.TASK), folder_name(args.task))
     return Path(args.out) / task / checked_part("algorithm", algorithm) / checked_part("--variant", args.variant)
-
-
-def checked_part(option: str, name: str) -> str:
-    """Gives back a name that can be one part of a path; raises UserError, with the option, for any other."""
-    wrong = name in ("", ".", "..") or name.startswith("-") or len(name.encode(errors="replace")) > LONGEST
-    if wrong or "/" in name or "\\" in name or not name.isprintable():
-        shown = name if len(name) <= 40 else f"{name[:40]}…"
-        raise UserError(
-            f"{option} names a folder, so it takes 1 to {LONGEST} printable characters without slashes, not a dot "
-            f"or two alone, and no - at the beginning; got {shown!r}"
-        )
-    return name
 
 
 def folder_name(task: str) -> str:

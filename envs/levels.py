@@ -16,7 +16,7 @@ class Discretised(VectorActionWrapper):
     """Numbers the combinations of levels of all dimensions of an action, the last dimension changing fastest.
 
     -1 is the lower bound of a dimension, and 1 the upper one. Raises ValueError if actions are not continuous and
-    bounded, if a level is outside [-1, 1], or if there are more than 10,000 combinations.
+    bounded, if there are fewer than two levels or more than 10,000 combinations, or if a level is outside [-1, 1].
     """
 
     def __init__(self, env: VectorEnv, levels: Sequence[float]):
@@ -24,9 +24,9 @@ class Discretised(VectorActionWrapper):
         space = env.single_action_space
         if not isinstance(space, Box) or not space.is_bounded():
             raise ValueError(f"levels are for continuous actions with bounds, and these are {space}")
-        if len(set(levels)) < len(levels) or not all(-1 <= level <= 1 for level in levels):
+        if not 2 <= len(set(levels)) == len(levels) or not all(-1 <= level <= 1 for level in levels):
             given = ", ".join(map(str, levels))
-            raise ValueError(f"levels must differ from each other and lie in [-1, 1], got {given}")
+            raise ValueError(f"levels must be two or more, differ from each other and lie in [-1, 1], got {given}")
         size = int(np.prod(space.shape))
         if len(levels) ** size > MOST:
             raise ValueError(

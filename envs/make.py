@@ -120,13 +120,16 @@ def channels_first(env: gym.Env) -> gym.Env:
 def find_spec(env_id: str) -> EnvSpec:
     """Gymnasium's specification of an id, after `register`.
 
-    Raises ValueError, in one sentence with the closest ids, if there is no such id, and the errors of `register`.
+    Raises ValueError, in one sentence with the closest ids, if there is no such id or if it shows images, and the
+    errors of `register`.
     """
     plain = register(env_id)
     with contextlib.suppress(gym.error.Error):
         spec = gym.spec(plain)
         if re.fullmatch(REMOVED, plain) and f"{spec.name}-v5" in gym.registry:
             raise ValueError(f"{plain} is no longer part of Gymnasium: take {spec.name}-v5")
+        if spec.kwargs.get("ob_type") == "pixels":  # OGBench's; to make one ends the process where nothing can draw
+            raise ValueError(f"{plain} shows images, and this needs states: take an id without visual-")
         return spec
     module = env_id.removesuffix(plain).removesuffix(":")
     known = ids_of(module) if module else ()

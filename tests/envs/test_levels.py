@@ -38,8 +38,8 @@ def test_batched_tasks_keep_their_state():
     [
         ("CartPole-v1", (-1, 1), "levels are for continuous actions with bounds"),
         ("Humanoid-v5", (-1, 1), "2 levels of each of 17 dimensions are 131,072 actions, and 10,000 are the most"),
-        ("Hopper-v5", (-1, -1), "levels must differ from each other"),
-        ("Hopper-v5", (-1, 2), r"levels must differ from each other and lie in \[-1, 1\], got -1, 2"),
+        ("Hopper-v5", (-1, -1), "levels must be two or more, differ from each other"),
+        ("Hopper-v5", (-1, 2), r"levels must be two or more, differ from each other and lie in \[-1, 1\], got -1, 2"),
     ],
 )
 def test_levels_that_cannot_be_are_refused(env_id, levels, sentence):
