@@ -15,11 +15,12 @@
 | cube, scene, puzzle (manipulation.py) | OGBench's, by its own scripted oracles |
 
 On one kind of processor, the same seed gives the same data bit for bit; on another, sums round otherwise, and episodes
-of the same quality come out, with another digest, by which runs and reports tell them apart. Most recipes take a few minutes; --list names those that take longer,
-up to hours. A dataset lies where Minari keeps its own, $MINARI_DATASETS_PATH or ~/.minari/datasets, and
-`minari.load_dataset("local/...")` loads it; its reference scores are D4RL's where D4RL has any. OGBench's datasets have
-a second one for validation, such as `local/cube-single-play-val-v0`. If a locomotion dataset is there already, --d4rl
-writes it to a file without making it anew.
+of the same quality come out, with another digest, by which runs and reports tell them apart. Most recipes take a few
+minutes; --list names those that take longer, up to hours. A dataset lies where Minari keeps its own,
+$MINARI_DATASETS_PATH or ~/.minari/datasets, and `minari.load_dataset("local/...")` loads it; its reference scores are
+D4RL's where D4RL has any. OGBench's datasets have a second one for validation, such as
+`local/cube-single-play-val-v0`. If a locomotion dataset is there already, --d4rl writes it to a file without making it
+anew.
 """
 
 import difflib
