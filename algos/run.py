@@ -239,7 +239,8 @@ class Run(Generic[Args]):
         Around the iterations, it evaluates `policy` (obs [R, B, O] -> action [R, B, A]), logs, writes checkpoints,
         resumes, and ends the run: after the last step, on SIGINT and SIGTERM (exit code 130), and when all runs have
         diverged (exit code 3). An evaluation takes place after the iteration that reaches its step, and is recorded at
-        that step, even if an iteration of many steps goes beyond it.
+        that step, even if an iteration of many steps goes beyond it; with --stop-when-solved, where the number of steps
+        to a solution is what is asked for, at the step that the run has really done.
         """
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
@@ -273,7 +274,10 @@ class Run(Generic[Args]):
                 reached = self._reached(done)
                 if any(reached):
                     self._evaluate(policy, reached)
-                    self._stop_solved()
+                    if args.stop_when_solved:
+                        self._stop_solved(reached)
+                        if self.step >= args.total_steps and not last:
+                            self._flush(self.step)
                 self._freeze_finished(done)
                 self._pause(not last and due(args.checkpoint_every, before, self.step))
             self._finish(policy)
@@ -399,22 +403,30 @@ class Run(Generic[Args]):
     def _reached(self, before: np.ndarray) -> list[int | None]:
         """The step at which each run is to be evaluated now, None for none, after it had done `before` [R] steps."""
         total, every = self.given.total_steps, self.given.eval_every
-        return [
-            None if was >= total else total if now >= total else now // every * every if due(every, was, now) else None
-            for was, now in zip(before.tolist(), self.done.tolist(), strict=True)
-        ]
+        exact = self.given.stop_when_solved
+        reached: list[int | None] = []
+        for was, now, taken in zip(before.tolist(), self.done.tolist(), self.taken.tolist(), strict=True):
+            if was >= total or not (now >= total or due(every, was, now)):
+                reached.append(None)
+            else:
+                reached.append(taken if exact else total if now >= total else now // every * every)
+        return reached
 
-    def _stop_solved(self) -> None:
-        """With --stop-when-solved, ends the runs whose last score solves the table, as if they had done all steps."""
+    def _stop_solved(self, reached: Sequence[int | None]) -> None:
+        """With --stop-when-solved, ends the runs that solve the table by the scores that they `reached` just now.
+
+        They count as if they had done all steps, and get these scores there too.
+        """
         total = self.given.total_steps
-        if not self.given.stop_when_solved:
-            return
         assert isinstance(self.evaluator, TableEvaluator)
-        for run in np.flatnonzero(self.done < total):
-            scores = self.tables.last_scores(int(run))
-            if run not in self.diverged and scores[0].total >= self.evaluator.solved:
-                self.done[run] = total
-                self.tables.add_scores(int(run), total, scores)
+        for run, step in enumerate(reached):
+            if step is None or run in self.diverged:
+                continue
+            scores = self.tables.last_scores(run)
+            if scores[0].total >= self.evaluator.solved:
+                self.done[run] = max(self.done[run], total)
+            if self.done[run] >= total > step:
+                self.tables.add_scores(run, total, scores)
         self.step = int(self.done.min())
 
     def _freeze_finished(self, before: np.ndarray) -> None:

@@ -5,10 +5,10 @@
     python -m benchmarks.effective_horizon runs/effective_horizon runs/effective_horizon_minigrid \
       --out results/effective_horizon
 
-The sample complexity of a run is its first evaluated step at which its deterministic policy's exact return is at least
-J* - 0.05 (J* - J_random). That of a setting is the median over its seeds, and that of an algorithm the least over its
-settings, so that the search for settings is free; the table shows what it cost. It counts to the multiple of the
-evaluation interval, and is infinite where the median seed does not get there.
+The sample complexity of a run is its number of steps at the first evaluation at which its deterministic policy's exact
+return is at least J* - 0.05 (J* - J_random); an evaluation follows the iteration that reaches a multiple of the
+interval. That of a setting is the median over its seeds, infinite where the median seed does not get there within its
+steps. That of an algorithm is the least over its settings: the search for settings is free, and a table shows its cost.
 
 OUT gets page.html, page.md, figures/, samples.csv (each seed of each setting), tasks.csv, correlations.csv, and in
 scores.csv and sources.json what the page is made of: such a folder can be given in place of runs, or with others, so
@@ -37,14 +37,15 @@ from algos.stored import Stored, Whole
 from benchmarks import figures, report
 from benchmarks.parts import Part
 from benchmarks.scores import Scores, check_arguments, label, load
-from benchmarks.tables import Cell, Table, between, number, word
+from benchmarks.tables import Cell, Table, between, escape, number, word
 from envs.make import TABULAR
 from envs.tabular import Table as FiniteTable
 from envs.tabular.exact import EXACT, TIE, Analysis
 from envs.tabular.tasks import table_of
 
 REPLICATIONS = 2_000
-MOST_K = 5  # values whose greedy returns are in the table
+STOPPED_AT = 0.05  # tolerance of --stop-when-solved
+LOSSES = range(1, 6)  # values whose greedy policies' losses are in the table
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Args:
     out: Path
     """where the page goes"""
     tolerance: Fraction = 0.05
-    """share of J* - J_random that a policy may lack to count as a solution"""
+    """share of J* - J_random that a policy may lack to count as a solution; at least 0.05 for runs that stop there"""
 
 
 class TableArguments(Stored):
@@ -77,28 +78,32 @@ class Study:
 
 
 def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.DataFrame:
-    """The first step at which each seed of each setting solves its task."""
+    """The first step at which each seed of each setting solves its task, and whether it does so untrained."""
     known = {(c["task"], label(c)): c for c in scores.sources}
     rows = []
     for (task, setting, seed), curve in scores.table.groupby(["task", "algorithm", "seed"]):
         config = known[task, setting]
         later = curve[curve["step"] > 0].sort_values("step")
-        solved = later[later["return"] >= thresholds[str(task)]]["step"]
+        limit, budget = thresholds[str(task)], int(config["args"]["total_steps"])
+        solved = later[(later["return"] >= limit) & (later["step"] <= budget)]["step"]
+        untrained = curve[curve["step"] == 0]["return"]
         row = {"task": task, "algorithm": config["algorithm"], "setting": setting, "k": config["args"].get("k", 0)}
         first = float(solved.iloc[0]) if len(solved) else np.inf
-        rows.append(row | {"seed": seed, "samples": first, "steps": int(config["args"]["total_steps"])})
+        row |= {"untrained": bool((untrained >= limit).any())}
+        rows.append(row | {"seed": seed, "samples": first, "steps": budget})
     return pd.DataFrame(rows)
 
 
 def records(table: pd.DataFrame) -> pd.DataFrame:
     """The evaluations at which a seed was better than ever before, from which all sample complexities follow.
 
-    The last evaluation of each seed is kept too.
+    The first and the last evaluation of each seed are kept too.
     """
     learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
     by_seed = learned.groupby(["task", "algorithm", "seed"])
     before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
     kept = learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
+    kept = pd.concat([table[table["step"] == 0], kept]).sort_values(["task", "algorithm", "seed", "step"])
     return kept[["task", "algorithm", "seed", "step", "episodes", "return"]]
 
 
@@ -116,11 +121,12 @@ def exact_row(task: str, discount: float) -> dict[str, Any]:
     """What the table of a task says, with the discount with which algorithms learned in it."""
     table = known_table(task)
     plain, learned = Analysis(table), Analysis(table, discount)
-    first = learned.greedy(learned.q(1), TIE, EXACT)
-    row = {"task": task, "S": table.states, "A": table.actions, "H": table.horizon, "discount": discount}
-    row |= {"J*": plain.best_return, "J_random": plain.random_return}
-    row |= {"min_k": plain.min_k() or np.inf, "min_k discounted": learned.min_k() or np.inf, "gap at k = 1": first.gap}
-    return row | {f"J_{k}": plain.greedy_return(k) for k in range(1, MOST_K + 1)}
+    first, scale = learned.greedy(learned.q(1), TIE, EXACT), plain.best_return - plain.random_return
+    row = {"task": task, "S": table.states, "A": table.actions, "H": table.horizon, "rho": table.sticky}
+    row |= {"discount": discount, "J*": plain.best_return, "J_random": plain.random_return}
+    row |= {"min_k": plain.min_k() or np.inf, "exact min_k": plain.min_k(TIE, EXACT) or np.inf}
+    row |= {"min_k discounted": learned.min_k() or np.inf, "gap at k = 1": first.gap / scale}
+    return row | {f"J* - J_{k}": round((plain.best_return - plain.greedy_return(k)) / scale, 9) for k in LOSSES}
 
 
 def study(scores: Scores, tolerance: float) -> Study:
@@ -129,6 +135,8 @@ def study(scores: Scores, tolerance: float) -> Study:
     for config in scores.sources:
         known_table(config["task"])
         check_arguments(config, TableArguments)
+        if config["args"].get("stop_when_solved") and tolerance < STOPPED_AT:
+            raise UserError(f"--tolerance must be at least {STOPPED_AT} for runs with --stop-when-solved")
         discounts.setdefault(config["task"], set()).add(config["args"]["discount"])
     for task, found in discounts.items():
         if len(found) > 1:
@@ -138,9 +146,11 @@ def study(scores: Scores, tolerance: float) -> Study:
     samples = sample_complexities(scores, limits)
     medians = samples.groupby(["task", "algorithm", "setting", "k"])["samples"].median().reset_index()
     algorithms = sorted(medians["algorithm"].unique())
+    lucky = samples.groupby(["task", "algorithm"])["untrained"].mean().unstack()
     for name in algorithms:
         own = medians[medians["algorithm"] == name]
         tasks[f"N {name}"] = tasks["task"].map(own.groupby("task")["samples"].min())
+        tasks[f"untrained {name}"] = tasks["task"].map(lucky[name])
         best = own.loc[own.groupby("task")["samples"].idxmin()].set_index("task")["setting"]
         tasks[f"best {name}"] = tasks["task"].map(best).where(np.isfinite(tasks[f"N {name}"]), "")
         if name == "sqirl":
@@ -150,35 +160,25 @@ def study(scores: Scores, tolerance: float) -> Study:
 
 
 def correlate(found: Study) -> pd.DataFrame:
-    """Spearman's correlations over tasks, of tasks that both solve, and with the budget for what is not solved.
+    """Spearman's correlations over tasks, of those that are solved, and of all with unsolved ones at the budget.
 
-    The intervals are those of a bootstrap over tasks.
+    That is the greatest budget of all tasks. The intervals are those of a bootstrap over tasks.
     """
-    tasks = found.tasks
-    budget = tasks["task"].map(found.budgets).astype(float)
+    tasks, budget = found.tasks, float(max(found.budgets.values()))
     facts = {"min_k": tasks["min_k discounted"], "-log gap": -np.log(tasks["gap at k = 1"].clip(lower=1e-300))}
-    facts["loss of J_1"] = (tasks["J*"] - tasks["J_1"]) / (tasks["J*"] - tasks["J_random"])
+    facts["loss of J_1"] = tasks["J* - J_1"]
     costs = {name: tasks[f"N {name}"] for name in found.algorithms}
     if "sqirl" in costs:
         costs["sqirl, k = 1"] = tasks["N sqirl, k = 1"]
     pairs = [(a, b, costs[a], costs[b]) for a, b in combinations(costs, 2) if {a, b} != {"sqirl", "sqirl, k = 1"}]
-    pairs += [(a, b, facts[a], costs[b]) for a in facts for b in found.algorithms]
+    pairs += [(a, b, facts[a], costs[b]) for a in facts for b in costs]
     rows = []
     for a, b, x, y in pairs:
-        solved = np.isfinite(x) & np.isfinite(y)
-        for which, kept, u, v in (
-            ("solved by both", solved, x, y),
-            (
-                "unsolved at the budget",
-                np.ones(len(x), bool),
-                x.where(np.isfinite(x), budget),
-                y.where(np.isfinite(y), budget),
-            ),
-        ):
-            value, low, high = spearman(u[kept].to_numpy(float), v[kept].to_numpy(float))
-            rows.append(
-                {"a": a, "b": b, "tasks": which, "n": int(kept.sum()), "value": value, "low": low, "high": high}
-            )
+        solved = np.isfinite(y) & (np.isfinite(x) | (a in facts))  # a fact may be infinite, which has a rank
+        at_budget = x if a in facts else x.where(np.isfinite(x), budget), y.where(np.isfinite(y), budget)
+        for which, u, v in (("solved", x[solved], y[solved]), ("unsolved at the budget", *at_budget)):
+            value, low, high = spearman(u.to_numpy(float), v.to_numpy(float))
+            rows.append({"a": a, "b": b, "tasks": which, "n": len(u), "value": value, "low": low, "high": high})
     return pd.DataFrame(rows)
 
 
@@ -231,23 +231,32 @@ def parts(found: Study) -> list[Part]:
     both = Part(
         "Sample complexities",
         "Each point is a task: environment steps until the policy is within the tolerance of the optimum, median over "
-        "seeds, with the best setting of each algorithm. A hollow point was not solved by one of them within the "
-        "budget.",
+        "seeds, with the best setting of each algorithm on this task. A hollow point was not solved by one of them "
+        "within the budget. The settings are chosen by the same seeds that are shown and the search is not counted, "
+        "which favours algorithms with many settings; the second table shows how many there are, and what one setting "
+        "for all tasks solves. SQIRL and GORP learn a policy for each time, and PPO and DQN one for all times, which "
+        "count the value that follows a time limit. On small tasks, a network may solve a task before it has learned "
+        "anything: the first table has the share of such seeds.",
     )
     for a, b in pairs:
         figure = scatter(found, tasks[f"N {a}"], tasks[f"N {b}"], f"{a}: steps", f"{b}: steps")
         both.figures.append((f"{a}_{b}", figure, f"{b} against {a}"))
-    solved = Table(["algorithm", "tasks solved", "of", "settings", "steps of the search, all tasks"], [])
+    header = ["algorithm", "tasks solved", "of", "settings", "best single setting", "it solves"]
+    solved = Table([*header, "steps of the search for each seed, at most"], [])
     for name in names:
         own = found.samples[found.samples["algorithm"] == name]
         search = own[["samples", "steps"]].min(axis=1).groupby([own["task"], own["setting"]]).mean().sum()
         count = int(np.isfinite(tasks[f"N {name}"]).sum())
+        medians = own.groupby(["setting", "task"])["samples"].median()
+        single = np.isfinite(medians).groupby("setting").sum().sort_values(ascending=False, kind="stable")
         solved.rows.append(
             [
                 word(name),
                 number(count, 0),
                 number(len(tasks), 0),
                 number(own["setting"].nunique(), 0),
+                word(str(single.index[0])),
+                number(int(single.iloc[0]), 0),
                 number(search, 0),
             ]
         )
@@ -261,9 +270,10 @@ def parts(found: Study) -> list[Part]:
     truth = Part(
         "Against the exact numbers",
         "min_k is the smallest number of values, that of the random policy and backups of it, whose greedy policies "
-        "are optimal up to 1e-4, without a discount or with that of learning; the gap is the least distance of the "
-        "best action's value to that of an action which is not optimal, for k = 1. J_k is the undiscounted return of "
-        "the greedy policy of the k-th value with the worst choice among equals.",
+        "are optimal up to 1e-4, without a discount, exactly, or with the discount of learning; the gap is the least "
+        "distance of the best action's value to that of an action which is not optimal, for k = 1. J_k is the "
+        "undiscounted return of the greedy policy of the k-th value with the worst choice among equals. The gap and "
+        "J* - J_k are shares of J* - J_random.",
     )
     for name in [n for n in ("sqirl", "ppo", "dqn") if n in names]:
         figure = scatter(
@@ -275,16 +285,17 @@ def parts(found: Study) -> list[Part]:
             False,
         )
         truth.figures.append((f"min_k_{name}", figure, f"{name} against min_k"))
-    facts = [c for c in tasks if c != "task" and not c.startswith(("N ", "best "))]
-    digits = {"S": 0, "A": 0, "H": 0, "min_k": 0, "min_k discounted": 0}
+    facts = [c for c in tasks if c != "task" and not c.startswith(("N ", "best ", "untrained "))]
+    digits = dict.fromkeys(("S", "A", "H", "min_k", "exact min_k", "min_k discounted"), 0) | {"rho": 2, "discount": 2}
     exact = Table(["task", *facts], [])
-    learned = [c for c in tasks if c.startswith(("N ", "best "))]
+    learned = [c for c in tasks if c.startswith(("N ", "best ", "untrained "))]
     costs = Table(["task", "budget", *learned], [])
     for row in tasks.to_dict("records"):
         task = word(row["task"].removeprefix(TABULAR))
-        cells = [tiny(row[c]) if c.startswith("gap") else number(row[c], digits.get(c, 4)) for c in facts]
+        cells = [tiny(row[c]) if c.startswith(("gap", "J* -")) else number(row[c], digits.get(c, 4)) for c in facts]
         exact.rows.append([task, *cells])
-        cells = [word(row[c]) if c.startswith("best ") else whole(row[c]) for c in learned]
+        show = {"best": word, "N": whole, "untrained": lambda share: number(share, 2)}
+        cells = [show[c.partition(" ")[0]](row[c]) for c in learned]
         costs.rows.append([task, number(found.budgets[row["task"]], 0), *cells])
     both.tables.insert(0, ("Steps to a solution", costs))
     both.tables_in_markdown = 3
@@ -299,7 +310,7 @@ def tiny(value: float) -> Cell:
 
 def main(args: Args) -> None:
     check(args)
-    scores = load(list(args.folders), mix=True)
+    scores = load(list(args.folders), mix=True, finished_only=True)
     found = study(scores, args.tolerance)
     found.correlations = correlate(found)
     writable(args.out / "figures")
@@ -317,12 +328,12 @@ def main(args: Args) -> None:
         sections = parts(found)
         pages = report.drawn(sections, args.out, ("png",))
     page = report.render(
-        title=title, purpose=purpose, notes=[], pages=pages, looks={}, references="raw", reference_rows=[],
+        title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
         origin=report.origin(scores, "effective_horizon"), score="exact return",
         replications=REPLICATIONS, over="tasks",
     )  # fmt: skip
     (args.out / "page.html").write_text(page)
-    lines = [f"# {title}", purpose]
+    lines = [f"# {title}", purpose, *(f"> {escape(note)}" for note in scores.notes)]
     for part in sections:
         lines += [f"## {part.title}", part.text]
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from algos.agent import Agent
-from algos.arguments import Count, Levels, Natural, Positive, Tunable
+from algos.arguments import Count, Levels, Natural, PositiveFraction, Tunable
 from algos.cli import RunArgs, cli
 from algos.episodes import Episodes, collect
 from algos.errors import UserError
@@ -59,7 +59,7 @@ class Args(RunArgs):
     """what a sequence is judged by: the mean or the greatest of its returns"""
     num_envs: Natural = 0
     """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
-    discount: Tunable[Positive] = 1.0
+    discount: Tunable[PositiveFraction] = 1.0
     """gamma"""
 
 

@@ -52,6 +52,8 @@ class Args(OnPolicyArgs):
     """let the learning rate fall linearly to 0"""
     clip: Tunable[Positive] = 0.2
     """epsilon: a probability ratio may move this far from 1, and a value this far from what it was"""
+    clip_value: bool = True
+    """limit values like ratios, as CleanRL does; Stable-Baselines3 does not, where rewards are not normalised"""
     value_weight: Tunable[NotNegative] = 0.5
     """weight of the value's loss"""
     entropy_weight: Tunable[NotNegative] = 0.0
@@ -113,10 +115,13 @@ class PPO(OnPolicyAgent):
         return loss - self.args.entropy_weight * entropy.mean(-1), metrics
 
     def value_loss(self, batch: Samples) -> Tensor:
-        """Half the mean of max((V - R)^2, (V_old + clip(V - V_old) - R)^2): losses [R]."""
+        """Half the mean of max((V - R)^2, (V_old + clip(V - V_old) - R)^2), or of the former alone: losses [R]."""
         value, clip = self.critic(batch.obs), self.args.clip
-        near = batch.value + (value - batch.value).clamp(-clip, clip)
-        return 0.5 * torch.maximum((value - batch.returns).square(), (near - batch.returns).square()).mean(-1)
+        distance = (value - batch.returns).square()
+        if self.args.clip_value:
+            near = batch.value + (value - batch.value).clamp(-clip, clip)
+            distance = torch.maximum(distance, (near - batch.returns).square())
+        return 0.5 * distance.mean(-1)
 
     def step(self, batch: Samples) -> dict[str, Tensor]:
         """One gradient step on a minibatch; gives metrics [R]."""

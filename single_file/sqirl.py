@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from algos.agent import Agent
-from algos.arguments import Count, Levels, Natural, NotNegative, Positive, Tunable, Widths
+from algos.arguments import Count, Levels, Natural, NotNegative, Positive, PositiveFraction, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
@@ -72,7 +72,7 @@ class Args(RunArgs):
     """network: as in the official code; table: as in the paper, for tables only"""
     num_envs: Natural = 0
     """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
-    discount: Tunable[Positive] = 1.0
+    discount: Tunable[PositiveFraction] = 1.0
     """gamma; 0.99 on MiniGrid with sticky actions in the paper"""
     lr: Tunable[Positive] = 1e-4
     """learning rate"""

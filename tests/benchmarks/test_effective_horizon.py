@@ -30,12 +30,20 @@ def test_a_seed_has_solved_a_task_at_the_first_step_at_its_threshold():
     found = sample_complexities(scores_of({0: [1.0, 0.2, 0.9], 1: [0.0, 0.95, 0.1], 2: [1.0, 0.0, 0.0]}), {TASK: 0.9})
     assert found.set_index("seed")["samples"].tolist() == [20, 10, np.inf]  # step 0 does not count
     assert set(found["k"]) == {2} and set(found["steps"]) == {20}
+    assert found.set_index("seed")["untrained"].tolist() == [True, False, True]
+
+
+def test_what_is_solved_beyond_the_budget_is_not_solved():
+    found = sample_complexities(scores_of({0: [0.0, 0.2, 0.3, 0.9], 1: [0.0, 0.2, 0.9, 0.9]}), {TASK: 0.9})
+    assert found.set_index("seed")["samples"].tolist() == [np.inf, 20]
 
 
 def test_stored_scores_are_those_from_which_every_sample_complexity_follows():
     scores = scores_of({0: [1.0, 0.2, 0.2, 0.9, 0.5], 1: [0.0, 0.9, 0.95, 0.1, 0.1]})
     kept = records(scores.table)
-    assert [(row.seed, row.step) for row in kept.itertuples()] == [(0, 10), (0, 30), (0, 40), (1, 10), (1, 20), (1, 40)]
+    steps = {0: [0, 10, 30, 40], 1: [0, 10, 20, 40]}
+    assert {seed: rows["step"].tolist() for seed, rows in kept.groupby("seed")} == steps
+    scores.sources[0]["args"]["total_steps"] = 40
     for threshold in np.linspace(0, 1, 21):
         whole = sample_complexities(scores, {TASK: threshold})
         part = Scores.__new__(Scores)
@@ -54,12 +62,12 @@ def test_spearman_is_that_of_ranks_and_has_an_interval():
 def test_what_is_not_solved_counts_at_the_budget_or_not_at_all():
     tasks = pd.DataFrame({"task": list("abcdef"), "N ppo": [10.0, 20, 30, 40, 50, np.inf]})
     tasks["N dqn"] = [1.0, 2, 3, 4, np.inf, 5]
-    tasks["J*"], tasks["J_1"], tasks["J_random"] = 1.0, [1, 1, 1, 1, 0.5, 0], 0.0
+    tasks["J* - J_1"] = [0, 0, 0, 0, 0.5, 1]
     tasks["min_k discounted"], tasks["gap at k = 1"] = [1.0, 1, 1, 1, 2, 3], [0.5, 0.4, 0.3, 0.2, 0, 0]
     table = correlate(Study(pd.DataFrame(), tasks, dict.fromkeys("abcdef", 100), ["dqn", "ppo"]))
     rows = table[(table["a"] == "dqn") & (table["b"] == "ppo")].set_index("tasks")
-    assert rows["n"].to_dict() == {"solved by both": 4, "unsolved at the budget": 6}
-    assert rows.loc["solved by both", "value"] == 1
+    assert rows["n"].to_dict() == {"solved": 4, "unsolved at the budget": 6}
+    assert rows.loc["solved", "value"] == 1
     assert rows.loc["unsolved at the budget", "value"] == pytest.approx(1 - 6 * (1 + 1) / (6 * 35))
 
 
@@ -83,6 +91,13 @@ def test_a_page_is_made_of_runs_on_tables(tmp_path):
     main(Args((tmp_path / "page",), tmp_path / "again"))  # from what is stored
     for name in ("tasks.csv", "samples.csv", "correlations.csv", "scores.csv", "page.md"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "page" / name).read_text()
+
+
+def test_runs_that_stopped_at_a_tolerance_know_nothing_of_a_smaller_one(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
+    gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))
+    with pytest.raises(UserError, match=r"--tolerance must be at least 0\.05"):
+        main(Args((tmp_path / "runs",), tmp_path / "page", tolerance=0.01))
 
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):

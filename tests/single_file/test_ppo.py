@@ -170,3 +170,18 @@ def test_an_agent_that_is_loaded_acts_as_in_evaluation():
     other.load_state_dict(agent.state_dict())
     obs = torch.randn(2, 4, 3)
     assert torch.equal(agent.policy(obs), other.policy(obs))
+
+
+class Values(nn.Module):
+    def forward(self, obs):
+        return torch.tensor([[2.0, 1.1]])
+
+
+def test_values_may_move_as_far_as_they_want_without_clipping():
+    """Two samples: returns 3 and 1, values then 1 and 1, now 2 and 1.1; clipped at 0.2, the first counts as 1.2."""
+    ones = torch.ones(1, 2)
+    for clip_value, expected in ((True, 0.5 * (1.8**2 + 0.1**2) / 2), (False, 0.5 * (1.0 + 0.1**2) / 2)):
+        agent = agent_of("ppo", task=TASK, clip=0.2, clip_value=clip_value)
+        agent.critic = Values()
+        batch = Samples(ones, ones, ones, ones, ones, torch.tensor([[3.0, 1.0]]))
+        assert agent.value_loss(batch).item() == pytest.approx(expected)

@@ -1,12 +1,15 @@
 """SQIRL: numbers by hand, its limits against exact values, runs of different lengths, and what it learns."""
 
+import json
 from math import comb, prod
 from types import SimpleNamespace
 
+import gorp
 import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+import sqirl
 import torch
 from gorp import GORP
 from gorp import Args as GorpArgs
@@ -678,3 +681,25 @@ def test_a_network_passes_the_gate_if_it_looks_far_enough(train, bare_runs):
 def test_short_runs_of_the_table_of_scripts_work(train_short):
     for script in ("sqirl", "sqirl table"):
         assert train_short(script, out=script).config["status"] == "finished"
+
+
+@pytest.mark.parametrize("script", [sqirl, gorp])
+def test_a_run_stops_by_its_own_evaluations_only(script, tmp_path):
+    """Seeds reach an evaluation at different times, and the untrained policies of some solve the task already."""
+    common = {"env_id": "tabular/gate-0.75-sticky", "total_steps": 3_000, "eval_every": 500, "m": 40, "k": 1}
+    common |= {"quiet": True, "device": "cpu", "stop_when_solved": True, "log_every": 500}
+
+    def trained(variant, *seeds):
+        script.main(script.Args(**common, seeds=seeds, variant=variant, out=tmp_path))
+        folder = tmp_path / "tabular-gate-0.75-sticky" / script.__name__ / variant
+        taken = json.loads((folder / "config.json").read_text())["taken"]
+        return pd.read_parquet(folder / "eval.parquet"), dict(zip(map(int, seeds), taken, strict=True))
+
+    together, taken = trained("together", *map(str, range(6)))
+    for seed in range(6):
+        alone, own_taken = trained(f"alone_{seed}", str(seed))
+        own = together[together["seed"] == seed].reset_index(drop=True)
+        pd.testing.assert_frame_equal(own, alone)
+        assert taken[seed] == own_taken[seed]
+        steps = own["step"].tolist()
+        assert steps == sorted(steps) and min(taken[seed], 3_000) in steps  # it is evaluated where it ends
