@@ -4,7 +4,7 @@
     python -m benchmarks.more_data runs/more_data --out results/more_data
 
 With a k below min_k, the values that SQIRL estimates are right in the limit, and acting greedily on them is wrong, so
-that more episodes make it fail more surely; from min_k on, they make it succeed.
+that more episodes make it fail more surely; with min_k itself, they make it succeed.
 
 OUT gets page.md, figures/more_data.png, seeds.csv and sources.json.
 """
