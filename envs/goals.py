@@ -53,7 +53,7 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
         return {f"({a},{b})->({c},{d})": ((a, b), (c, d)) for (a, b), (c, d) in PAIRS[spec.id]}
     if re.match(OGBENCH, spec.id) and "-singletask" in spec.id:
         raise ValueError(f"{spec.id} has one fixed goal; the id with several is {re.sub('-single.*-', '-', spec.id)}")
-    if re.match(OGBENCH, spec.id) and not spec.id.startswith(("visual-", "powderworld")):
+    if re.match(OGBENCH, spec.id) and not spec.id.startswith("powderworld"):
         return {f"task{k}": k for k in range(1, 6)}
     if re.match(OGBENCH, spec.id):
         raise ValueError(f"{spec.id} has images for observations; goals are there for ids with observations of numbers")

@@ -129,7 +129,7 @@ def find_spec(env_id: str) -> EnvSpec:
         if re.fullmatch(REMOVED, plain) and f"{spec.name}-v5" in gym.registry:
             raise ValueError(f"{plain} is no longer part of Gymnasium: take {spec.name}-v5")
         if spec.kwargs.get("ob_type") == "pixels":  # OGBench's; to make one ends the process where nothing can draw
-            raise ValueError(f"{plain} shows images, and this needs states: take an id without visual-")
+            raise ValueError(f"{plain} has images for observations, and this needs states: take an id without visual-")
         return spec
     module = env_id.removesuffix(plain).removesuffix(":")
     known = ids_of(module) if module else ()

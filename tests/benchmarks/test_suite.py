@@ -173,7 +173,7 @@ WRONG_VARY = {
     "compile cannot differ between runs, only discount": ("tau = [0.005, 1]", "compile = [1, 0]", ".compile"),
     "is not set by flags": ("tau = [0.005, 1]", "total_steps = [10, 20]", ".total_steps"),
     "has no value": ("[0.005, 1]", "[]", ".tau"),
-    "has 1.0 twice": ("[0.005, 1]", "[1, 1.0]", ".tau"),
+    "has 1 twice": ("[0.005, 1]", "[1, 1.0]", ".tau"),
     "must be dict[str, list[int | float]]": ("[0.005, 1]", '["a"]', "vary"),
     "takes numbers, got [True, 0.1]": ("[0.005, 1]", "[true, 0.1]", ".tau"),
     "tau must lie in (0, 1], got 2.0": ("[0.005, 1]", "[0.005, 2]", ".tau"),
