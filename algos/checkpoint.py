@@ -8,16 +8,18 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from algos.errors import UserError
+from algos.errors import UserError, describe
 from algos.memory import is_lack_of_memory
 from algos.stored import CheckpointValues, parsed, regular
 
@@ -44,6 +46,7 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 BEFORE = ".before"  # ends the name of a file that a new one of its step is about to replace
+OWN = re.compile(r"\d{12}\.(json|safetensors|before)(\.part)?")  # names of all files that are written here
 
 
 class Stateful(Protocol):
@@ -79,7 +82,7 @@ class Checkpoints:
         """Removes all checkpoints but the newest `keep`, and files that a kill left behind."""
         kept = {name for path in self._newest_first()[:keep] for name in (path.name, path.stem + ".safetensors")}
         for other in self.folder.iterdir():
-            if other.name not in kept:
+            if other.name not in kept and OWN.fullmatch(other.name):
                 remove(other)
 
     def load(self, parts: dict[str, Stateful], runs: int) -> tuple[dict[str, Any] | None, list[str]]:
@@ -156,13 +159,12 @@ def restore(parts: dict[str, Stateful], state: dict[str, Tensor], final: bool) -
         try:
             part.load_state_dict(tensors)
             # checkpoints of earlier versions may lack some
-            same = forms(tensors).items() <= forms(part.state_dict()).items()
+            if not forms(tensors).items() <= forms(part.state_dict()).items():
+                raise ValueError("other shapes or types")
         except Exception as error:  # each part raises its own kinds for tensors of other names, shapes or types
-            if is_lack_of_memory(error):
+            if is_lack_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            same = False
-        if not same:
-            raise Unfit(f"was written by another version of this code, whose {name} held other tensors,")
+            raise Unfit(f"does not fit the {name} of this version of the code ({describe(error)})") from error
 
 
 def forms(tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

@@ -239,7 +239,9 @@ def run_command(main: Callable[[Any], None]) -> None:
 
 def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
-    said = io.StringIO()
+    words, said = sys.argv[1:], io.StringIO()
+    if any(word == "--vary" and after.startswith("--") for word, after in zip(words, [*words[1:], "--"], strict=True)):
+        raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(get_type_hints(main)["args"], description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
@@ -249,7 +251,8 @@ def parsed(main: Callable[[Any], None]) -> Any:
     # tyro draws a box with a title, the problem, perhaps an explanation, and where to find help, with lines between
     _, *lines = said.getvalue().translate(dict.fromkeys(map(ord, "│╭╮╰╯"), " ")).splitlines()
     *parts, _ = filter(str.strip, re.split(r"\n *[-─]{9,} *\n", "\n".join(["", *lines, ""])))
-    problem = "; ".join(" ".join(part.split()) for part in parts)
+    sentences = (" ".join(part.split()).rstrip(".") for part in parts)
+    problem = "; ".join(sentence for sentence in sentences if not sentence.startswith("Argument helptext"))
     raise UserError(f"{problem[:500]}{'…' if len(problem) > 500 else ''}; --help explains all arguments")
 
 
@@ -292,6 +295,8 @@ def report_errors(command: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:  # files that cannot be read or written, full disks
+        if error.errno is None:  # a library's own, and no answer of the system
+            raise
         reason = " ".join((error.strerror or str(error)).split()) or type(error).__name__
         where = f"cannot use {error.filename}: " if error.filename else ""
         print(f"error: {where}{reason}", file=sys.stderr)

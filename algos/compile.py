@@ -114,11 +114,12 @@ def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal compiles
         if not compiles:
             return function(*args, **kwargs)
+        children = set(psutil.Process().children(recursive=True))
         try:
             with interruptible():
                 result = function(*args, **kwargs)
         except KeyboardInterrupt:
-            stop_compilers()
+            stop_compilers(children)
             raise
         compiles = False
         return result
@@ -126,13 +127,18 @@ def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def stop_compilers() -> None:
-    """Ends the compilers that are at work, and what waits for them: the program would end after all of it only."""
+def stop_compilers(earlier: set[psutil.Process]) -> None:
+    """Ends the compilers that are at work, and what waits for them: the program would end after all of it only.
+
+    Children of this process that were there `earlier` are none of them.
+    """
     from torch._inductor.async_compile import AsyncCompile
 
     AsyncCompile.pool().shutdown(wait=False, cancel_futures=True)
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
+    AsyncCompile.pool.cache_clear()  # a program that goes on can compile again
+    for child in set(psutil.Process().children(recursive=True)) - earlier:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def captured(function: Callable[..., Any], device: torch.device, eager: bool = False) -> Callable[..., Any]:

@@ -1,8 +1,10 @@
 """Programs of this repository import this first: a signal during their other imports then ends them in one line.
 
-In other programs, it changes nothing.
+In other programs, in processes that Python's multiprocessing starts, and for signals that somebody handles already, it
+changes nothing.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -16,8 +18,19 @@ def end(number: int, frame: FrameType | None) -> None:
     os._exit(130)
 
 
-started_by_m = sys.argv[0] == "-m"  # `python -m` replaces it when the packages of a command have been imported
-is_script = Path(sys.argv[0]).absolute().parent.name == "single_file"
-if (started_by_m or is_script) and threading.current_thread() is threading.main_thread():
+def is_program() -> bool:
+    """Whether a script or a command of this repository was started."""
+    if multiprocessing.parent_process() or threading.current_thread() is not threading.main_thread():
+        return False
+    if sys.argv[0] == "-m":  # `python -m` replaces it when the packages of a command have been imported
+        words = sys.orig_argv
+        return any(
+            word == "-m" and after.startswith("benchmarks.") for word, after in zip(words, words[1:], strict=False)
+        )
+    return Path(sys.argv[0]).absolute().parent == Path(__file__).absolute().parents[1] / "single_file"
+
+
+if is_program():
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, end)

@@ -7,6 +7,7 @@ and actions: `python -m algos.film FILE`.
 import contextlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,7 @@ def film(env_id: str, tasks: list[str], seeds: list[int], actions: np.ndarray, f
             return f"there is no video, because rendering {env_id} failed here ({reason})"
         folder.mkdir(parents=True, exist_ok=True)
         for task in tasks:
-            os.replace(Path(aside) / f"{task}.mp4", folder / f"{task}.mp4")
+            shutil.copyfile(Path(aside) / f"{task}.mp4", folder / f"{task}.mp4")  # of another disk perhaps
     return f"videos of the first seed in {folder}"
 
 

@@ -141,8 +141,7 @@ class Run(Generic[Args]):
         environment that change what it shows, and hold in evaluations too.
         """
         shown = shown or {}
-        options |= shown
-        options |= {"threads": self.given.threads or None}
+        options |= shown | {"actions": self.given.ACTIONS, "threads": self.given.threads or None}
         with env_errors(self.given.env_id):
             envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
         self.learn_from(envs)
@@ -574,7 +573,10 @@ class Run(Generic[Args]):
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
-            if (kept := values.get("evaluation_rows")) is not None and kept != len(self.tables.eval_rows):
+            kept = values.get("evaluation_rows")
+            if kept is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
+                del self.tables.eval_rows[kept:]
+            if kept is not None and kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "
                     f"the last checkpoint instead of {kept}; remove the run's folder and start again"

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ class RunFolder:
             theirs, status = config["identity"] | config.get("facts", {}), config["status"]
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
-        if differs := difference(self.identity | self.facts, theirs):
+        if differs := difference(self.identity | self.facts, theirs, defaults(type(self.args))):
             name, there, here = differs
             raise UserError(
                 f"--out: {self.path} holds a run with another configuration ({name}: {there} there, {here} here); "
@@ -158,11 +158,20 @@ def as_json(values: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=str))
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first entry in which two identities differ: its name, their value and ours; None if they are the same."""
+def defaults(args_type: type[RunArgs]) -> dict[str, Any]:
+    """The defaults of a script's arguments, in the types of JSON."""
+    return as_json({field.name: field.default for field in fields(args_type)})
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any], absent: dict[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first entry in which two identities differ: its name, their value and ours; None if they are the same.
+
+    Where an entry is missing, because an earlier version had no such argument, it is as in `absent`.
+    """
     for name in sorted(set(ours) | set(theirs)):
-        if ours.get(name) != theirs.get(name):
-            return name, theirs.get(name), ours.get(name)
+        there, here = (identity.get(name, absent.get(name)) for identity in (theirs, ours))
+        if there != here:
+            return name, there, here
     return None
 
 

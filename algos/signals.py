@@ -20,14 +20,15 @@ class Signals:
         self.came = False
 
     def __enter__(self) -> "Signals":
-        self.came = False
-        Signals.present = self
-        numbers = NUMBERS if in_main_thread() else ()
-        self.before = {number: signal.signal(number, self._note) for number in numbers}
+        self.before = {}
+        if in_main_thread():
+            Signals.present = self
+            self.before = {number: signal.signal(number, self._note) for number in NUMBERS}
         return self
 
     def __exit__(self, *error: object) -> None:
-        Signals.present = None
+        if self.before:
+            Signals.present = None
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
@@ -50,6 +51,9 @@ def in_main_thread() -> bool:
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """What takes long inside of an iteration, such as to compile: a signal does not wait for its end."""
+    if not in_main_thread():
+        yield
+        return
     Signals.at_once = True
     try:
         if Signals.present and Signals.present.came:

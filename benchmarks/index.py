@@ -9,7 +9,7 @@ from pathlib import Path
 
 from algos.cli import run_command
 from algos.errors import UserError
-from algos.stored import Config, damaged, find, read_csv, read_json, regular
+from algos.stored import Config, damaged, read_csv, read_json, regular
 from benchmarks.scores import LABELS
 from benchmarks.stored import Report
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -94,7 +94,7 @@ def text_of(path: Path) -> str:
 
 
 def main(args: Args) -> None:
-    reports = sorted(path.parent for path in find(args.folder, "report.json") if path.parents[1] == args.folder)
+    reports = sorted(path for path in args.folder.glob("*") if os.path.lexists(path / "report.json"))
     if not reports:
         raise UserError(f"there is no report in {args.folder}")
     parts = [INTRODUCTION, *(section(folder) for folder in reports)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from algos.cli import RunArgs, settings
 from algos.errors import UserError
-from algos.run_folder import difference, folder_of, identity
+from algos.run_folder import defaults, difference, folder_name, folder_of, identity
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import Entry, Suite, as_words
 
@@ -94,14 +94,17 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
     jobs = []
     for task in suite.tasks:
         for entry in suite.entries:
-            configuration = identity(replace(entry.args[task], variant=entry.variant), entry.algorithm, [], device)
+            args = replace(entry.args[task], variant=entry.variant)
+            configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
             # If the seeds of a stored run are not a batch of this plan, the run is a job of its own, and the batches
             # lose its seeds. If they are a batch, the job is the same before and after it has trained, so that all jobs
             # keep their numbers while a sweep goes on.
             kept = [
                 (seeds, place)
-                for seeds, place in stored.get(digest(configuration | {"seeds": None}), [])
-                if seeds not in batches and set(seeds) & set(suite.seeds)
+                for seeds, place, theirs in stored.get((folder_name(task), entry.algorithm, entry.variant), [])
+                if seeds not in batches
+                and set(seeds) & set(suite.seeds)
+                and not difference(configuration, theirs | {"seeds": []}, absent)
             ]
             taken = {seed for seeds, _ in kept for seed in seeds}
             left = [[seed for seed in seeds if seed not in taken] for seeds in batches]
@@ -111,15 +114,14 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
     return jobs
 
 
-def stored_runs(out: Path) -> dict[str, list[tuple[list[int], Path]]]:
-    """The seeds and the place (out/seeds_0-4) of every run in a sweep's folder, by its configuration without seeds."""
-    runs: dict[str, list[tuple[list[int], Path]]] = {}
+def stored_runs(out: Path) -> dict[tuple[str, ...], list[tuple[list[int], Path, dict[str, Any]]]]:
+    """Seeds, place (out/seeds_0-4) and identity of every run in a sweep's folder, by task, algorithm and variant."""
+    runs: dict[tuple[str, ...], list[tuple[list[int], Path, dict[str, Any]]]] = {}
     for path in sorted(out.glob("seed*/*/*/*/config.json")):
         with contextlib.suppress(UserError):
             configuration = read_json(path, Config).get("identity", {})
             if seeds := configuration.get("seeds"):
-                key = digest(configuration | {"seeds": None})
-                runs.setdefault(key, []).append((seeds, path.parents[3]))
+                runs.setdefault(path.parts[-4:-1], []).append((seeds, path.parents[3], configuration))
     return runs
 
 
@@ -130,7 +132,7 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     folder = folder_of(args, entry.algorithm)
     if (state := state_of(folder)) in ("started", "finished"):
         stored = read_json(folder / "config.json", Config).get("identity", {})
-        if differs := difference(configuration, stored):
+        if differs := difference(configuration, stored, defaults(type(args))):
             name, theirs, ours = differs
             raise UserError(
                 f"--out: {folder} holds a run with another configuration ({name}: {theirs} there, {ours} here): take "

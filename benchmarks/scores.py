@@ -6,6 +6,7 @@ of its settings, and a run on an environment with several tasks as one for each 
 """
 
 import copy
+import functools
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from algos.run_folder import difference
+from algos.run_folder import defaults, difference
 from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, read_csv, read_json, read_table
 from benchmarks.stored import Report, Sweep, read_wishes
-from benchmarks.suite import Score
+from benchmarks.suite import ROOT, Score, load_args
 
 FEW_SEEDS = 5
 # what methods with a model log of it, beside model_error_1, model_error_2, …
@@ -456,7 +457,7 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
             rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
             rest |= config.get("facts", {})  # such as a dataset's digest
             first = same.setdefault(label(config), rest)
-            if differs := difference(rest, first):
+            if differs := difference(rest, first, _defaults(config.get("algorithm", ""))):
                 name, earlier, later = differs
                 differences.append(f"{label(config)} on {task}: {name}: {earlier} but {later}")
     if differences and not mix:
@@ -465,6 +466,13 @@ def _protocols(sources: list[dict[str, Any]], mix: bool) -> list[str]:
             "have them in one report that says so"
         )
     return [f"Differs between runs: {sentence}." for sentence in differences]
+
+
+@functools.cache
+def _defaults(algorithm: str) -> dict[str, Any]:
+    """The defaults of a shipped script's arguments; of others, nothing is known."""
+    script = ROOT / "single_file" / f"{algorithm}.py"
+    return defaults(load_args(script)) if script in (ROOT / "single_file").glob("*.py") else {}
 
 
 def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:

@@ -230,7 +230,7 @@ def main(args: Args) -> None:
     for job in jobs if args.job is None else [jobs[args.job]]:
         if job.state != "finished":
             seeds = tuple(map(str, job.identity["seeds"]))
-            check_all(replace(job.args, seeds=seeds, device=args.device))
+            check_all(replace(job.args, seeds=seeds, device="cpu" if elsewhere else args.device))
     if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:

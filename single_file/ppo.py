@@ -146,7 +146,7 @@ class PPO(OnPolicyAgent):
 
 def main(args: Args) -> None:
     run = Run(args, "ppo")
-    envs = run.environments(args.num_envs, shown={"levels": args.levels}, actions=args.ACTIONS, every_step_valid=True)
+    envs = run.environments(args.num_envs, shown={"levels": args.levels}, every_step_valid=True)
     agent = PPO(run.args, envs.task, run.seeds, run.device)
     rollout = Rollout(run.runs, args.horizon, args.num_envs, envs.task, run.device)
     noise, draws = agent.noise(run.random), agent.draws(run.random)

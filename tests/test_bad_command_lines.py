@@ -138,6 +138,8 @@ def test_values_that_vary_are_checked_like_others(script, capsys):
 
 
 COMMON = [
+    ("--vary", "--vary names no hyperparameter"),
+    ("--vary --quiet", "--vary names no hyperparameter"),
     ("--seeds x", "--seeds takes whole numbers or a range"),
     ("--seeds 0:5:2", "--seeds takes whole numbers or a range"),
     ("--seeds 5:0", "--seeds names no seed"),

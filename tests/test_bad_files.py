@@ -152,6 +152,14 @@ def test_a_file_of_hdf5_is_refused(name):
     assert said.startswith("--dataset") and "bad.hdf5" in said
 
 
+def test_arrays_that_were_made_and_never_written_hold_their_default():
+    with h5py.File("good.hdf5", "w") as file:
+        for key, array in arrays(terminals=None).items():
+            file[key] = np.tile(array, (200_000, *[1] * (array.ndim - 1)))
+        file.create_dataset("terminals", (3_000_000,), bool)
+    assert len(both("good.hdf5")) > 1_000_000
+
+
 def test_rows_that_do_not_fit_into_memory_are_refused(monkeypatch):
     hdf5(Path("good.hdf5"), arrays())
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 100}))

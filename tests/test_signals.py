@@ -5,9 +5,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from torch._inductor.async_compile import AsyncCompile
 
 from algos.cli import report_errors
 from algos.compile import compiled_at_first
@@ -17,23 +19,37 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM]
 SCRIPTS = sorted((Path(__file__).parents[1] / "single_file").glob("*.py"))
 
 
-def ended(folder, number):
-    """Exit code and error output of a program in a folder of this name, which gets a signal while it imports."""
-    folder.mkdir()
-    program = folder / "program.py"
-    program.write_text(f"import algos.early\nimport os\nos.kill(os.getpid(), {int(number)})\nprint('went on')\n")
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=SCRIPTS[0].parents[1])
+def ended(number, before=""):
+    """Exit code and error output of a program that gets a signal while it imports; `before` comes first in it."""
+    program = (
+        f"import os, signal, sys\n{before}\nimport algos.early\nos.kill(os.getpid(), {int(number)})\nprint('went on')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=SCRIPTS[0].parents[1])
     assert done.stdout == ""
     return done.returncode, done.stderr
 
 
+SCRIPT = f"sys.argv[0] = {str(SCRIPTS[0])!r}"
+COMMAND = "sys.argv[0] = '-m'; sys.orig_argv = ['python', '-m', 'benchmarks.sweep', 'smoke']"
+THEIRS = {  # programs of others, which may import this repository
+    "a file": "",
+    "a script of a folder of the same name": "sys.argv[0] = '/home/me/single_file/mine.py'",
+    "a command": "sys.argv[0] = '-m'; sys.orig_argv = ['python', '-m', 'mine.train']",
+    "a process of multiprocessing": f"{SCRIPT}; import multiprocessing; multiprocessing.parent_process = lambda: 1",
+    "a handler of its own": f"{SCRIPT}; signal.signal(signal.SIGTERM, lambda *_: os._exit(-signal.SIGTERM % 256))",
+}
+
+
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_during_the_imports_ends_a_script_in_one_line(number, tmp_path):
-    assert ended(tmp_path / "single_file", number) == (130, "interrupted\n")
+@pytest.mark.parametrize("program", [SCRIPT, COMMAND])
+def test_a_signal_during_the_imports_ends_a_program_of_this_repository_in_one_line(number, program):
+    assert ended(number, program) == (130, "interrupted\n")
 
 
-def test_programs_of_others_keep_what_they_do_on_signals(tmp_path):
-    assert ended(tmp_path / "theirs", signal.SIGTERM) == (-signal.SIGTERM, "")
+@pytest.mark.parametrize("program", THEIRS)
+def test_programs_of_others_keep_what_they_do_on_signals(program):
+    code, said = ended(signal.SIGTERM, THEIRS[program])
+    assert code % 256 == -signal.SIGTERM % 256 and said == ""
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -68,6 +84,38 @@ def test_a_signal_that_came_before_ends_it_too():
         assert signals.came
         with pytest.raises(KeyboardInterrupt), interruptible():
             pytest.fail("it began")
+
+
+def test_a_second_thread_leaves_signals_to_the_main_one():
+    def enter():
+        with Signals(), interruptible():
+            seen.append((Signals.present, Signals.at_once))
+
+    seen = []
+    with Signals() as signals:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert seen == [(signals, False)] and Signals.present is signals
+
+
+def test_only_compilers_are_ended_with_a_compilation():
+    """The compiler stands for what a compilation starts; the other process was there before."""
+    other = subprocess.Popen(["sleep", "60"])
+    compilers = []
+
+    def compile_long():
+        compilers.append(subprocess.Popen(["sleep", "60"]))
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled_at_first(compile_long)()
+        assert compilers[0].wait(10) == -signal.SIGKILL and other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    assert AsyncCompile.pool().submit(int).result() == 0  # others can be compiled
 
 
 def test_only_the_first_call_of_a_compiled_function_compiles():

@@ -16,7 +16,7 @@ from algos.data.rows import kept_rows
 from algos.errors import UserError
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")  # D4RL's and OGBench's
-FEW = 1 << 20  # bytes of an array that need no check
+FEW = 16 << 20  # bytes of an array that need no check
 MOST_DEFLATED = 1_100  # bytes that one byte becomes at most: deflate's limit is 1,032
 STATES = ("infos/qpos", "infos/qvel")  # D4RL's
 
@@ -60,7 +60,7 @@ def _hdf5_array(array: Any, file: Any) -> Array:
 def check_stored(array: Any, file: Any) -> None:
     """Raises ValueError if an array of an HDF5 file lies in another file, or if the file has far less than it says."""
     if array.file.filename != file.filename or array.external or array.is_virtual:
-        raise ValueError(f"{array.name} lies in another file")
+        raise ValueError(f"{array.name} lies in another file, and is not followed")
     stored = array.id.get_storage_size()
     chunk = array.dtype.itemsize * prod(array.chunks or ())  # is read as a whole
     if max(array.nbytes, chunk) > max(FEW, MOST_DEFLATED * stored):

@@ -486,6 +486,68 @@ def test_a_run_is_resumed_in_the_phase_in_which_it_stopped(loop, stop):
     pd.testing.assert_frame_equal(*tables)
 
 
+def evaluated(run, agent, stop=False):
+    """A phase, and steps with evaluations; `stop` raises in the first step, after the evaluation before it."""
+    run.evaluate_in("Pendulum-v1")
+    for _ in run.phase("first", 4):
+        run.log(agent.update())
+    for _ in run.steps(lambda obs: obs[..., :1]):
+        if stop:
+            raise ZeroDivisionError
+        run.log(agent.update())
+
+
+def test_the_evaluation_before_the_first_step_is_made_again_where_the_last_checkpoint_is_of_a_phase(loop):
+    whole, agent = loop(variant="whole", eval_episodes=2)
+    evaluated(whole, agent)
+    run, agent = loop(eval_episodes=2)
+    with pytest.raises(ZeroDivisionError):
+        evaluated(run, agent, stop=True)
+    assert len(pd.read_parquet(run.folder.path / "eval.parquet")) == 4  # it was written
+    run, agent = loop(eval_episodes=2, resume=True)
+    evaluated(run, agent)
+    tables = [pd.read_parquet(r.folder.path / "eval.parquet") for r in (whole, run)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert len(tables[0]) == 12
+
+
+def test_a_signal_during_the_last_checkpoint_of_a_phase_is_not_lost(loop, monkeypatch):
+    run, agent = loop()
+    save = Run._save
+
+    def interrupted(run, *args, **kwargs):
+        save(run, *args, **kwargs)
+        if run.over and run.step == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "_save", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        phases(run, agent)
+    assert config_of(run)["status"] == "interrupted" and run.step < 24
+
+
+def test_an_argument_that_an_earlier_version_lacked_had_its_default(loop):
+    broken_off(loop)
+    path = loop(resume=True)[0].folder.path / "config.json"
+    config = json.loads(path.read_text())
+    del config["identity"]["stop_when_solved"], config["identity"]["rate"]
+    path.write_text(json.dumps(config))
+    run, _ = loop(resume=True)
+    assert run.folder.earlier
+    with pytest.raises(UserError, match=r"another configuration \(rate: 1.0 there, 2.0 here\)"):
+        loop(resume=True, rate=2.0)
+
+
+def test_files_that_are_not_its_own_stay_in_the_folder_of_checkpoints(loop):
+    mine = broken_off(loop) / "checkpoint" / "mine"
+    mine.mkdir()
+    (mine / "kept").write_text("")
+    left = mine.with_name("000000000001.safetensors.part")
+    left.write_text("")
+    phases(*loop(resume=True))
+    assert (mine / "kept").exists() and not left.exists()
+
+
 def broken_off(loop):
     """Stops a run after 20 steps, whose last checkpoint is of step 16."""
     run, agent = loop()
@@ -498,7 +560,7 @@ def test_a_checkpoint_of_an_agent_with_other_tensors_is_refused(loop):
     broken_off(loop)
     run, agent = loop(resume=True)
     agent.register_buffer("more", torch.zeros(2))
-    with pytest.raises(UserError, match="was written by another version of this code, whose agent held other tensors"):
+    with pytest.raises(UserError, match="does not fit the agent of this version of the code"):
         next(run.steps())
 
 

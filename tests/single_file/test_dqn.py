@@ -9,13 +9,14 @@ import pytest
 import torch
 from dqn import DQN, Args, Draws, main
 from on_policy_data import prints, set_layers, wave
-from scripts import DISCRETE, agent_of
+from scripts import DISCRETE, agent_of, differing
 from torch import nn
 
 from algos.errors import UserError
 from algos.optim import Target
 from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
+from algos.run import Run
 from envs import SeededEnvs, Task
 
 IMAGES = Task("Made-v0", (4, 10, 10), 3, True, (), (), 0)
@@ -307,6 +308,44 @@ def test_runs_stop_when_they_have_solved_a_table(tmp_path):
         assert own.index.tolist() == [*range(0, solved + 1, 500), 20_000]
         assert own.loc[:solved].equals(all_of_it.loc[:solved])  # a run that has stopped moves no other
         assert own[20_000] == own[solved]
+
+
+LAKE = {"env_id": "tabular/frozen-lake-4x4-sticky"}
+STOPS_EARLY = {  # seeds that stop at different times
+    "dqn": {"env_id": "tabular/gate-0.1875-sticky", "seeds": ("0", "5", "6")},
+    "ppo": LAKE | {"seeds": ("0:3",), "num_envs": 2, "horizon": 32, "batch_size": 32, "compile": False},
+    "sqirl": LAKE | {"seeds": ("0", "1", "4"), "m": 20, "k": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("script", STOPS_EARLY)
+def test_runs_that_stop_when_solved_resume_to_the_bitwise_same_end(script, after, train, bare_runs, monkeypatch):
+    """Broken off in the second iteration after `after` of three runs have stopped."""
+    flags = {"total_steps": 20_000, "eval_every": 100, "discount": 1.0, "stop_when_solved": True, "threads": 1}
+    flags |= {"log_every": 100, "checkpoint_every": 200} | STOPS_EARLY[script]
+    whole = train(script, out="whole", **flags)
+    assert len(set(whole.config["taken"])) == 3 and max(whole.config["taken"]) < 20_000
+
+    report, seen = Run._report_progress, []
+
+    def broken(run):
+        report(run)
+        seen.append(int((run.done >= 20_000).sum()))
+        if seen.count(after) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_report_progress", broken)
+        with pytest.raises(KeyboardInterrupt):
+            train(script, out="broken", **flags)
+    result = train(script, out="broken", resume=True, **flags)
+    assert seen[-1] == after
+    assert result.config["taken"] == whole.config["taken"]
+    assert not differing(whole.parameters, result.parameters)
+    for table in ("eval", "log"):
+        pd.testing.assert_frame_equal(getattr(whole, table), getattr(result, table), check_exact=True)
 
 
 @pytest.mark.parametrize("arguments", [{"env_id": "CartPole-v1"}, {"env_id": "tabular/gate-0.375", "eval_episodes": 0}])
