@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Fraction, Positive, Size, Widths
+from algos.arguments import Count, Fraction, Positive, Several, Size, Widths
 from algos.checkpoint import write_atomically
 from algos.data import Dataset
 from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file, load_ensemble
@@ -50,7 +50,7 @@ class ModelBasedArgs(OfflineArgs):
     """share of a batch that comes from the dataset; 1: there is no model"""
     rollouts: Count = 50_000
     """rollouts of the model in an epoch, for each run; they begin in states of the dataset"""
-    rollout_length: Count = 5
+    rollout_length: Several = 5
     """steps of a rollout, unless the task ends it earlier"""
     updates_per_epoch: Count = 1_000
     """updates between rollouts"""

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Tunable, Widths, by_domain
+from algos.arguments import Fraction, NotNegative, Positive, PositiveFraction, Several, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
 from algos.nn import MLP
@@ -41,7 +41,7 @@ from envs import Task
 
 @dataclass
 class Args(ModelBasedArgs):
-    rollout_length: Count = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
+    rollout_length: Several = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
     """steps of a rollout, unless the task ends it earlier"""
     penalty_weight: Tunable[NotNegative] = by_domain(
         0.5,

@@ -35,7 +35,17 @@ import torch
 from torch import Tensor, nn
 
 from algos.agent import Agent
-from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Range, Tunable, Widths, by_domain
+from algos.arguments import (
+    Fraction,
+    NotNegative,
+    Positive,
+    PositiveFraction,
+    Range,
+    Several,
+    Tunable,
+    Widths,
+    by_domain,
+)
 from algos.cli import cli
 from algos.dynamics import FormName
 from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
@@ -49,7 +59,7 @@ from envs import Task
 
 @dataclass
 class Args(ModelBasedArgs):
-    rollout_length: Count = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
+    rollout_length: Several = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
     """steps of a rollout, unless the task ends it earlier"""
     form: FormName = "ravl"
     """official code that decides how the ensemble is trained and when a predicted state ends an episode"""

@@ -93,6 +93,7 @@ def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
     assert len(list((tmp_path / "out").rglob("eval.parquet"))) == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_stores_its_run_elsewhere_has_failed(tmp_path):
     script = (ROOT / "single_file" / "sac.py").read_text()
     (tmp_path / "mine.py").write_text(script)  # calls itself sac
@@ -101,6 +102,7 @@ def test_a_script_that_stores_its_run_elsewhere_has_failed(tmp_path):
     assert done.returncode == 1 and "there is no finished run in" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
     running = start(write(tmp_path, steps=4_000), tmp_path / "out", "--checkpoint-every", "500")
     wait_for_steps(tmp_path / "out", 1_000)
@@ -113,6 +115,7 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
     same_tables(tmp_path / "out", whole)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
     suite = write(tmp_path, steps=4_000)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
@@ -153,6 +156,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     same_tables(tmp_path / "out", whole)
 
 
+@pytest.mark.slow
 def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
     suite = write(tmp_path, steps=100_000)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
@@ -166,6 +170,7 @@ def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
         running.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_set_aside_and_its_run_trained_anew(tmp_path, whole):
     suite = write(tmp_path, steps=4_000)
     out = tmp_path / "out"
@@ -192,6 +197,7 @@ def test_a_damaged_configuration_is_seen(tmp_path, whole, harm):
     assert job.state == "damaged"
 
 
+@pytest.mark.slow
 def test_one_job_of_an_array(tmp_path, whole):
     suite = write(tmp_path, SUITE + SECOND)
     done = do(suite, tmp_path / "out", "--job", "1")
