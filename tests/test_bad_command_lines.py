@@ -273,7 +273,7 @@ TOGETHER = [
     ("bc --dataset data.hdf5 --env-id CartPole-v1", ""),
     ("iql --dataset data.hdf5 --env-id Hopper-v5", ""),
     ("iql --dataset data.hdf5 --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
-    ("mopo --dataset data.hdf5 --eval-episodes 0 --rollout-length 0", "--rollout-length must be at least 1"),
+    ("mopo --dataset data.hdf5 --eval-episodes 0 --rollout-length 0", "--rollout-length must lie in [1, 10000]"),
     ("mopo --dataset data.hdf5 --eval-episodes 0 --real-ratio 2", "--real-ratio must lie in [0, 1]"),
     ("mopo --dataset data.hdf5 --eval-episodes 0 --never-terminates --dynamics nowhere", "--dynamics"),
     ("mopo --dataset data.hdf5 --eval-episodes 0 --never-terminates --dynamics file", "--dynamics"),
