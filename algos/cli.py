@@ -239,8 +239,8 @@ def run_command(main: Callable[[Any], None]) -> None:
 
 def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
-    words, said = sys.argv[1:], io.StringIO()
-    if any(word == "--vary" and after.startswith("--") for word, after in zip(words, [*words[1:], "--"], strict=True)):
+    said, words = io.StringIO(), [*sys.argv[1:], "--"]
+    if any(word == "--vary" and after.startswith("--") for word, after in itertools.pairwise(words)):
         raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
     try:
         with contextlib.redirect_stderr(said):

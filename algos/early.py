@@ -4,6 +4,7 @@ In other programs, in processes that Python's multiprocessing starts, and for si
 changes nothing.
 """
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -23,10 +24,8 @@ def is_program() -> bool:
     if multiprocessing.parent_process() or threading.current_thread() is not threading.main_thread():
         return False
     if sys.argv[0] == "-m":  # `python -m` replaces it when the packages of a command have been imported
-        words = sys.orig_argv
-        return any(
-            word == "-m" and after.startswith("benchmarks.") for word, after in zip(words, words[1:], strict=False)
-        )
+        pairs = itertools.pairwise(sys.orig_argv)
+        return any(word == "-m" and after.startswith("benchmarks.") for word, after in pairs)
     return Path(sys.argv[0]).absolute().parent == Path(__file__).absolute().parents[1] / "single_file"
 
 

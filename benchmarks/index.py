@@ -4,6 +4,7 @@ python -m benchmarks.index          writes results/README.md
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def section(folder: Path) -> str:
     return "\n\n".join(line for line in lines if line)
 
 
+def study(folder: Path) -> str:
+    """The section of a study that is no report: its title, what it says first, and its first figure."""
+    text = text_of(folder / "page.md")
+    title, summary, *_ = text.split("\n\n")
+    html = f", [as a page]({folder.name}/page.html)" if (folder / "page.html").exists() else ""
+    lines = [f"#{title}", summary, f"[The whole study]({folder.name}/page.md){html}"]
+    if figure := re.search(r"!\[[^]]*\]\((?=figures/)", text):
+        lines.append(text[figure.start() : text.index(")", figure.end()) + 1].replace("](", f"]({folder.name}/"))
+    return "\n\n".join(lines)
+
+
 def text_of(path: Path) -> str:
     """The text of a file; raises UserError if there is none."""
     try:
@@ -97,7 +109,8 @@ def main(args: Args) -> None:
     reports = sorted(path for path in args.folder.glob("*") if os.path.lexists(path / "report.json"))
     if not reports:
         raise UserError(f"there is no report in {args.folder}")
-    parts = [INTRODUCTION, *(section(folder) for folder in reports)]
+    studies = sorted(path.parent for path in args.folder.glob("*/page.md"))
+    parts = [INTRODUCTION, *map(section, reports), *map(study, studies)]
     for path in sorted(args.folder.glob("*/README.md")):
         parts.append(text_of(path).replace("# ", "## ", 1).strip())
     (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")

@@ -13,7 +13,7 @@ import pytest
 from offline_data import write_hdf5
 
 from algos.arguments import MayVary, Range, flag, ranges
-from algos.cli import cli
+from algos.cli import cli, parsed
 from algos.run import Run
 
 SCRIPTS = sorted(path.stem for path in (Path(__file__).parents[1] / "single_file").glob("*.py"))
@@ -118,6 +118,14 @@ def test_words_that_are_no_numbers_of_their_range_are_refused(script, capsys):
                 said = told(capsys, main_of(script), *task_of(script), f"{flag(name)}={word}")
                 assert flag(name) in said, (name, word, said)
             turn += 3
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_words_at_all_give_the_defaults(script, monkeypatch):
+    main = main_of(script)
+    monkeypatch.setattr("random.random", lambda: 1.0)  # see `told`
+    monkeypatch.setattr(sys, "argv", ["single_file/script.py"])
+    assert parsed(main) == get_type_hints(main)["args"]()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -552,8 +552,11 @@ def test_the_index_shows_every_report(made, tmp_path):
     shutil.copytree(made / "out", tmp_path / "one")
     (tmp_path / "speed").mkdir()
     (tmp_path / "speed" / "README.md").write_text("# Throughput\n\nfast\n")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "page.md").write_text("# A study\n\nIts purpose.\n\nMore.\n\n![a curve](figures/a.png)\n")
     index.main(index.Args(tmp_path))
     text = (tmp_path / "README.md").read_text()
+    assert "## A study\n\nIts purpose." in text and "![a curve](study/figures/a.png)" in text and "More" not in text
     assert "## T\n" in text and "one/figures/learning_curves.png" in text and "## Throughput" in text
     tasks = pd.read_csv(tmp_path / "one" / "tasks.csv")
     for value in tasks[tasks["score"] == "last"]["mean"]:
