@@ -65,6 +65,14 @@ def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, text)
     assert [(job.seeds, job.state) for job in planned] == [([0, 1], "finished"), ([2, 3], "new")]
 
 
+def test_runs_of_a_version_that_lacked_an_argument_are_those_of_the_suite(tmp_path):
+    out = tmp_path / "out"
+    (first,) = jobs(write(tmp_path), out)
+    store(first, "finished", identity={k: v for k, v in first.identity.items() if k != "stop_when_solved"})
+    planned = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"')), out, seeds_per_job=4)
+    assert [(job.seeds, job.state) for job in planned] == [([0, 1], "finished"), ([2, 3], "new")]
+
+
 def test_another_configuration_in_the_folder_is_refused(tmp_path):
     (job,) = jobs(write(tmp_path, steps=4_000), tmp_path / "out")
     store(job, "finished")

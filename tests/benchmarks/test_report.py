@@ -168,6 +168,18 @@ def test_protocols_are_not_mixed_silently(tmp_path, change, said):
     assert any(said in note for note in scores.load([tmp_path], mix=True).notes)
 
 
+def test_an_argument_that_an_earlier_version_lacked_had_its_default(tmp_path):
+    identity = {"total_steps": 30, "eval_episodes": 2, "eval_every": 10}
+    for seed, more in enumerate([{}, {"stop_when_solved": False}, {"tau": 0.005}]):
+        rows = table(ten(1, 2, 3)).assign(seed=seed)
+        store(tmp_path / str(seed), "sac", rows, "Hopper-v5", identity=identity | more)
+    assert not any("Differs" in note for note in scores.load([tmp_path]).notes)
+    rows = table(ten(1, 2, 3)).assign(seed=3)
+    store(tmp_path / "3", "sac", rows, "Hopper-v5", identity=identity | {"tau": 0.1})
+    with pytest.raises(UserError, match=r"tau: 0.005 but 0.1"):
+        scores.load([tmp_path])
+
+
 def test_other_versions_of_the_environments_are_another_protocol(tmp_path):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", versions={"gymnasium": "2", "mujoco": "3"})
