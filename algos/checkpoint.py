@@ -46,7 +46,8 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 BEFORE = ".before"  # ends the name of a file that a new one of its step is about to replace
-OWN = re.compile(r"\d{12}\.(json|safetensors|before)(\.part)?")  # names of all files that are written here
+# names of all files that are written here, the last of them by safetensors while it saves
+OWN = re.compile(r"\d{12}\.(json|safetensors|before)(\.part)?|\.tmp\w+")
 
 
 class Stateful(Protocol):
@@ -164,7 +165,9 @@ def restore(parts: dict[str, Stateful], state: dict[str, Tensor], final: bool) -
         except Exception as error:  # each part raises its own kinds for tensors of other names, shapes or types
             if is_lack_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            raise Unfit(f"does not fit the {name} of this version of the code ({describe(error)})") from error
+            raise Unfit(
+                f"does not fit the {name} of this version of the code ({' '.join(describe(error).split())})"
+            ) from error
 
 
 def forms(tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

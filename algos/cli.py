@@ -295,8 +295,6 @@ def report_errors(command: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:  # files that cannot be read or written, full disks
-        if error.errno is None:  # a library's own, and no answer of the system
-            raise
         reason = " ".join((error.strerror or str(error)).split()) or type(error).__name__
         where = f"cannot use {error.filename}: " if error.filename else ""
         print(f"error: {where}{reason}", file=sys.stderr)

@@ -263,7 +263,7 @@ def half(obs):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"rollout_length": 0}, "--rollout-length must be at least 1"),
+        ({"rollout_length": 0}, "--rollout-length must lie in"),
         ({"real_ratio": 1.1}, r"--real-ratio must lie in \[0, 1\]"),
         ({"elites": 4}, "--elites must be at most --members, 3, got 4"),
         ({"terminates": "algos.terminations:never"}, "--never-terminates and --terminates contradict"),
