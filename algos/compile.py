@@ -98,6 +98,7 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
 
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
         dynamo.trace_autograd_ops = True
+    dynamo.recompile_limit = max(dynamo.recompile_limit, 64)  # each training of a process compiles; from then on, none
     if device.type == "cpu":
         backend = with_threads(torch.get_num_threads())
         options: dict[str, Any] = {"guard_filter_fn": without_threads}

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from scripts import is_on_policy, needs_compiler
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 
 from algos.compile import Captured, Places, captured, compiled, tune_cpu, use_fast_products, variant_of
@@ -161,3 +162,22 @@ def test_a_run_on_cuda_resembles_its_eager_self(script, train):
     for name, tensor in eager.parameters.items():
         if "agent/critic." in name:
             torch.testing.assert_close(tensor, graph.parameters[name], atol=2e-3, rtol=2e-2)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def step(self, x):
+        return (self.weight * x).sum()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_each_training_of_a_process_is_compiled():
+    """PyTorch's own limit is eight, after which it goes on without compiling."""
+    graphs = counters["stats"]["unique_graphs"]
+    for _ in range(10):
+        compiled(Scaled().step, torch.device("cpu"), compile_on_cpu=True)(torch.ones(3))
+    assert counters["stats"]["unique_graphs"] == graphs + 10
