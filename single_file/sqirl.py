@@ -227,6 +227,29 @@ class NetworkSQIRL(SQIRL):
                 self.snapshots()[name][:, self.i] = p
 
 
+class Remembered:
+    """The policy in all states of a table, at one time after the other: choices that are final are computed once.
+
+    Those before time i are frozen, or of runs that are over; those from time i on differ by the time in `obs` only.
+    """
+
+    def __init__(self, agent: NetworkSQIRL):
+        self.agent, self.i = agent, 0
+        self.final: dict[int, Tensor] = {}  # by time
+        self.present: dict[int, Tensor] = {}
+
+    def __call__(self, obs: Tensor, t: Tensor) -> Tensor:
+        """The greedy actions at time t []: obs [R, S, O] -> [R, S]."""
+        time, i = int(t), self.agent.i
+        if i > self.i:
+            self.i, self.present = i, {}
+        kept = self.final if time < i else self.present
+        key = time if time < i or self.agent.args.append_time else i
+        if key not in kept:
+            kept[key] = self.agent.policy(obs, t)
+        return kept[key]
+
+
 class TabularSQIRL(SQIRL):
     """The form of the paper, for tables: means for each observation, action and time, of one iteration's episodes."""
 
@@ -300,7 +323,8 @@ def with_network(run: Run[Args], envs: SeededEnvs) -> None:
     draws, choice = agent.draws(run.random, envs.envs_per_run), run.random.integers("minibatch", args.batch_size)
     update = run.compiled(lambda rows, active: agent.update(buffer.gather(rows), active))
     run.learn(agent, buffer=buffer)
-    for _ in run.steps(agent.policy, 0):
+    policy = Remembered(agent) if args.env_id.startswith(TABULAR) else agent.policy
+    for _ in run.steps(policy, 0):
         episodes = collect(envs, args.m, lambda _: partial(agent.act, draws=draws()))
         buffer.add(episodes, episodes.returns(run.args.discount), agent.i)
         updates = -(-args.epochs * episodes.lengths.sum(1) // args.batch_size)  # [R], rounded up

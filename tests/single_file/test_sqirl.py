@@ -524,6 +524,23 @@ def test_runs_that_have_done_different_numbers_of_steps_resume_to_the_bitwise_sa
     assert len(whole.log) and whole.eval.groupby("seed").size().min() >= 2
 
 
+@pytest.mark.parametrize("seen", [{}, {"append_time": True}])
+def test_choices_that_are_remembered_are_those_of_the_policy(seen, train, bare_runs, monkeypatch):
+    """Among runs that end at different times."""
+    flags = UNEVEN["network"] | {
+        "env_id": "tabular/chain-sticky",
+        "total_steps": 120,
+        "seeds": ("0:8",),
+        "eval_every": 5,
+    }
+    remembered = train("sqirl", out="remembered", **flags, **seen)
+    calls = []
+    monkeypatch.setattr("sqirl.Remembered", lambda agent: lambda obs, t: calls.append(t) or agent.policy(obs, t))
+    plain = train("sqirl", out="plain", **flags, **seen)
+    assert calls and len(set(plain.config["taken"])) > 2 and plain.eval["return"].nunique() > 2
+    pd.testing.assert_frame_equal(remembered.eval, plain.eval, check_exact=True)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_diverged_run_leaves_its_neighbours_as_they_are(form, train, bare_runs, monkeypatch, capsys):
     receive = SeededEnvs.receive
