@@ -97,13 +97,18 @@ def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.Data
 def records(table: pd.DataFrame) -> pd.DataFrame:
     """The evaluations at which a seed was better than ever before, from which all sample complexities follow.
 
-    The first and the last evaluation of each seed are kept too.
+    The first and the last evaluation of each seed are kept too, and where the last one lies before the last step of its
+    task, because that of a run which went beyond it is left out, it stands there too: a page that is made of these
+    records then compares the same steps.
     """
     learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
     by_seed = learned.groupby(["task", "algorithm", "seed"])
     before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
     kept = learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
-    kept = pd.concat([table[table["step"] == 0], kept]).sort_values(["task", "algorithm", "seed", "step"])
+    last = table.sort_values("step").groupby(["task", "algorithm", "seed"]).tail(1)
+    ends = last["task"].map(table.groupby("task")["step"].max())
+    early = last.assign(step=ends)[last["step"] < ends]
+    kept = pd.concat([table[table["step"] == 0], kept, early]).sort_values(["task", "algorithm", "seed", "step"])
     return kept[["task", "algorithm", "seed", "step", "episodes", "return"]]
 
 

@@ -110,3 +110,15 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     with pytest.raises(UserError, match="CartPole-v1 is no table"):
         main(Args((tmp_path / "other",), tmp_path / "page"))
     assert not (tmp_path / "page").exists()
+
+
+def test_records_reach_the_last_step_of_their_task():
+    """The last evaluation of a run that went beyond it is left out by then."""
+    rows = [("tabular/gate-0.75", name, 0, step, 1, value) for name, step, value in
+            (("gorp", 0, 0.1), ("gorp", 60, 0.7), ("ppo", 0, 0.0), ("ppo", 50, 0.5), ("ppo", 100, 0.4))]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["task", "algorithm", "seed", "step", "episodes", "return"])
+    kept = records(table)
+    gorp = kept[kept["algorithm"] == "gorp"]
+    assert gorp["step"].tolist() == [0, 60, 100] and gorp["return"].tolist() == [0.1, 0.7, 0.7]
+    assert kept[kept["algorithm"] == "ppo"]["step"].tolist() == [0, 50, 100]
+    pd.testing.assert_frame_equal(records(kept), kept)
