@@ -165,9 +165,7 @@ def restore(parts: dict[str, Stateful], state: dict[str, Tensor], final: bool) -
         except Exception as error:  # each part raises its own kinds for tensors of other names, shapes or types
             if is_lack_of_memory(error) or isinstance(error, torch.AcceleratorError):
                 raise
-            raise Unfit(
-                f"does not fit the {name} of this version of the code ({' '.join(describe(error).split())})"
-            ) from error
+            raise Unfit(f"does not fit the {name} of this version of the code ({describe(error)})") from error
 
 
 def forms(tensors: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:

@@ -224,6 +224,8 @@ def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
 
     def checked(args: RunArgs) -> None:
+        if "--vary" in sys.argv and not args.vary:
+            raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
         check_all(args)  # before data is loaded, which may take long
         if device_of(args).type == "cpu":
             limit_memory()
@@ -239,9 +241,7 @@ def run_command(main: Callable[[Any], None]) -> None:
 
 def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
-    said, words = io.StringIO(), [*sys.argv[1:], "--"]
-    if any(word == "--vary" and after.startswith("--") for word, after in itertools.pairwise(words)):
-        raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
+    said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(get_type_hints(main)["args"], description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]

@@ -15,5 +15,6 @@ class UserError(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """An error of any library with its kind, which some messages say nothing without."""
-    return f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__
+    """An error of any library on one line, with its kind, which some messages say nothing without."""
+    said = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
