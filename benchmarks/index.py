@@ -89,11 +89,11 @@ def section(folder: Path) -> str:
 def study(folder: Path) -> str:
     """The section of a study that is no report: its title, what it says first, and its first figure."""
     text = text_of(folder / "page.md")
-    title, summary, *_ = text.split("\n\n")
+    title, _, more = text.partition("\n\n")
     html = f", [as a page]({folder.name}/page.html)" if (folder / "page.html").exists() else ""
-    lines = [f"#{title}", summary, f"[The whole study]({folder.name}/page.md){html}"]
-    if figure := re.search(r"!\[[^]]*\]\((?=figures/)", text):
-        lines.append(text[figure.start() : text.index(")", figure.end()) + 1].replace("](", f"]({folder.name}/"))
+    lines = [f"#{title}", more.partition("\n\n")[0], f"[The whole study]({folder.name}/page.md){html}"]
+    if figure := re.search(r"!\[[^]]*\]\(figures/[^)]*\)", text):
+        lines.append(figure[0].replace("](", f"]({folder.name}/"))
     return "\n\n".join(lines)
 
 
