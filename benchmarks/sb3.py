@@ -126,8 +126,8 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
     )  # fmt: skip
 
 
-def make_model(args: Args, seed: int) -> Any:
-    """The library's agent, which has not learned yet."""
+def make_model(args: Args, seed: int, learning_starts: int) -> Any:
+    """The library's agent, which has not learned yet; its first actions are uniformly random, but for PPO."""
     from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.noise import NormalActionNoise
 
@@ -135,11 +135,11 @@ def make_model(args: Args, seed: int) -> Any:
         return make_ppo(args.env_id, seed, args.total_steps)
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
-        return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
+        return SAC("MlpPolicy", env, learning_starts=learning_starts, seed=seed)
     (size,) = env.action_space.shape or (1,)
     return TD3(
         "MlpPolicy", env, learning_rate=3e-4, batch_size=256, train_freq=1, gradient_steps=1, seed=seed,
-        learning_starts=args.learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
+        learning_starts=learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
         policy_kwargs={"net_arch": [256, 256]},
     )  # fmt: skip
 
@@ -150,15 +150,14 @@ def main(args: Args) -> None:
     check_continuous(args.env_id)
     if importlib.util.find_spec("stable_baselines3") is None:
         raise UserError("stable_baselines3 is missing: pip install -e '.[peers]'")
-    if args.learning_starts is None:
-        args.learning_starts = RANDOM_START[args.algorithm]
+    start = RANDOM_START[args.algorithm] if args.learning_starts is None else args.learning_starts
     torch.set_num_threads(args.threads)
     algorithm = f"sb3_{args.algorithm}"
     folder = writable(args.out / folder_name(args.env_id) / algorithm / "default")
     rows = []
     for seed in seeds:
         started, evaluating = time.perf_counter(), 0.0
-        model = make_model(args, seed)
+        model = make_model(args, seed, start)
         for step in range(0, args.total_steps + 1, args.eval_every):
             if step:
                 model.learn(step - model.num_timesteps, reset_num_timesteps=False)
@@ -177,7 +176,7 @@ def main(args: Args) -> None:
             "variant": "default",
             "status": "finished",
             "step": args.total_steps,
-            "args": {**vars(args), "out": str(args.out)},
+            "args": {**vars(args), "learning_starts": start, "out": str(args.out)},
             "versions": {p: version(p) for p in ("stable_baselines3", "torch", "gymnasium", "mujoco")},
             "device": platform.processor() or platform.machine(),
         }
