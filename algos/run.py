@@ -34,6 +34,7 @@ from algos.threads import Threads
 from envs import Episode, SeededEnvs
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
+from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
 
@@ -65,11 +66,11 @@ class Run(Generic[Args]):
     each run, R), `args` (in which hyperparameters that vary are a PerRun), `device`, `random` and the folder, and
     drives the loop: see `steps`.
 
-    `facts` (JSON) determine the results besides the arguments, such as the digest of data: a run with other facts is
-    not resumed. With 0 evaluation episodes, the score is that of the training episodes that ended since the last
-    evaluation; a run in which none ended keeps the score it had. For the terminal and the curve, `score` names a score
-    that is not the return, and `show` computes it from returns; the score "success" is the percentage of episodes that
-    succeed.
+    `facts` (JSON) determine the results besides the arguments, such as the digest of data, to which that of a table is
+    added: a run with other facts is not resumed. With 0 evaluation episodes, the score is that of the training episodes
+    that ended since the last evaluation; a run in which none ended keeps the score it had. For the terminal and the
+    curve, `score` names a score that is not the return, and `show` computes it from returns; the score "success" is the
+    percentage of episodes that succeed.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class Run(Generic[Args]):
         check(args)
         args.check_ready()
         self.algorithm, self.given = algorithm, args
-        self.facts = as_json(facts or {})
+        table = {"table": table_of(args.task.removeprefix(TABULAR)).digest()} if args.task.startswith(TABULAR) else {}
+        self.facts = as_json(table | (facts or {}))
         self.score_name, self.show = score, show
         self.device = device_of(args)
         self.threads = Threads(args.threads)

@@ -54,6 +54,7 @@ class Facts(Stored):
 
     evaluated_in: str | None = None
     digest: str | None = None
+    table: str | None = None
     dataset_digest: str | None = None
     low: Finite | None = None
     high: Finite | None = None

@@ -8,7 +8,8 @@
 The sample complexity of a run is its number of steps at the first evaluation at which its deterministic policy's exact
 return is at least J* - 0.05 (J* - J_random); an evaluation follows the iteration that reaches a multiple of the
 interval. That of a setting is the median over its seeds, infinite where the median seed does not get there within its
-steps. That of an algorithm is the least over its settings: the search for settings is free, and a table shows its cost.
+steps. Seeds whose untrained networks solve the task already are left out, and a setting counts where most seeds are
+left. That of an algorithm is the least over its settings: the search for settings is free, and a table shows its cost.
 
 OUT gets page.html, page.md, figures/, samples.csv (each seed of each setting), tasks.csv, correlations.csv, and in
 scores.csv and sources.json what the page is made of: such a folder can be given in place of runs, or with others, so
@@ -17,6 +18,7 @@ that a page grows task by task.
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,9 +28,9 @@ import pandas as pd
 import tyro
 from matplotlib.figure import Figure
 from pydantic import Field
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
-from algos.arguments import Fraction, check
+from algos.arguments import Range, check
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
@@ -54,8 +56,8 @@ class Args:
     """folders of sweeps over tables"""
     out: Path
     """where the page goes"""
-    tolerance: Fraction = 0.05
-    """share of J* - J_random that a policy may lack to count as a solution; at least 0.05 for runs that stop there"""
+    tolerance: Annotated[float, Range(STOPPED_AT, 1)] = STOPPED_AT
+    """share of J* - J_random that a policy may lack to count as a solution; runs stop at 0.05"""
 
 
 class TableArguments(Stored):
@@ -63,6 +65,8 @@ class TableArguments(Stored):
 
     discount: Annotated[float, Field(ge=0, le=1)]
     total_steps: Whole
+    eval_every: Whole
+    stop_when_solved: bool = False
     k: Whole = 0
 
 
@@ -70,16 +74,31 @@ class TableArguments(Stored):
 class Study:
     """What was found, by task."""
 
-    samples: pd.DataFrame  # task, algorithm, setting, k, seed, samples (inf: never), steps
-    tasks: pd.DataFrame  # one row a task
+    samples: pd.DataFrame  # task, algorithm, setting, k, untrained, seed, samples (inf: never), steps, taken
+    tasks: pd.DataFrame  # one row a task; N is infinite where it is not solved, NaN where too many seeds are left out
     budgets: dict[str, int]  # steps of each task
     algorithms: list[str]
     correlations: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
+def steps_taken(sources: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, int]]:
+    """The steps that each seed of each setting, by task and label, has really done.
+
+    A run with several settings has them one after the other, in the order of its sources.
+    """
+    taken: dict[tuple[str, str], dict[int, int]] = {}
+    begun: dict[str, int] = {}  # by folder
+    for config in sources:
+        seeds, first = config["seeds"], begun.get(config["folder"], 0)
+        begun[config["folder"]] = first + len(seeds)
+        taken[config["task"], label(config)] = dict(zip(seeds, config["taken"][first:], strict=False))
+    return taken
+
+
 def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.DataFrame:
     """The first step at which each seed of each setting solves its task, and whether it does so untrained."""
     known = {(c["task"], label(c)): c for c in scores.sources}
+    taken = steps_taken(scores.sources)
     rows = []
     for (task, setting, seed), curve in scores.table.groupby(["task", "algorithm", "seed"]):
         config = known[task, setting]
@@ -89,9 +108,17 @@ def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.Data
         untrained = curve[curve["step"] == 0]["return"]
         row = {"task": task, "algorithm": config["algorithm"], "setting": setting, "k": config["args"].get("k", 0)}
         first = float(solved.iloc[0]) if len(solved) else np.inf
-        row |= {"untrained": bool((untrained >= limit).any())}
-        rows.append(row | {"seed": seed, "samples": first, "steps": budget})
+        row |= {"untrained": bool((untrained >= limit).any()), "seed": seed, "samples": first, "steps": budget}
+        rows.append(row | {"taken": taken[task, setting][seed]})
     return pd.DataFrame(rows)
+
+
+def medians_of(samples: pd.DataFrame) -> pd.DataFrame:
+    """The sample complexity of each setting on each task, where most seeds do not solve the task untrained."""
+    keys = ["task", "algorithm", "setting", "k"]
+    learned = samples[~samples["untrained"]].groupby(keys)["samples"]
+    medians = learned.median()[2 * learned.size() > samples.groupby(keys).size()[learned.size().index]]
+    return medians.reset_index()
 
 
 def records(table: pd.DataFrame) -> pd.DataFrame:
@@ -127,6 +154,8 @@ def exact_row(task: str, discount: float) -> dict[str, Any]:
     table = known_table(task)
     plain, learned = Analysis(table), Analysis(table, discount)
     first, scale = learned.greedy(learned.q(1), TIE, EXACT), plain.best_return - plain.random_return
+    if not scale:
+        raise UserError(f"{task}: the best policy is not better than random actions, so every policy solves it")
     row = {"task": task, "S": table.states, "A": table.actions, "H": table.horizon, "rho": table.sticky}
     row |= {"discount": discount, "J*": plain.best_return, "J_random": plain.random_return}
     row |= {"min_k": plain.min_k() or np.inf, "exact min_k": plain.min_k(TIE, EXACT) or np.inf}
@@ -134,14 +163,34 @@ def exact_row(task: str, discount: float) -> dict[str, Any]:
     return row | {f"J* - J_{k}": round((plain.best_return - plain.greedy_return(k)) / scale, 9) for k in LOSSES}
 
 
+@cache
+def digest_of(task: str) -> str:
+    """The digest of the table that this machine makes of a task."""
+    return known_table(task).digest()
+
+
+def check_table(config: dict[str, Any]) -> None:
+    """Raises UserError if a run learned in another table than the one that is made now; early runs do not say."""
+    here, there = digest_of(config["task"]), config["facts"].get("table")
+    if there not in (None, here):
+        raise UserError(
+            f"{config['folder']} learned in another table {config['task']} ({there}) than the one that this machine "
+            f"makes ({here}): the versions of libraries differ"
+        )
+
+
 def study(scores: Scores, tolerance: float) -> Study:
-    """Puts everything together."""
+    """Puts everything together; raises UserError for runs that cannot be compared."""
     discounts: dict[str, set[float]] = {}
     for config in scores.sources:
         known_table(config["task"])
         check_arguments(config, TableArguments)
-        if config["args"].get("stop_when_solved") and tolerance < STOPPED_AT:
-            raise UserError(f"--tolerance must be at least {STOPPED_AT} for runs with --stop-when-solved")
+        if not config["args"].get("stop_when_solved"):
+            raise UserError(
+                f"{config['folder']}: this compares runs with --stop-when-solved, whose evaluations are recorded at "
+                "the steps that were really done"
+            )
+        check_table(config)
         discounts.setdefault(config["task"], set()).add(config["args"]["discount"])
     for task, found in discounts.items():
         if len(found) > 1:
@@ -149,8 +198,8 @@ def study(scores: Scores, tolerance: float) -> Study:
     tasks = pd.DataFrame([exact_row(task, discounts[task].pop()) for task in scores.tasks])
     limits = {task: Analysis(known_table(task)).solved(tolerance) for task in scores.tasks}
     samples = sample_complexities(scores, limits)
-    medians = samples.groupby(["task", "algorithm", "setting", "k"])["samples"].median().reset_index()
-    algorithms = sorted(medians["algorithm"].unique())
+    medians = medians_of(samples)
+    algorithms = sorted(samples["algorithm"].unique())
     lucky = samples.groupby(["task", "algorithm"])["untrained"].mean().unstack()
     for name in algorithms:
         own = medians[medians["algorithm"] == name]
@@ -170,7 +219,10 @@ def correlate(found: Study) -> pd.DataFrame:
     That is the greatest budget of all tasks. The intervals are those of a bootstrap over tasks.
     """
     tasks, budget = found.tasks, float(max(found.budgets.values()))
-    facts = {"min_k": tasks["min_k discounted"], "-log gap": -np.log(tasks["gap at k = 1"].clip(lower=1e-300))}
+    facts = {
+        "min_k discounted": tasks["min_k discounted"],
+        "-log gap": -np.log(tasks["gap at k = 1"].clip(lower=1e-300)),
+    }
     facts["loss of J_1"] = tasks["J* - J_1"]
     costs = {name: tasks[f"N {name}"] for name in found.algorithms}
     if "sqirl" in costs:
@@ -179,6 +231,8 @@ def correlate(found: Study) -> pd.DataFrame:
     pairs += [(a, b, facts[a], costs[b]) for a in facts for b in costs]
     rows = []
     for a, b, x, y in pairs:
+        measured = x.notna() & y.notna()
+        x, y = x[measured], y[measured]
         solved = np.isfinite(y) & (np.isfinite(x) | (a in facts))  # a fact may be infinite, which has a rank
         at_budget = x if a in facts else x.where(np.isfinite(x), budget), y.where(np.isfinite(y), budget)
         for which, u, v in (("solved", x[solved], y[solved]), ("unsolved at the budget", *at_budget)):
@@ -193,8 +247,10 @@ def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
         return np.nan, np.nan, np.nan
     generator = np.random.default_rng(0)
     drawn = generator.integers(len(x), size=(REPLICATIONS, len(x)))
-    values = [spearmanr(x[i], y[i]).statistic for i in drawn if len(set(x[i])) > 1 and len(set(y[i])) > 1]
-    low, high = np.percentile(values, [2.5, 97.5])
+    ranks = [rankdata(values[drawn], axis=1) for values in (x, y)]
+    u, v = (r - r.mean(1, keepdims=True) for r in ranks)
+    norms = np.sqrt((u**2).sum(1) * (v**2).sum(1))
+    low, high = np.percentile((u * v).sum(1)[norms > 0] / norms[norms > 0], [2.5, 97.5])
     return float(spearmanr(x, y).statistic), float(low), float(high)
 
 
@@ -206,6 +262,8 @@ def scatter(found: Study, x: pd.Series, y: pd.Series, x_name: str, y_name: str, 
     budget = found.tasks["task"].map(found.budgets).astype(float)
     figure = figures.Figure(figsize=(4.2, 3.6))
     axes = figure.subplots()
+    measured = x.notna() & y.notna()
+    x, y, budget = x[measured], y[measured], budget[measured]
     solved = np.isfinite(y) & (np.isfinite(x) if log_x else True)
     u, v = (x.where(np.isfinite(x), budget) if log_x else x), y.where(np.isfinite(y), budget)
     jitter = np.random.default_rng(0).uniform(-0.12, 0.12, len(u)) if not log_x and (u % 1 == 0).all() else 0.0
@@ -224,72 +282,153 @@ def scatter(found: Study, x: pd.Series, y: pd.Series, x_name: str, y_name: str, 
     return figure
 
 
+def against_gap(found: Study, y: pd.Series, y_name: str) -> Figure:
+    """Steps against -log10 of the gap at k = 1, with tasks whose gap is 0 at the right end."""
+    gap = found.tasks["gap at k = 1"]
+    x = -np.log10(gap.where(gap > 0))
+    end = float(np.ceil(x.max()) + 1) if x.notna().any() else 1.0
+    figure = scatter(found, x.fillna(end), y, "-log10 of the gap at k = 1", y_name, log_x=False)
+    axes = figure.axes[0]
+    ticks = [tick for tick in axes.get_xticks() if 0 <= tick < end - 0.5]
+    axes.set_xticks([*ticks, end], [*(f"{tick:g}" for tick in ticks), "gap 0"])
+    return figure
+
+
 def whole(value: float) -> Cell:
-    """A number of steps, or ∞."""
-    return number(value, 0) if np.isfinite(value) else ("∞", np.inf)
+    """A number of steps, ∞, or nothing where too many seeds are left out."""
+    return ("∞", np.inf) if value == np.inf else number(value, 0)
 
 
-def parts(found: Study) -> list[Part]:
+def solved_table(found: Study) -> Table:
+    """How much of the tasks each algorithm solves, and what the search for settings took."""
+    table = Table(
+        [
+            "algorithm", "tasks solved", "of", "settings", "best single setting", "it solves", "of tasks", "runs",
+            "solved", "out of steps", "ended unsolved", "steps of the search for each seed",
+        ],
+        [],
+    )  # fmt: skip
+    for name in found.algorithms:
+        own = found.samples[found.samples["algorithm"] == name]
+        costs = found.tasks[f"N {name}"]
+        medians = medians_of(own)
+        solves = np.isfinite(medians["samples"]).groupby(medians["setting"]).sum()
+        best = solves[solves == solves.max()].index
+        covered = own[own["setting"].isin(best)].groupby("setting")["task"].nunique()
+        solved, spent = np.isfinite(own["samples"]), own["taken"] >= own["steps"]
+        shares = [solved, ~solved & spent, ~solved & ~spent]
+        table.rows.append(
+            [
+                word(name), number(int(np.isfinite(costs).sum()), 0), number(int(costs.notna().sum()), 0),
+                number(own["setting"].nunique(), 0), word(", ".join(best)),
+                number(int(solves.max()) if len(solves) else 0, 0), word(", ".join(str(n) for n in covered)),
+                number(len(own), 0), *(number(float(share.mean()), 2) for share in shares),
+                number(own.groupby(["task", "setting"])["taken"].mean().sum(), 0),
+            ]
+        )  # fmt: skip
+    return table
+
+
+def settings_table(sources: list[dict[str, Any]]) -> Table:
+    """The arguments in which algorithms differ most, as they were really used."""
+    names = ("discount", "lr", "k", "m", "exploration", "horizon", "total_steps", "eval_every")
+    table = Table(["algorithm", "seeds", *names], [])
+    for algorithm in sorted({config["algorithm"] for config in sources}):
+        own = [config for config in sources if config["algorithm"] == algorithm]
+        seeds = sorted({len(config["seeds"]) for config in own})
+        values = [sorted({(c["args"] | c.get("setting", {})).get(name, "") for c in own}) for name in names]
+        table.rows.append([word(algorithm), *(word(", ".join(f"{v}" for v in column)) for column in (seeds, *values))])
+    return table
+
+
+def claims_table(found: Study) -> Table:
+    """What is known of the published study, and the same here."""
+    tasks = found.tasks
+    deep = np.isfinite(tasks[["N ppo", "N dqn"]]).any(axis=1)
+    both = int((deep & np.isfinite(tasks["N sqirl"])).sum())
+    first, sticky = int((tasks["min_k"] == 1).sum()), int((tasks["rho"] > 0).sum())
+    table = Table(["question", "published", "here"], [])
+
+    def add(question: str, published: str, here: str) -> None:
+        table.rows.append([word(question), word(published), word(here)])
+
+    add(
+        "tasks that SQIRL solves of those that PPO or DQN solves",
+        "78%, says a review of the submitted paper",
+        f"{both} of {int(deep.sum())}, {both / max(int(deep.sum()), 1):.0%}",
+    )
+    for name in ("ppo", "dqn"):
+        rows = found.correlations.query("a in ['sqirl', @name] and b in ['sqirl', @name]")
+        here = "; ".join(
+            f"{row.tasks}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}" for row in rows.itertuples()
+        )
+        add(f"correlation of the steps of SQIRL and {name.upper()}", "strong, says the abstract", here)
+    ratio = ratios(tasks)
+    add(
+        "median of N(SQIRL) / N(PPO)", "not known to us",
+        f"{ratio.median():.2g}, over the {len(ratio)} tasks that both solve" if len(ratio) else "no task",
+    )  # fmt: skip
+    add(
+        "tasks with min_k = 1, by the tolerance of 1e-4",
+        "about two thirds of 155, without chance, says a summary of the first paper",
+        f"{first} of {len(tasks)}, {first / len(tasks):.0%}; {sticky} of all have sticky actions",
+    )
+    return table
+
+
+def ratios(tasks: pd.DataFrame) -> pd.Series:
+    """N(sqirl) / N(ppo) of the tasks that both solve."""
+    return (tasks["N sqirl"] / tasks["N ppo"]).replace([np.inf, 0], np.nan).dropna()
+
+
+def parts(found: Study, sources: list[dict[str, Any]], tolerance: float) -> list[Part]:
     """The sections of the page."""
     tasks, names = found.tasks, found.algorithms
     pairs = [p for p in (("sqirl", "ppo"), ("sqirl", "dqn"), ("gorp", "sqirl"), ("ppo", "dqn")) if set(p) <= set(names)]
     both = Part(
         "Sample complexities",
-        "Each point is a task: environment steps until the policy is within the tolerance of the optimum, median over "
-        "seeds, with the best setting of each algorithm on this task. A hollow point was not solved by one of them "
-        "within the budget. The settings are chosen by the same seeds that are shown and the search is not counted, "
-        "which favours algorithms with many settings; the second table shows how many there are, and what one setting "
-        "for all tasks solves. SQIRL and GORP learn a policy for each time, and PPO and DQN one for all times, which "
-        "count the value that follows a time limit. On small tasks, a network may solve a task before it has learned "
-        "anything: the first table has the share of such seeds.",
+        f"Each point is a task: environment steps until the exact return lacks at most {tolerance:.0%} of J* - "
+        "J_random, median over seeds, with the best setting of each algorithm on this task. A hollow point was not "
+        "solved by one of them within the budget. The settings are chosen by the same seeds that are shown and the "
+        "search is not counted, which favours algorithms with many settings; the second table shows how many there "
+        "are, what one setting for all tasks solves, and how many runs ended unsolved before they had used up their "
+        "steps: the others might still have solved their task. SQIRL and GORP learn a policy for each time, and PPO "
+        "and DQN one for all times, which count the value that follows a time limit. On small tasks, a network may "
+        "solve a task before it has learned anything: such seeds are left out, the first table has their share over "
+        "all settings, and settings of which half of the seeds or less are left have no number. No algorithm can need "
+        "fewer steps than come before its first evaluation: the interval of the last table, or an iteration.",
     )
     for a, b in pairs:
         figure = scatter(found, tasks[f"N {a}"], tasks[f"N {b}"], f"{a}: steps", f"{b}: steps")
         both.figures.append((f"{a}_{b}", figure, f"{b} against {a}"))
-    header = ["algorithm", "tasks solved", "of", "settings", "best single setting", "it solves"]
-    solved = Table([*header, "steps of the search for each seed, at most"], [])
-    for name in names:
-        own = found.samples[found.samples["algorithm"] == name]
-        search = own[["samples", "steps"]].min(axis=1).groupby([own["task"], own["setting"]]).mean().sum()
-        count = int(np.isfinite(tasks[f"N {name}"]).sum())
-        medians = own.groupby(["setting", "task"])["samples"].median()
-        single = np.isfinite(medians).groupby("setting").sum().sort_values(ascending=False, kind="stable")
-        solved.rows.append(
-            [
-                word(name),
-                number(count, 0),
-                number(len(tasks), 0),
-                number(own["setting"].nunique(), 0),
-                word(str(single.index[0])),
-                number(int(single.iloc[0]), 0),
-                number(search, 0),
-            ]
-        )
-    both.tables.append(("Tasks solved", solved))
+    both.tables.append(("Tasks solved", solved_table(found)))
     table = Table(["pair", "tasks", "n", "Spearman", "95% interval"], [])
     for row in found.correlations.itertuples():
         cells = [word(f"{row.a} and {row.b}"), word(row.tasks), number(float(str(row.n)), 0)]
         table.rows.append([*cells, number(row.value, 2), between(row.low, row.high, 2)])
     both.tables.append(("Correlations of ranks over tasks", table))
-    both.tables_in_markdown = 2
     truth = Part(
         "Against the exact numbers",
         "min_k is the smallest number of values, that of the random policy and backups of it, whose greedy policies "
-        "are optimal up to 1e-4, without a discount, exactly, or with the discount of learning; the gap is the least "
-        "distance of the best action's value to that of an action which is not optimal, for k = 1. J_k is the "
-        "undiscounted return of the greedy policy of the k-th value with the worst choice among equals. The gap and "
-        "J* - J_k are shares of J* - J_random.",
+        "are optimal up to 1e-4, without a discount, exactly, or up to 1e-4 with the discount of learning, which "
+        "figures and correlations use; the gap is the least distance of the best action's value to that of an action "
+        "which is not optimal, for k = 1 and with the discount of learning, where optimal is meant exactly. It may "
+        "therefore be 0 where min_k is 1, and then ranks below all others. J_k is the undiscounted return of the "
+        "greedy policy of the k-th value with the worst choice among equals. The gap and J* - J_k are shares of "
+        "J* - J_random.",
     )
     for name in [n for n in ("sqirl", "ppo", "dqn") if n in names]:
         figure = scatter(
             found,
             tasks["min_k discounted"].clip(upper=12),
             tasks[f"N {name}"],
-            "min_k (12: or more)",
+            "min_k, discounted (12: or more)",
             f"{name}: steps",
             False,
         )
         truth.figures.append((f"min_k_{name}", figure, f"{name} against min_k"))
+        figure = against_gap(found, tasks[f"N {name}"], f"{name}: steps")
+        truth.figures.append((f"gap_{name}", figure, f"{name} against the gap"))
     facts = [c for c in tasks if c != "task" and not c.startswith(("N ", "best ", "untrained "))]
     digits = dict.fromkeys(("S", "A", "H", "min_k", "exact min_k", "min_k discounted"), 0) | {"rho": 2, "discount": 2}
     exact = Table(["task", *facts], [])
@@ -303,7 +442,10 @@ def parts(found: Study) -> list[Part]:
         cells = [show[c.partition(" ")[0]](row[c]) for c in learned]
         costs.rows.append([task, number(found.budgets[row["task"]], 0), *cells])
     both.tables.insert(0, ("Steps to a solution", costs))
-    both.tables_in_markdown = 3
+    both.tables.append(("Settings", settings_table(sources)))
+    if {"sqirl", "ppo", "dqn"} <= set(names):
+        both.tables.append(("The published study, of 155 other tasks with 5M steps, and this one", claims_table(found)))
+    both.tables_in_markdown = len(both.tables)
     truth.tables.append(("What the tables say", exact))
     return [both, truth]
 
@@ -321,8 +463,8 @@ def main(args: Args) -> None:
     writable(args.out / "figures")
     ratio = ""
     if {"sqirl", "ppo"} <= set(found.algorithms):
-        ratios = (found.tasks["N sqirl"] / found.tasks["N ppo"]).replace([np.inf, 0], np.nan).dropna()
-        ratio = f" Median of N(sqirl) / N(ppo) over the {len(ratios)} tasks that both solve: {ratios.median():.2g}."
+        both = ratios(found.tasks)
+        ratio = f" Median of N(sqirl) / N(ppo) over the {len(both)} tasks that both solve: {both.median():.2g}."
     purpose = (
         "Does acting greedily on the values of a random policy explain where deep RL works? "
         f"{len(found.tasks)} tables, with exact answers and exact evaluation.{ratio} This is our own set of tasks, not "
@@ -330,7 +472,7 @@ def main(args: Args) -> None:
     )
     title = "The effective horizon on tables"
     with figures.style():
-        sections = parts(found)
+        sections = parts(found, scores.sources, args.tolerance)
         pages = report.drawn(sections, args.out, ("png",))
     page = report.render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
@@ -339,6 +481,10 @@ def main(args: Args) -> None:
     )  # fmt: skip
     (args.out / "page.html").write_text(page)
     lines = [f"# {title}", purpose, *(f"> {escape(note)}" for note in scores.notes)]
+    lines.append(
+        "Intervals are 95% percentile intervals of a bootstrap over tasks. The arguments, commits and versions of all "
+        "runs are in sources.json."
+    )
     for part in sections:
         lines += [f"## {part.title}", part.text]
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]

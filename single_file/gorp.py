@@ -4,12 +4,12 @@ Laidlaw, Russell and Dragan, "Bridging RL Theory and Practice with the Effective
 i tries each sequence of k actions at time i, after the i actions that are fixed by then, with m episodes whose other
 actions are random. The first action of the sequence with the greatest mean return from time i on is fixed for time i;
 equal ones go to the first. What is learned is one list of actions, whatever happens: for deterministic tasks, that is a
-policy, and with sticky actions or chance it is played as it is. With k = 1 and deterministic actions, it chooses as
-`sqirl.py --form table` does.
+policy, and with sticky actions or chance it is played as it is. With k = 1 and from the same episodes of a
+deterministic task, it chooses as `sqirl.py --form table` does.
 
-`--score max` takes the greatest return in place of the mean, as the official code can with k = 1. A run stops early
-after more than ten iterations whose episodes all ended before time i, and it has learned all that it can when i reaches
-the time limit. An iteration takes A^k m episodes.
+`--score max` takes the greatest return in place of the mean, as the official code can, though with k = 1 only. A run
+stops early after more than ten iterations whose episodes all ended before time i, and it has learned all that it can
+when i reaches the time limit. An iteration takes A^k m episodes.
 
     python single_file/gorp.py --env-id tabular/frozen-lake-4x4 --m 100 --seeds 0:10
 

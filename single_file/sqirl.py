@@ -15,9 +15,12 @@ own episodes; ties go to the first action, and the value of what was not tried i
 without a random step.
 
 k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
-good as the one below it was; what was frozen too early is never corrected. Here, up to 1,024 episodes of a table are
-played at once, and at most eight in the official code. Its published settings are a budget of 5M steps, k and m by
-task, and a discount of 1, except 0.99 on MiniGrid with sticky actions. Images have MinAtar's convolution.
+good as the one below it was; what was frozen too early is never corrected. Its published settings are a budget of 5M
+steps, k and m by task, and a discount of 1, except 0.99 on MiniGrid with sticky actions.
+
+Two things differ from the official code. Networks are an MLP, on MiniGrid with one-hot codes of the whole grid, where
+it has a convolution on the codes divided by 255; images have MinAtar's convolution. And up to 1,024 episodes of a table
+are played at once, and there at most eight.
 
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
     python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100
@@ -39,7 +42,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from algos.agent import Agent
-from algos.arguments import Count, Levels, Natural, NotNegative, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, FractionBelowOne, Levels, Natural, Positive, PositiveFraction, Tunable, Widths
 from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
@@ -52,6 +55,7 @@ from envs.make import TABULAR
 from envs.tabular.vector import TabularVectorEnv
 
 AT_ONCE = 1024  # episodes of a table that a run plays at once
+EQUAL, APART = 1e-13, 1e-12  # distances of the codes of observations that are equal, and of others
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Args(RunArgs):
     """gradients of a run are scaled down to at most this norm"""
     reward_scale: Tunable[Positive] = 1.0
     """factor of rewards and returns"""
-    loss_decay: Tunable[NotNegative] = 0.99
+    loss_decay: Tunable[FractionBelowOne] = 0.99
     """the loss of a head is divided by a running mean of itself, which decays by this at each step"""
     scale_losses: bool = True
     """divide the losses of heads by these means"""
@@ -261,13 +265,17 @@ class TabularSQIRL(SQIRL):
         mix = torch.rand(task.obs_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         self.mix: Tensor = mix.to(device)
         self.codes: Tensor = torch.unique(shown.to(device, torch.float64) @ self.mix)  # one for each observation
+        scale, steps = float(self.codes.abs().max().clamp(min=1)), self.codes.diff()
+        self.apart = APART * scale
+        if ((steps > EQUAL * scale) & (steps < 2 * self.apart)).any():  # sums in another order are equal
+            raise UserError(f"--form table cannot tell the {len(self.codes):,} observations of {task.env_id} apart")
         choices = torch.zeros(self.runs, task.limit, len(self.codes), dtype=torch.int64, device=device)
         self.register_buffer("choices", choices)
 
     def number(self, obs: Tensor) -> Tensor:
         """The number of each observation: obs [..., O] -> [...]."""
         codes = obs.to(torch.float64) @ self.mix
-        return torch.searchsorted(self.codes, codes - 1e-9).clamp(max=len(self.codes) - 1)
+        return torch.searchsorted(self.codes, codes - self.apart).clamp(max=len(self.codes) - 1)
 
     @torch.no_grad()
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:

@@ -254,7 +254,7 @@ class Analysis:
                 break
             m = self.samples(k)
             if m is not None:
-                here = k + math.log(m) / math.log(self.table.actions)
+                here = k + math.log(m) / math.log(self.table.actions) if self.table.actions > 1 else float(k)
                 lowest = min(lowest, here)
                 yield k, m, here
 

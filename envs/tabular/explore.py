@@ -37,8 +37,8 @@ class World(Protocol):
     def observe(self, state: Any) -> NDArray:
         """The observation [O] in a state."""
 
-    def play(self, actions: Sequence[int]) -> list[tuple[float, bool]]:
-        """Plays a whole episode without going back: rewards, and whether the step ended the episode."""
+    def play(self, actions: Sequence[int]) -> list[tuple[float, bool, NDArray]]:
+        """Plays a whole episode without going back: reward, whether the step ended the episode, next observation."""
 
 
 def explore(name: str, world: World, horizon: int, **versions: str) -> Table:
@@ -95,7 +95,7 @@ def replay(table: Table, world: World, tree: bool, episodes: int = REPLAYS, seed
     for _ in range(episodes):
         actions = generator.integers(table.actions, size=table.horizon)
         state = 0
-        for t, (reward, ended) in enumerate(world.play(actions.tolist())):
+        for t, (reward, ended, obs) in enumerate(world.play(actions.tolist())):
             expected, following = table.reward[state, actions[t], 0], int(table.next_state[state, actions[t], 0])
             where = f"in the episode {', '.join(map(str, actions[: t + 1]))}"
             if not math.isclose(reward, expected, rel_tol=ROUNDING, abs_tol=ROUNDING):
@@ -106,6 +106,8 @@ def replay(table: Table, world: World, tree: bool, episodes: int = REPLAYS, seed
             if following < 0:
                 break
             state = following
+            if table.obs is not None and not np.allclose(obs, table.obs[state], rtol=1e-5, atol=1e-6):
+                return f"{where} the last observation is not that of the table"
     return ""
 
 
@@ -164,12 +166,12 @@ class Repeated:
     def observe(self, state: Any) -> NDArray:
         return np.asarray(state[1]).ravel()
 
-    def play(self, actions: Sequence[int]) -> list[tuple[float, bool]]:
+    def play(self, actions: Sequence[int]) -> list[tuple[float, bool, NDArray]]:
         self.begin()
         played = []
         for action in actions:
-            _, reward, ended = self.repeated(action)
-            played.append((reward, ended))
+            obs, reward, ended = self.repeated(action)
+            played.append((reward, ended, np.ravel(obs)))
             if ended:
                 break
         return played
@@ -290,17 +292,22 @@ class MiniGrid:
 
     def observe(self, state: Any) -> NDArray:
         self.restore(state)
+        return self.seen()
+
+    def seen(self) -> NDArray:
+        """The observation in the environment's present state."""
         codes = self.codes().astype(np.int64)
         codes[tuple(self.env.agent_pos)] = 10, 0, self.env.agent_dir
         hot = [np.eye(size, dtype=np.float32)[codes[..., c]].ravel() for c, size in enumerate(self.CODES)]
         return np.concatenate(hot)
 
-    def play(self, actions: Sequence[int]) -> list[tuple[float, bool]]:
+    def play(self, actions: Sequence[int]) -> list[tuple[float, bool, NDArray]]:
         self.reset()
         played = []
         for action in actions:
-            played.append(self.moved(action))
-            if played[-1][1]:
+            reward, ended = self.moved(action)
+            played.append((reward, ended, self.seen()))
+            if ended:
                 break
         return played
 

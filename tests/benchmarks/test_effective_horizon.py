@@ -1,5 +1,7 @@
 """The page that puts sample complexities on tables beside each other."""
 
+import json
+
 import gorp
 import numpy as np
 import pandas as pd
@@ -7,8 +9,20 @@ import pytest
 import sqirl
 
 from algos.errors import UserError
-from benchmarks.effective_horizon import Args, Study, correlate, main, records, sample_complexities, spearman
+from benchmarks.effective_horizon import (
+    Args,
+    Study,
+    correlate,
+    exact_row,
+    main,
+    medians_of,
+    records,
+    sample_complexities,
+    spearman,
+    steps_taken,
+)
 from benchmarks.scores import Scores
+from envs.tabular.tasks import table_of
 
 TASK = "tabular/gate-0.375"
 
@@ -20,7 +34,8 @@ def scores_of(curves):
         for seed, values in curves.items()
         for i, value in enumerate(values)
     ]
-    config = {"task": TASK, "algorithm": "sqirl", "variant": "k2", "args": {"k": 2, "total_steps": 20}}
+    config = {"task": TASK, "algorithm": "sqirl", "variant": "k2", "args": {"k": 2, "total_steps": 20}, "folder": "a"}
+    config |= {"seeds": list(curves), "taken": [10 * len(values) for values in curves.values()]}
     scores = Scores.__new__(Scores)
     scores.table, scores.sources = pd.DataFrame(rows), [config]
     return scores
@@ -72,12 +87,13 @@ def test_what_is_not_solved_counts_at_the_budget_or_not_at_all():
 
 
 def test_a_page_is_made_of_runs_on_tables(tmp_path):
-    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:2",), "eval_every": 200}
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:3",), "eval_every": 200}
+    common |= {"stop_when_solved": True}
     for d in ("0.0625", "0.375"):
         task = {"env_id": f"tabular/gate-{d}", "total_steps": 5_000}
         sqirl.main(sqirl.Args(**common, **task, form="table", k=3, m=64, variant="k3_m64"))
         sqirl.main(sqirl.Args(**common, **task, form="table", k=1, m=64, variant="k1_m64"))
-        gorp.main(gorp.Args(**common, **task, k=1, m=256, variant="k1_m256"))
+        gorp.main(gorp.Args(**common, **task, k=1, m=128, variant="k1_m128"))
     main(Args((tmp_path / "runs",), tmp_path / "page"))
     tasks = pd.read_csv(tmp_path / "page" / "tasks.csv").set_index("task")
     assert tasks["min_k"].tolist() == [1, 3]
@@ -86,6 +102,7 @@ def test_a_page_is_made_of_runs_on_tables(tmp_path):
     assert np.isfinite(tasks.loc["tabular/gate-0.0625", "N gorp"])
     text = (tmp_path / "page" / "page.md").read_text()
     assert "| gate-0.375 |" in text and "∞" in text
+    assert "at most 5% of J* - J_random" in text and "| gorp | 3 | 1.0 |" in text
     assert "bootstrap replications over tasks" in (tmp_path / "page" / "page.html").read_text()
     assert (tmp_path / "page" / "figures" / "gorp_sqirl.png").exists()
     main(Args((tmp_path / "page",), tmp_path / "again"))  # from what is stored
@@ -94,19 +111,55 @@ def test_a_page_is_made_of_runs_on_tables(tmp_path):
 
 
 def test_runs_that_stopped_at_a_tolerance_know_nothing_of_a_smaller_one(tmp_path):
-    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
-    gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))
-    with pytest.raises(UserError, match=r"--tolerance must be at least 0\.05"):
+    with pytest.raises(UserError, match=r"--tolerance must lie in \[0\.05, 1\]"):
         main(Args((tmp_path / "runs",), tmp_path / "page", tolerance=0.01))
 
 
+def test_seeds_that_solve_a_task_untrained_are_left_out():
+    lucky, slow, never = [1.0, 0.9], [0.0, 0.2, 0.9], [0.0, 0.2, 0.2]
+    cases = [([lucky, slow, never, slow, slow], 20), ([lucky, slow, never, never, slow], np.inf)]
+    for curves, median in [*cases, ([lucky, lucky, slow], None)]:
+        samples = sample_complexities(scores_of(dict(enumerate(curves))), {TASK: 0.9})
+        assert medians_of(samples)["samples"].tolist() == ([] if median is None else [median])
+
+
+def test_steps_are_those_that_were_really_done():
+    source = {"task": TASK, "algorithm": "dqn", "variant": "default", "folder": "a", "seeds": [3, 5]}
+    source |= {"taken": [10, 20, 30, 40]}
+    first, second = source | {"setting": {"lr": 0.1}}, source | {"setting": {"lr": 0.2}}
+    taken = steps_taken([first, source | {"folder": "b", "variant": "b"}, second])
+    assert [*taken.values()] == [{3: 10, 5: 20}, {3: 10, 5: 20}, {3: 30, 5: 40}]
+
+
+def test_runs_in_another_table_are_refused(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path, "total_steps": 100, "eval_every": 100}
+    gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))
+    (path,) = tmp_path.rglob("config.json")
+    config = json.loads(path.read_text())
+    assert config["facts"] == {"table": table_of("gate-0.375").digest()}
+    config["facts"]["table"] = "0123456789abcdef"
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"learned in another table tabular/gate-0\.375 \(0123456789abcdef\)"):
+        main(Args((tmp_path,), tmp_path / "page"))
+
+
+def test_tables_whose_policies_are_all_equal_are_refused():
+    with pytest.raises(UserError, match="the best policy is not better than random actions"):
+        exact_row("tabular/chain-h3", 1.0)
+
+
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
-    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
+    common = {"quiet": True, "device": "cpu", "total_steps": 100, "eval_every": 100}
+    gorp.main(gorp.Args(**common, env_id=TASK, out=tmp_path / "all steps"))
+    with pytest.raises(UserError, match="this compares runs with --stop-when-solved"):
+        main(Args((tmp_path / "all steps",), tmp_path / "page"))
+    common |= {"out": tmp_path / "runs", "stop_when_solved": True}
     gorp.main(gorp.Args(**common, env_id=TASK, variant="a"))
     gorp.main(gorp.Args(**common, env_id=TASK, variant="b", discount=0.9))
     with pytest.raises(UserError, match=r"have different discounts: 0\.9, 1\.0"):
         main(Args((tmp_path / "runs",), tmp_path / "page"))
-    gorp.main(gorp.Args(**common | {"out": tmp_path / "other"}, env_id="CartPole-v1"))
+    common |= {"out": tmp_path / "other", "stop_when_solved": False}
+    gorp.main(gorp.Args(**common, env_id="CartPole-v1"))
     with pytest.raises(UserError, match="CartPole-v1 is no table"):
         main(Args((tmp_path / "other",), tmp_path / "page"))
     assert not (tmp_path / "page").exists()

@@ -325,8 +325,20 @@ def test_slipping_does_not_change_what_random_actions_are_worth(size):
     np.testing.assert_allclose(plain.random.mean(-1), slippery.random.mean(-1), rtol=1e-12, atol=1e-15)
 
 
-def test_cliff_walking_at_its_worst():
-    assert analysis("cliff-walking").worst_return == -2000
+@pytest.mark.slow
+def test_a_long_slippery_lake_is_as_hard_by_the_official_tolerance():
+    assert analysis("frozen-lake-4x4-slippery-h100").min_k() == 37
+
+
+def test_cliff_walking_at_its_worst_and_by_its_best_ties():
+    task = analysis("cliff-walking")
+    assert task.worst_return == -2000
+    assert [task.greedy_return(k, lucky=True) for k in (6, 7, 8)] == pytest.approx([-17, -15, -13])
+
+
+def test_a_table_with_one_action_has_an_effective_horizon_of_one():
+    table = deterministic_table("one way", np.array([[1], [-1]]), np.array([[0.0], [1.0]]), 2)
+    assert Analysis(table).effective_horizon() == 1
 
 
 # -- MiniGrid ----------------------------------------------------------------------------------------------------------

@@ -336,7 +336,7 @@ class Counter:
         state, played = self.reset(), []
         for action in actions:
             state, reward = self.step(state, action)
-            played.append((reward, state is None))
+            played.append((reward, state is None, self.observe(state or 0)))
             if state is None:
                 break
         return played
@@ -395,10 +395,19 @@ def test_a_world_with_chance_is_found():
 def test_another_end_is_found():
     class Sudden(Counter):
         def play(self, actions):
-            return [(reward, ended or t == 3) for t, (reward, ended) in enumerate(super().play(actions))]
+            return [(reward, ended or t == 3, obs) for t, (reward, ended, obs) in enumerate(super().play(actions))]
 
     with pytest.raises(ValueError, match=r"the last step ends the episode, unlike in the table; it has a state"):
         explore.explore("odd", Sudden(most=9), 6)
+
+
+def test_another_state_without_any_reward_is_found():
+    class Moved(Counter):
+        def play(self, actions):
+            return [(reward, ended, obs + (t == 3)) for t, (reward, ended, obs) in enumerate(super().play(actions))]
+
+    with pytest.raises(ValueError, match=r"the last observation is not that of the table; it has a state that is not"):
+        explore.explore("odd", Moved(most=9), 6)
 
 
 # -- round trips -------------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from algos.nn import MLP
 from algos.optim import Adam
 from algos.run import Run
 from envs import SeededEnvs
+from envs.make import find_spec
 from envs.series import SeriesEnvs
 
 scripts = pytest.mark.parametrize("script", UPDATED)
@@ -440,6 +441,12 @@ def poisoned(monkeypatch):
         monkeypatch.setattr(Goals, "actions", actions)
 
     return of
+
+
+@pytest.fixture(autouse=True)
+def short_ways_to_goals(monkeypatch):
+    """Episodes with goals have 1,000 steps by themselves, in which nothing else is shown."""
+    monkeypatch.setattr(find_spec(EVALUATED_WITH_GOALS["env_id"]), "max_episode_steps", 50)
 
 
 def evaluated(script: str) -> dict[str, Any]:

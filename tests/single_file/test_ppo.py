@@ -32,6 +32,17 @@ CLEANRL_CRITIC = [
 ]  # fmt: skip
 CLEANRL_LOG_STD = (-0.2606564828338612, 0.253356204661259)
 
+# The same of one update of stable_baselines3.PPO (2.9.2, its own `train` executed in float64) with three actions and
+# its default weight of 0.5 for the value's loss, which is the whole squared error there.
+SB3_ACTOR = [
+    25.118116930725204, 1.6730894727787389, 539.480975894807, -2.9621422365767414, 2.5545395110737004,
+    -0.1700552817274657,
+]  # fmt: skip
+SB3_CRITIC = [
+    -5.9486918024587325, -0.570403902728225, 436.2342689650262, -1.2178437298900957, 8.720029567591421,
+    -0.02329331093975022,
+]  # fmt: skip
+
 
 def update(runs: tuple[int, ...] = (0, 1)) -> tuple[PPO, dict[str, torch.Tensor]]:
     """One update of two runs, of which the first has the arrays of the oracle, or of one of them alone."""
@@ -63,6 +74,30 @@ def test_an_update_is_cleanrls(float64):
     assert prints(agent.actor.net, 0) == pytest.approx(CLEANRL_ACTOR, abs=1e-9)
     assert prints(agent.critic.net, 0) == pytest.approx(CLEANRL_CRITIC, abs=1e-9)
     assert agent.actor.log_std[0, 0].tolist() == pytest.approx(CLEANRL_LOG_STD, abs=1e-9)
+
+
+def test_an_update_with_discrete_actions_is_stable_baselines(float64):
+    task = Task("Made-v0", (3,), 3, True, (), (), 50)
+    agent = agent_of(
+        "ppo", seeds=(0,), task=task, lr=0.01, entropy_weight=0.01, discount=0.9, trace=0.8, horizon=T, num_envs=N,
+        batch_size=4, epochs=2, hidden=(64, 64), anneal=False, normalise_obs=False, clip_value=False, value_weight=1.0,
+    )  # fmt: skip
+    set_layers(agent.actor.net, 0)
+    set_layers(agent.critic.net, 0, 5)
+    rollout = Rollout(1, T, N, task)
+    rollout.obs[0] = 2 * wave(T, N, 3)
+    rollout.action[0] = ((wave(T, N, phase=1.0) + 1) * 1.5).long().clamp(max=2)
+    next_obs = torch.zeros(T, N, 3)
+    next_obs[-1] = 2 * wave(N, 3, phase=4.0)
+    ended = (wave(T, N, phase=3.0) > 0.8).double()
+    for ours, given in zip(rollout.outcome, Outcome(wave(T, N, phase=2.0), ended, 0 * ended, next_obs), strict=True):
+        ours[0] = given
+    order = torch.zeros(1, 2, T * N)
+    for epoch, (factor, shift) in enumerate([(5, 3), (7, 1)]):
+        order[0, epoch, torch.tensor([(factor * i + shift) % 16 for i in range(16)])] = torch.arange(16) / 16
+    agent.update(rollout, order)
+    assert prints(agent.actor.net, 0) == pytest.approx(SB3_ACTOR, abs=1e-9)
+    assert prints(agent.critic.net, 0) == pytest.approx(SB3_CRITIC, abs=1e-9)
 
 
 def test_runs_are_clipped_and_shuffled_apart(float64):
