@@ -71,7 +71,8 @@ class RunFolder:
             return None
         try:
             config = parsed(path, Config)
-            theirs, status = config["identity"] | config.get("facts", {}), config["status"]
+            early = {name: self.facts[name] for name in ("table",) if name in self.facts}  # early runs do not say it
+            theirs, status = early | config["identity"] | config.get("facts", {}), config["status"]
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
         if differs := difference(self.identity | self.facts, theirs, defaults(type(self.args))):

@@ -79,6 +79,7 @@ class Config(Stored):
     steps: str = "environment steps"
     step: Whole = 0
     seeds: list[Whole] = []
+    taken: list[Whole] = []  # steps of each run
     seconds: Finite | None = None
     evaluation_seconds: Finite = 0.0
     peak_bytes: Finite = 0.0

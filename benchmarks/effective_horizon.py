@@ -84,14 +84,18 @@ class Study:
 def steps_taken(sources: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, int]]:
     """The steps that each seed of each setting, by task and label, has really done.
 
-    A run with several settings has them one after the other, in the order of its sources.
+    A run with several settings has them one after the other, in the order of its sources. Raises UserError if one does
+    not say them.
     """
     taken: dict[tuple[str, str], dict[int, int]] = {}
     begun: dict[str, int] = {}  # by folder
     for config in sources:
         seeds, first = config["seeds"], begun.get(config["folder"], 0)
         begun[config["folder"]] = first + len(seeds)
-        taken[config["task"], label(config)] = dict(zip(seeds, config["taken"][first:], strict=False))
+        steps = config.get("taken", [])[first : first + len(seeds)]
+        if len(steps) < len(seeds):
+            raise UserError(f"{config['folder']}: its configuration does not say the steps that each seed has done")
+        taken[config["task"], label(config)] = dict(zip(seeds, steps, strict=True))
     return taken
 
 
@@ -336,8 +340,9 @@ def settings_table(sources: list[dict[str, Any]]) -> Table:
     for algorithm in sorted({config["algorithm"] for config in sources}):
         own = [config for config in sources if config["algorithm"] == algorithm]
         seeds = sorted({len(config["seeds"]) for config in own})
-        values = [sorted({(c["args"] | c.get("setting", {})).get(name, "") for c in own}) for name in names]
-        table.rows.append([word(algorithm), *(word(", ".join(f"{v}" for v in column)) for column in (seeds, *values))])
+        values = [{(c["args"] | c.get("setting", {})).get(name, "") for c in own} for name in names]
+        ordered = [sorted(column, key=lambda v: (isinstance(v, str), v)) for column in (seeds, *values)]
+        table.rows.append([word(algorithm), *(word(", ".join(f"{v}" for v in column)) for column in ordered)])
     return table
 
 
@@ -360,7 +365,8 @@ def claims_table(found: Study) -> Table:
     for name in ("ppo", "dqn"):
         rows = found.correlations.query("a in ['sqirl', @name] and b in ['sqirl', @name]")
         here = "; ".join(
-            f"{row.tasks}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}], n = {row.n}" for row in rows.itertuples()
+            f"{row.tasks}: {number(row.value, 2)[0]} {between(row.low, row.high, 2)[0]}, n = {row.n}"
+            for row in rows.itertuples()
         )
         add(f"correlation of the steps of SQIRL and {name.upper()}", "strong, says the abstract", here)
     ratio = ratios(tasks)
@@ -396,7 +402,7 @@ def parts(found: Study, sources: list[dict[str, Any]], tolerance: float) -> list
         "and DQN one for all times, which count the value that follows a time limit. On small tasks, a network may "
         "solve a task before it has learned anything: such seeds are left out, the first table has their share over "
         "all settings, and settings of which half of the seeds or less are left have no number. No algorithm can need "
-        "fewer steps than come before its first evaluation: the interval of the last table, or an iteration.",
+        "fewer steps than come before its first evaluation: the interval in the table of settings, or an iteration.",
     )
     for a, b in pairs:
         figure = scatter(found, tasks[f"N {a}"], tasks[f"N {b}"], f"{a}: steps", f"{b}: steps")

@@ -129,6 +129,8 @@ def test_steps_are_those_that_were_really_done():
     first, second = source | {"setting": {"lr": 0.1}}, source | {"setting": {"lr": 0.2}}
     taken = steps_taken([first, source | {"folder": "b", "variant": "b"}, second])
     assert [*taken.values()] == [{3: 10, 5: 20}, {3: 10, 5: 20}, {3: 30, 5: 40}]
+    with pytest.raises(UserError, match=r"^b: its configuration does not say the steps"):
+        steps_taken([source | {"folder": "b", "taken": [10]}])
 
 
 def test_runs_in_another_table_are_refused(tmp_path):
@@ -141,6 +143,10 @@ def test_runs_in_another_table_are_refused(tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"learned in another table tabular/gate-0\.375 \(0123456789abcdef\)"):
         main(Args((tmp_path,), tmp_path / "page"))
+    with pytest.raises(UserError, match=r"another configuration \(table: 0123456789abcdef there"):
+        gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))
+    path.write_text(json.dumps(config | {"facts": {}}))
+    gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))  # early runs do not say it
 
 
 def test_tables_whose_policies_are_all_equal_are_refused():
