@@ -95,7 +95,8 @@ class SeededEnvs:
         if actions == "continuous" and not isinstance(act_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {kind} actions; this needs continuous ones (a Box)")
         if actions == "discrete" and not self.discrete:
-            raise ValueError(f"{env_id} has {kind} actions; this needs a number of them (Discrete): --levels makes one")
+            way = ", which levels make" if "levels" in kwargs else ""
+            raise ValueError(f"{env_id} has {kind} actions; this needs a finite number of them (Discrete){way}")
         self.dtype = dtype or torch.get_default_dtype()
         self.obs_size = int(np.prod(obs_space.shape))
         low: tuple[float, ...] = ()

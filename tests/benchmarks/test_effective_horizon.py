@@ -143,10 +143,11 @@ def test_runs_in_another_table_are_refused(tmp_path):
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"learned in another table tabular/gate-0\.375 \(0123456789abcdef\)"):
         main(Args((tmp_path,), tmp_path / "page"))
+    again = gorp.Args(**common, env_id=TASK, stop_when_solved=True, resume=True)
     with pytest.raises(UserError, match=r"another configuration \(table: 0123456789abcdef there"):
-        gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))
+        gorp.main(again)
     path.write_text(json.dumps(config | {"facts": {}}))
-    gorp.main(gorp.Args(**common, env_id=TASK, stop_when_solved=True))  # early runs do not say it
+    gorp.main(again)  # early runs do not say it
 
 
 def test_tables_whose_policies_are_all_equal_are_refused():

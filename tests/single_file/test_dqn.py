@@ -268,10 +268,8 @@ def test_it_plays_minatar(train):
 def test_continuous_actions_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError) as error:
         main(Args(env_id="Pendulum-v1", out=tmp_path, quiet=True, device="cpu"))
-    assert (
-        str(error.value)
-        == "--env-id: Pendulum-v1 has Box actions; this needs a number of them (Discrete): --levels makes one"
-    )
+    asked = "this needs a finite number of them (Discrete), which levels make"
+    assert str(error.value) == f"--env-id: Pendulum-v1 has Box actions; {asked}"
 
 
 def test_it_learns_to_go_to_the_end_of_a_chain(train, bare_runs):
