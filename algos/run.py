@@ -85,8 +85,10 @@ class Run(Generic[Args]):
         check(args)
         args.check_ready()
         self.algorithm, self.given = algorithm, args
-        table = {"table": table_of(args.task.removeprefix(TABULAR)).digest()} if args.task.startswith(TABULAR) else {}
-        self.facts = as_json(table | (facts or {}))
+        self.facts = as_json(facts or {})
+        if args.task.startswith(TABULAR):
+            with env_errors(args.task):
+                self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
         self.score_name, self.show = score, show
         self.device = device_of(args)
         self.threads = Threads(args.threads)
