@@ -131,8 +131,8 @@ class Args:
     """measure the other libraries too (scripts, offline, on_policy, model_based, on a CPU)"""
     ogbench: Path | None = None
     """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts"""
-    ogbench_python: str = sys.executable
-    """the Python that runs it"""
+    ogbench_python: Path | None = None
+    """the Python that runs it; this one if not given"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
