@@ -77,7 +77,8 @@ def ours(
 def theirs(args: Any, method: str, hidden: int, batch: int, updates: int) -> float:
     """Updates per second of OGBench's own code."""
     script = Path(__file__).with_name("ogbench_speed.py")
-    command = [str(args.ogbench_python or sys.executable), str(script), method, "--hidden", str(hidden), "--batch-size", str(batch)]
+    python = str(args.ogbench_python or sys.executable)
+    command = [python, str(script), method, "--hidden", str(hidden), "--batch-size", str(batch)]
     environment = thread_variables(args) | {"PYTHONPATH": str(args.ogbench), "JAX_PLATFORMS": "cpu"}
     if args.threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
