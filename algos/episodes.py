@@ -42,13 +42,19 @@ class Episodes(NamedTuple):
         return returns
 
 
-def collect(envs: SeededEnvs, episodes: int, begin: Callable[[int], Callable[[Tensor, int], Tensor]]) -> Episodes:
+def collect(
+    envs: SeededEnvs,
+    episodes: int,
+    begin: Callable[[int], Callable[[Tensor, int], Tensor]],
+    observations: bool = True,
+) -> Episodes:
     """Plays `episodes` episodes of each run, as many at once as a run has environments.
 
     They begin together, and an environment whose episode has ended waits for the others. For each such set of N
     episodes, `begin` maps the number of its first one to the function that acts in it, which maps obs [R, N, O] and the
     time in the episode to actions [R, N]. That function is called until the longest episode of all runs has ended: it
-    must not draw random numbers, or those of a run would depend on its neighbours.
+    must not draw random numbers, or those of a run would depend on its neighbours. Without `observations`, which take
+    most of the memory, those of the result have no numbers (O = 0).
     """
     parts: list[Episodes] = []
     width = envs.envs_per_run
@@ -62,7 +68,8 @@ def collect(envs: SeededEnvs, episodes: int, begin: Callable[[int], Callable[[Te
             action = torch.where(running, act(envs.obs, len(steps)), 0)
             t = envs.step(action, counted=running)
             live = running.to(t.reward.dtype)
-            steps.append((t.obs * live[..., None], action, t.reward * live, running))
+            obs = t.obs if observations else t.obs[..., :0]
+            steps.append((obs * live[..., None], action, t.reward * live, running))
             running = running & (t.terminated + t.truncated == 0)
         parts.append(Episodes(*(torch.stack(tensors, 2) for tensors in zip(*steps, strict=True))))
     longest = max(part.reward.shape[2] for part in parts)

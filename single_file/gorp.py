@@ -142,7 +142,9 @@ def main(args: Args) -> None:
     run.learn(agent)
     for _ in run.steps(agent.policy, 0):
         count = agent.sequences * args.m
-        episodes = collect(envs, count, lambda first: partial(agent.act, first=first, draws=draws()))
+        episodes = collect(
+            envs, count, lambda first: partial(agent.act, first=first, draws=draws()), observations=False
+        )
         taken = episodes.lengths.sum(1)
         stopped = agent.learn(episodes)
         run.log({"env_steps": taken.to(torch.get_default_dtype()), "return": episodes.reward.sum(-1).mean(1)})

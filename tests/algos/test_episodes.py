@@ -60,6 +60,16 @@ def test_episodes_are_those_of_the_actions_whatever_the_number_of_environments(w
         assert torch.equal(found.done, torch.nn.functional.one_hot(lengths - 1, 4).float())
 
 
+def test_observations_need_not_be_kept():
+    lengths = torch.tensor([[1, 4, 2], [3, 1, 1]])
+    whole, bare = (
+        collect(SeededEnvs(GATE, [3, 7], 2, actions="discrete"), 3, lambda first: leaving(lengths, first), kept)
+        for kept in (True, False)
+    )
+    assert bare.obs.shape == (2, 3, 4, 0) and whole.obs.shape == (2, 3, 4, 4)
+    assert all(map(torch.equal, whole[1:], bare[1:]))
+
+
 def test_only_episodes_that_were_asked_for_are_told():
     """Environments that wait go on underneath, and so do those that are left over in the last round."""
     lengths = torch.tensor([[4, 1, 1, 2, 1], [1, 1, 1, 1, 3]])
