@@ -132,14 +132,14 @@ def records(table: pd.DataFrame) -> pd.DataFrame:
     task, because that of a run which went beyond it is left out, it stands there too: a page that is made of these
     records then compares the same steps.
     """
-    learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
+    last = table.sort_values("step").groupby(["task", "algorithm", "seed"]).tail(1)
+    ends = last["task"].map(table.groupby("task")["step"].max())
+    whole = pd.concat([table, last.assign(step=ends)[last["step"] < ends]])
+    learned = whole[whole["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
     by_seed = learned.groupby(["task", "algorithm", "seed"])
     before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
     kept = learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
-    last = table.sort_values("step").groupby(["task", "algorithm", "seed"]).tail(1)
-    ends = last["task"].map(table.groupby("task")["step"].max())
-    early = last.assign(step=ends)[last["step"] < ends]
-    kept = pd.concat([table[table["step"] == 0], kept, early]).sort_values(["task", "algorithm", "seed", "step"])
+    kept = pd.concat([table[table["step"] == 0], kept]).sort_values(["task", "algorithm", "seed", "step"])
     return kept[["task", "algorithm", "seed", "step", "episodes", "return"]]
 
 

@@ -175,7 +175,8 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
 def test_records_reach_the_last_step_of_their_task():
     """The last evaluation of a run that went beyond it is left out by then."""
     rows = [("tabular/gate-0.75", name, 0, step, 1, value) for name, step, value in
-            (("gorp", 0, 0.1), ("gorp", 60, 0.7), ("ppo", 0, 0.0), ("ppo", 50, 0.5), ("ppo", 100, 0.4))]  # fmt: skip
+            (("gorp", 0, 0.1), ("gorp", 60, 0.7), ("gorp", 80, 0.7), ("ppo", 0, 0.0), ("ppo", 50, 0.5),
+             ("ppo", 100, 0.4))]  # fmt: skip
     table = pd.DataFrame(rows, columns=["task", "algorithm", "seed", "step", "episodes", "return"])
     kept = records(table)
     gorp = kept[kept["algorithm"] == "gorp"]
