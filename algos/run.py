@@ -517,8 +517,8 @@ class Run(Generic[Args]):
         for line in summary.lines(frame, self.tables.keys, self.diverged):
             self.say(line)
         rate, runs = self.taken.mean() / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
-        place = self.folder.path
-        self.say(f"{rate:,.0f} steps/s for each of {self.runs} {runs}; tables, curve and checkpoint in {place}")
+        each = f" for each of {self.runs} {runs}" if self.runs > 1 else ""
+        self.say(f"{rate:,.0f} steps/s{each}; tables, curve and checkpoint in {self.folder.path}")
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)
