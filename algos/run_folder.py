@@ -71,11 +71,11 @@ class RunFolder:
             return None
         try:
             config = parsed(path, Config)
-            early = {name: self.facts[name] for name in ("table",) if name in self.facts}  # early runs do not say it
-            theirs, status = early | config["identity"] | config.get("facts", {}), config["status"]
+            theirs, status = config["identity"] | config.get("facts", {}), config["status"]
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
-        if differs := difference(self.identity | self.facts, theirs, defaults(type(self.args))):
+        early = {"table": self.facts.get("table")}  # early runs do not say in which table they learned
+        if differs := difference(self.identity | self.facts, theirs, defaults(type(self.args)) | early):
             name, there, here = differs
             raise UserError(
                 f"--out: {self.path} holds a run with another configuration ({name}: {there} there, {here} here); "

@@ -143,6 +143,7 @@ def records(table: pd.DataFrame) -> pd.DataFrame:
     return kept[["task", "algorithm", "seed", "step", "episodes", "return"]]
 
 
+@cache
 def known_table(task: str) -> FiniteTable:
     """The table of a task; raises UserError if it is none."""
     if not task.startswith(TABULAR):
@@ -187,7 +188,7 @@ def study(scores: Scores, tolerance: float) -> Study:
     """Puts everything together; raises UserError for runs that cannot be compared."""
     discounts: dict[str, set[float]] = {}
     for config in scores.sources:
-        known_table(config["task"])
+        known_table(config["task"])  # or this is no table
         check_arguments(config, TableArguments)
         if not config["args"].get("stop_when_solved"):
             raise UserError(
