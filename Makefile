@@ -27,13 +27,16 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy algos envs benchmarks single_file
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	if command -v nvidia-smi >/dev/null || ! $(BIN)/pip install --quiet torch==$(TORCH)+cpu 2>/dev/null; then \
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "installing torch $(TORCH), which takes about a minute"
+	@if command -v nvidia-smi >/dev/null || ! $(BIN)/pip install --quiet torch==$(TORCH)+cpu 2>/dev/null; then \
 	  $(BIN)/pip install --quiet torch==$(TORCH); \
 	fi
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	@echo "installing Seedbed and what it needs, which takes about a minute more"
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV)

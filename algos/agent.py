@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from algos.nn import initialise
 from algos.per_run import PerRun
@@ -30,6 +30,7 @@ class Agent(nn.Module):
         self.task, self.seeds, self.device = task, list(seeds), torch.device(device)
         self.runs = len(self.seeds)
         self.args = args
+        self.made_with: dict[str, Tensor] = {}  # further arguments of the constructor
         self.initialised: set[str] = set()  # names of modules whose weights were drawn
         for name, value in vars(args).items():
             if not isinstance(value, PerRun):
@@ -37,6 +38,11 @@ class Agent(nn.Module):
             if len(value.values) != self.runs:
                 raise ValueError(f"{name} has {len(value.values)} values for {self.runs} runs: give one for each seed")
             value.values = value.values.to(self.device)
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether there is a deterministic policy of single observations: obs, maybe goal, maybe time -> action."""
+        return hasattr(self, "policy")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copies a state into this agent's tensors; raises ValueError for `assign`, which would replace them."""

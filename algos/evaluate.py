@@ -48,7 +48,7 @@ class Evaluator:
     `make` makes the environments. With `tasks`, there are `episodes` of each task, all at once. With `goals`,
     policies get the goal that a reset tells as their second argument, and `ways` keeps the first episode of each task
     in the last evaluation. With `timed`, they get the number of steps since the episode began as their last argument.
-    If steps tell `success`, that of an episode's last step is kept.
+    Episodes count from `first`. If steps tell `success`, that of an episode's last step is kept.
     """
 
     def __init__(
@@ -61,25 +61,31 @@ class Evaluator:
         tasks: Sequence[str] = (),
         goals: bool = False,
         timed: bool = False,
+        first: int = 0,
     ):
         self.seeds, self.device, self.goals, self.timed = list(seeds), torch.device(device), goals, timed
         self.dtype = torch.get_default_dtype()
         self.ways: Ways | None = None
-        self.places = [(task, e) for task in tasks or [""] for e in range(episodes)]  # of the episodes of one run
+        self.places = [
+            (task, first + e) for task in tasks or [""] for e in range(episodes)
+        ]  # of the episodes of one run
         self.episodes = len(self.places)
         count = len(self.seeds) * self.episodes
         self.venv = make([task for _ in self.seeds for task, _ in self.places] if tasks else count)
 
     @torch.no_grad()
-    def __call__(self, policy: Policy, step: int | Sequence[int]) -> list[list[Score]]:
-        """Runs the policies of a step, or of one for each run [R]: the episodes of each run, task by task."""
+    def __call__(self, policy: Policy, step: int | Sequence[int], purpose: str = "evaluation") -> list[list[Score]]:
+        """Runs the policies of a step, or of one for each run [R]: the episodes of each run, task by task.
+
+        Another `purpose` makes other episodes.
+        """
         steps = [step] * len(self.seeds) if isinstance(step, int) else step
         shape = (len(self.seeds), self.episodes)
         totals, lengths = np.zeros(shape), np.zeros(shape, int)
         success: NDArray | None = None
-        first = [place for place, (_, e) in enumerate(self.places) if e == 0]
+        first = [place for place, (_, e) in enumerate(self.places) if e == self.places[0][1]]
         way, actions = [], []
-        for moment in self._episodes(policy, "evaluation", steps):
+        for moment in self.play(policy, purpose, steps):
             if self.goals:
                 running = moment.running[:, first, None]
                 way.append(np.where(running, moment.obs[:, first], np.nan))
@@ -90,9 +96,7 @@ class Evaluator:
                 success = np.where(moment.running, moment.success, False if success is None else success)
         if self.goals:
             tasks = [self.places[i][0] for i in first]
-            seeds = [
-                [self.seed_of(run, "evaluation", task, steps[run], 0) for task in tasks] for run in range(shape[0])
-            ]
+            seeds = [[self.seed_of(run, purpose, task, steps[run], 0) for task in tasks] for run in range(shape[0])]
             self.ways = Ways(tasks, seeds, self.last_goals[:, first], np.stack(way, 2), np.stack(actions, 2))
         return [
             [
@@ -128,8 +132,7 @@ class Evaluator:
 
         nothing = np.zeros(0)  # states and actions are not kept
         moments = [
-            moment._replace(obs=nothing, action=nothing)
-            for moment in self._episodes(act, "value", [step] * len(self.seeds))
+            moment._replace(obs=nothing, action=nothing) for moment in self.play(act, "value", [step] * len(self.seeds))
         ]
         reward, running, terminated = (np.stack([np.asarray(m[i]) for m in moments]) for i in range(3))
         predicted, bonus = torch.stack(predictions).double().cpu().numpy().swapaxes(0, 1)  # each [T, R, episodes]
@@ -148,7 +151,7 @@ class Evaluator:
                 means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
 
-    def _episodes(self, act: Policy, purpose: str, steps: Sequence[int]) -> Iterator["Moment"]:
+    def play(self, act: Policy, purpose: str, steps: Sequence[int]) -> Iterator["Moment"]:
         """One episode in every environment, step by step; they begin as the seeds and steps [R] of the runs say."""
         venv, shape = self.venv, (len(self.seeds), self.episodes)
         runs = range(len(self.seeds))
@@ -205,8 +208,8 @@ class TableEvaluator:
         return Analysis(self.table).solved()
 
     @torch.no_grad()
-    def __call__(self, policy: Policy, step: int | Sequence[int]) -> list[list[Score]]:
-        """The return of each run's policy, whatever the step; the length is the horizon."""
+    def __call__(self, policy: Policy, step: int | Sequence[int], purpose: str = "") -> list[list[Score]]:
+        """The return of each run's policy, whatever the step and the purpose; the length is the horizon."""
         chosen = []
         for t in range(self.table.horizon if self.timed or self.venv.time else 1):
             obs = torch.as_tensor(self.venv.all_observations(t), dtype=self.dtype).to(self.device)  # [S, O]

@@ -1,4 +1,4 @@
-"""Films the first episode of each task of an evaluation, where a renderer and an encoder work.
+"""Films episodes, where a renderer and an encoder work: one beside the other, with what is said above each.
 
 MuJoCo chooses its renderer when it is imported, so that a process of its own plays the episodes again, from their seeds
 and actions: `python -m algos.film FILE`.
@@ -6,78 +6,205 @@ and actions: `python -m algos.film FILE`.
 
 import contextlib
 import importlib.util
+import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from tqdm import tqdm
 
+from algos.checkpoint import written_aside
 from algos.errors import UserError, describe
 
-SIZE = 256  # pixels of each edge
-EVERY = 8  # steps from one frame to the next: without a GPU, a frame takes a tenth of a second
-FPS = 15
+SIZE = 256  # pixels of each edge of an episode's picture
+CAPTION = 22  # pixels of the line above it
+FASTEST = 30  # frames per second
+# software rendering, where the system has it; a name that is set already is the only one that is tried
+RENDERERS = ("egl", "osmesa")
 
 
-def film(env_id: str, tasks: list[str], seeds: list[int], actions: np.ndarray, folder: Path) -> str:
-    """Writes <task>.mp4 for each task: the episode with that seed and these actions [tasks, T, A], NaN after its end.
+@dataclass
+class Shot:
+    """One episode: its environment, the seed of its reset, and its actions [T, A]."""
 
-    Returns a sentence that says where they are, or why there are none.
+    env_id: str
+    seed: int
+    actions: NDArray
+    task: str = ""  # where the environment has goals
+    options: dict[str, Any] = field(default_factory=dict)
+    caption: str = ""  # the return so far comes before it; empty: there is no line above the picture
+
+
+def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, seconds: float = math.inf) -> str:
+    """Writes a video for each path, with its episodes side by side; gives an empty string, or a sentence why not.
+
+    There is a frame for each `every` steps, `fps` of them are shown in a second, and a video ends after that many
+    seconds. By default, an episode is as fast as in the world, with at most 30 frames in a second.
     """
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         return "there is no video, because the package imageio-ffmpeg is missing: pip install -e '.[video]'"
     root = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    if "DISPLAY" not in os.environ:
-        environment.setdefault("MUJOCO_GL", "egl")  # software rendering, where the system has it
+    display = ("",) if "DISPLAY" in os.environ else ()  # which may be one that is gone
+    renderers = ("",) if "MUJOCO_GL" in os.environ else (*display, *RENDERERS)
+    reasons: list[str] = []
     with tempfile.TemporaryDirectory() as aside:
         file = Path(aside) / "episodes.npz"
-        np.savez(file, env_id=env_id, tasks=tasks, seeds=seeds, actions=actions)
-        command = [sys.executable, "-m", "algos.film", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no reason is known"])[-1]
-            return f"there is no video, because rendering {env_id} failed here ({reason})"
-        folder.mkdir(parents=True, exist_ok=True)
-        for task in tasks:
-            shutil.copyfile(Path(aside) / f"{task}.mp4", folder / f"{task}.mp4")  # of another disk perhaps
-    return f"videos of the first seed in {folder}"
+        shots = [shot for shots in films.values() for shot in shots]
+        plan = {"films": [len(shots) for shots in films.values()], "every": every, "fps": fps, "seconds": seconds}
+        plan["shots"] = [{k: v for k, v in asdict(shot).items() if k != "actions"} for shot in shots]
+        actions: dict[str, Any] = {f"actions_{i}": shot.actions for i, shot in enumerate(shots)}
+        np.savez(file, plan=json.dumps(plan), **actions)
+        for renderer in renderers:
+            own = {"MUJOCO_GL": renderer} if renderer else {}
+            if not (reason := _render(file, environment | own)):
+                for number, path in enumerate(films):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with written_aside(path) as part:
+                        shutil.copyfile(Path(aside) / f"{number}.mp4", part)  # of another disk perhaps
+                return ""
+            reasons.append(f"{renderer}: {reason}" if renderer else reason)
+    return f"there is no video, because rendering {shots[0].env_id} failed here ({'; '.join(dict.fromkeys(reasons))})"
+
+
+def _render(file: Path, environment: dict[str, str]) -> str:
+    """Renders the episodes in a file in a process of its own; gives the reason why that failed."""
+    command = [sys.executable, "-m", "algos.film", str(file)]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as child,
+        tqdm(unit=" frames", disable=not sys.stderr.isatty(), leave=False) as progress,
+    ):
+        assert child.stdout
+        for line in child.stdout:  # frames done, and their number
+            done, _, total = line.partition(" ")
+            if total.strip().isdecimal() and done.isdecimal():
+                progress.total = int(total)
+                progress.update(int(done) - progress.n)
+        if not child.wait():
+            return ""
+        errors.seek(0)
+        said = [line for line in errors.read().splitlines() if line.strip()]
+        return said[-1].strip() if said else "no reason is known"
+
+
+# -- the process that renders ------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """An environment that plays an episode again, and its picture."""
+
+    def __init__(self, shot: Shot):
+        from envs.goals import make_goal_vec
+        from envs.make import is_batched, make_vec
+
+        self.shot, self.step_number, self.total = shot, 0, 0.0
+        self.venv: Any
+        size: dict[str, Any] = {"width": SIZE, "height": SIZE}
+        options = shot.options | {"render_mode": "rgb_array"}
+        if shot.task:  # a world for each task, because the marks of goals belong to the model
+            self.venv = make_goal_vec(shot.env_id, [shot.task], **options, **size)
+            self.world: Any = self.venv.worlds.worlds[0]
+        else:
+            size = size if is_batched(shot.env_id) else {}
+            self.venv = make_vec(shot.env_id, 1, AutoresetMode.DISABLED, **options, **size)
+            self.world = self.venv.unwrapped.envs[0]
+            if not {"camera_id", "camera_name"} & set(shot.options):
+                follow(self.world.unwrapped)
+        self.rate = self.world.metadata.get("render_fps", FASTEST)
+        self.venv.reset(seed=[shot.seed])
+        self.picture, self.drawn = self._render(), 0
+
+    def step(self) -> None:
+        """Plays the next step, if the episode has not ended."""
+        if self.step_number < len(self.shot.actions):
+            action = self.shot.actions[self.step_number].astype(self.venv.action_space.dtype)
+            _, reward, *_ = self.venv.step(action.reshape(self.venv.action_space.shape))
+            self.step_number += 1
+            self.total += float(reward[0])
+
+    def draw(self) -> NDArray:
+        """The picture [H, W, 3] at this step, with its caption."""
+        if self.step_number > self.drawn:
+            self.picture, self.drawn = self._render(), self.step_number
+        return captioned(self.picture, f"{self.total:,.0f}  {self.shot.caption}") if self.shot.caption else self.picture
+
+    def _render(self) -> NDArray:
+        from PIL import Image
+
+        image = Image.fromarray(np.asarray(self.world.render(), np.uint8))
+        if image.size == (SIZE, SIZE):
+            return np.asarray(image)
+        image.thumbnail((SIZE, SIZE))  # which never enlarges
+        whole = Image.new("RGB", (SIZE, SIZE), "white")
+        whole.paste(image, ((SIZE - image.width) // 2, (SIZE - image.height) // 2))
+        return np.asarray(whole)
+
+
+def follow(world: Any) -> None:
+    """Makes the camera of one of MuJoCo's tasks go along, where its model has such a camera: by default, none does."""
+    if hasattr(world, "mujoco_renderer"):
+        import mujoco
+
+        number = mujoco.mj_name2id(world.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+        world.mujoco_renderer.camera_id = number
+
+
+def captioned(picture: NDArray, text: str) -> NDArray:
+    """A picture with a line of text above it."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    line = Image.new("RGB", (picture.shape[1], CAPTION), "white")
+    ImageDraw.Draw(line).text((6, 3), text, fill="black", font=ImageFont.load_default(14))
+    whole = np.concatenate([np.asarray(line), picture])
+    whole[:, -2:] = 255  # the edge to the next one
+    return whole
 
 
 def main(file: Path) -> None:
     """Plays the episodes in a file, and writes their videos beside it."""
     try:
         with np.load(file) as stored:
-            env_id, tasks, seeds, actions = (stored[name] for name in ("env_id", "tasks", "seeds", "actions"))
+            plan = json.loads(str(stored["plan"]))
+            shots = [Shot(**shot, actions=stored[f"actions_{i}"]) for i, shot in enumerate(plan["shots"])]
+            counts, every, fps, seconds = (plan[name] for name in ("films", "every", "fps", "seconds"))
     except (OSError, LookupError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise UserError(f"{file} holds no episodes that `film` wrote ({describe(error)})") from None
     import imageio_ffmpeg
 
-    from envs.goals import make_goal_vec
-
-    options: dict[str, Any] = {"render_mode": "rgb_array", "width": SIZE, "height": SIZE}
-    with contextlib.ExitStack() as stack:
-        films: list[Any] = []  # a world for each task, because the marks of goals belong to the model
-        writers = []
-        for task in tasks:
-            films.append(stack.enter_context(contextlib.closing(make_goal_vec(str(env_id), [str(task)], **options))))
-            path = str(file.with_name(f"{task}.mp4"))
-            writer = imageio_ffmpeg.write_frames(path, (SIZE, SIZE), fps=FPS, macro_block_size=1)
+    for number, count in enumerate(counts):
+        with contextlib.ExitStack() as stack:
+            screens = [Screen(shot) for shot in shots[:count]]
+            shots = shots[count:]
+            for screen in screens:
+                stack.callback(screen.venv.close)
+            each = every or max(1, math.ceil(screens[0].rate / FASTEST))
+            rate = fps or screens[0].rate / each
+            steps = max(len(screen.shot.actions) for screen in screens)
+            frames = max(1, int(min(-(-steps // each) + 1, seconds * rate)))
+            first = np.concatenate([screen.draw() for screen in screens], 1)
+            size = (first.shape[1], first.shape[0])
+            path = str(file.with_name(f"{number}.mp4"))
+            writer = imageio_ffmpeg.write_frames(path, size, fps=rate, macro_block_size=2)
             writer.send(None)
-            writers.append(stack.enter_context(contextlib.closing(writer)))
-        for venv, writer, seed, played in zip(films, writers, seeds, actions, strict=True):
-            venv.reset(seed=[int(seed)])
-            played = played[np.isfinite(played[:, 0])]
-            for step, action in enumerate(played):
-                if step % EVERY == 0:
-                    writer.send(np.ascontiguousarray(venv.worlds.worlds[0].render()))
-                venv.step(action[None].astype(venv.action_space.dtype))
-            writer.send(np.ascontiguousarray(venv.worlds.worlds[0].render()))
+            stack.enter_context(contextlib.closing(writer))
+            for frame in range(frames):
+                writer.send(np.ascontiguousarray(np.concatenate([screen.draw() for screen in screens], 1)))
+                for _ in range(each):
+                    for screen in screens:
+                        screen.step()
+                print(frame + 1, frames, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,22 @@
 
 import json
 import math
-from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from algos.arguments import check
+from algos.agent_file import check_values, checked, chosen, contents, description
 from algos.checkpoint import write_atomically
-from algos.cli import parse_seeds
 from algos.errors import UserError, describe
-from algos.per_run import PerRun
 from algos.random import Random
 from algos.stream import Step
 from envs import Task
 from envs.seeding import sub_seed
-
-T = TypeVar("T")
 
 
 class Learner:
@@ -56,18 +49,16 @@ class Learner:
         diverged.
         """
         try:
-            with safe_open(path, "pt") as file:
-                texts = file.metadata() or {}
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
-            algorithm, runs = (json.loads(texts[name]) for name in ("algorithm", "runs"))
-            if algorithm != kind.__name__:
-                raise UserError(f"{path} holds a learner of {algorithm}, not of {kind.__name__}")
+            state, said = contents(path)
+            if said["algorithm"] != kind.__name__:
+                raise UserError(f"{path} holds a learner of {said['algorithm']}, not of {kind.__name__}")
+            runs = said["runs"]
             run = chosen(path, runs, ({} if seed is None else {"seed": seed}) | setting)
             key = runs[run]
-            values = json.loads(texts["args"]) | {name: value for name, value in key.items() if name != "seed"}
+            values = said["args"] | {name: value for name, value in key.items() if name != "seed"}
             args = checked(get_type_hints(kind.__init__)["args"], values)  # type: ignore[misc]
-            task = checked(Task, json.loads(texts["task"]))
-            check_values(args, task, key["seed"], state)
+            task = checked(Task, said["task"])
+            check_values(args, task, [key["seed"]], state)
             learner = Learner(kind(args, task, [key["seed"]]))
             drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
             chosen_state = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
@@ -112,49 +103,7 @@ class Learner:
         return flat
 
 
-def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
-    """The number of the run with the wanted seed and hyperparameters; raises UserError unless exactly one run fits."""
-    fitting = [number for number, key in enumerate(runs) if wanted.items() <= key.items()]
-    if len(fitting) == 1:
-        return fitting[0]
-    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs)
-    raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
-
-
-def checked(kind: type[T], values: dict[str, Any]) -> T:
-    """An object of a dataclass from values of JSON; raises TypeError for other names and ValueError for other types."""
-    if unknown := set(values) - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
-        raise TypeError(f"{kind.__name__} has no {min(unknown)}")
-    return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
-
-
-def check_values(args: Any, task: Task, seed: Any, state: dict[str, Tensor]) -> None:
-    """Raises ValueError for what no agent has, and for one that is larger than the tensors that a file has for it."""
-    try:
-        check(args)
-        parse_seeds((str(seed),))
-    except UserError as error:
-        raise ValueError(str(error)) from None
-    bounds = [(low, high) for low, high in zip(task.low, task.high, strict=True) if low < high]
-    if len(bounds) != (0 if task.discrete else task.act_size):
-        raise ValueError(f"the bounds of {task.act_size} actions are {task.low} and {task.high}")
-    sizes = {size for tensor in state.values() for size in tensor.shape}
-    if strange := [size for size in (*args.hidden, *task.obs_shape, task.act_size) if size > max(sizes, default=0)]:
-        raise ValueError(f"no tensor has a size of {strange[0]}")
-    if len(args.hidden) > len(state):
-        raise ValueError(f"it has {len(args.hidden)} layers, and {len(state)} tensors")
-
-
 def learner_file(agent: Any, random: dict[str, Tensor] | None = None) -> bytes:
     """The bytes of a file with a streaming agent, from which `Learner.load` makes the learner of each run."""
-    args = {name: getattr(agent.args, name) for name in vars(agent.args)}
-    varied = {name: value.tolist() for name, value in args.items() if isinstance(value, PerRun)}
-    values = [dict(zip(varied, row, strict=True)) for row in zip(*varied.values(), strict=True)] or [{}] * agent.runs
-    content = {
-        "algorithm": type(agent).__name__,
-        "runs": [{"seed": seed, **setting} for seed, setting in zip(agent.seeds, values, strict=True)],
-        "task": asdict(agent.task),
-        "args": {n: v for n, v in args.items() if not isinstance(v, Path | PerRun) and n not in ("vary", "seeds")},
-    }
     tensors = {name: tensor.contiguous() for name, tensor in (agent.state_dict() | (random or {})).items()}
-    return save(tensors, {name: json.dumps(value) for name, value in content.items()})
+    return save(tensors, {name: json.dumps(value) for name, value in description(agent).items()})

@@ -3,13 +3,15 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
+import torch
+from torch import Tensor
 
 from algos.arguments import Count, FewOrNone, by_domain, for_domain
 from algos.cli import RunArgs, check_env_id
@@ -22,6 +24,7 @@ from envs import d4rl, make_vec
 Rewards = Literal["range", "minus_one", "none"]
 Decay = Literal["cosine", "none"]
 Args = TypeVar("Args", bound="OfflineArgs")
+STARTS = 256  # first states of trajectories by which a policy is valued
 FORMATS = ("local", "minari", "mujoco", "ogbench")  # words of names that say where a dataset comes from
 
 
@@ -187,6 +190,24 @@ def offline_run(
         place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
     run.say(f"{data.name}: {', '.join(done)}{place}")
     return run, data.to(run.device)
+
+
+def start_values(
+    data: Dataset, runs: int, values: Callable[[Tensor], Tensor]
+) -> Callable[[int], dict[str, np.ndarray]]:
+    """For `Run.watch`: the mean value [R] of a policy on the first states of trajectories, as `start_value`.
+
+    `values` gives the critic's value of the policy's actions: obs [R, B, O] -> [R, B]. It is how policies can be chosen
+    without playing; see `benchmarks.budget`.
+    """
+    rows = data.index[torch.from_numpy(data.trajectories()[:STARTS, 0].copy()).to(data.index.device)]
+    obs = data.obs[rows].expand(runs, -1, -1)
+
+    @torch.no_grad()
+    def watched(_: int) -> dict[str, np.ndarray]:
+        return {"start_value": values(obs).mean(-1).double().cpu().numpy()}
+
+    return watched
 
 
 def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:

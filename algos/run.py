@@ -24,12 +24,13 @@ from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluat
 from algos.nn import use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
+from algos.policy import FILE, policy_file
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals
 from algos.stored import FINISHED
 from algos.summary import DIGITS, Summary
-from algos.tables import Metrics, Tables, setting_name
+from algos.tables import Metrics, Tables, run_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
 from envs.goals import make_goal_vec
@@ -123,6 +124,7 @@ class Run(Generic[Args]):
         self.value_evaluator: Evaluator | None = None
         self.metrics = Metrics(self.device)
         self.exports: dict[str, Callable[[], bytes | None]] = {}
+        self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": []}  # in which the policies act
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
@@ -149,6 +151,8 @@ class Run(Generic[Args]):
         with env_errors(self.given.env_id):
             envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
         self.learn_from(envs)
+        limit = {name: options[name] for name in ("max_episode_steps",) if name in options}
+        self.acts_in(self.given.env_id, **shown, **limit)
         if self.given.eval_episodes:
             self.evaluate_in(self.given.env_id, timed, **shown)
         return envs
@@ -157,8 +161,13 @@ class Run(Generic[Args]):
         """Counts the episodes of environments or a series, and makes their state a part of the checkpoints."""
         self.source = source
 
+    def acts_in(self, env_id: str, tasks: Sequence[str] = (), **options: Any) -> None:
+        """Notes the environment in which the policies act, for those who use them after training."""
+        self.environment = as_json({"env_id": env_id, "options": options, "tasks": tasks})
+
     def evaluate_in(self, env_id: str, timed: bool = False, **options: Any) -> None:
         """Makes the environments to evaluate in; policies for tables are evaluated exactly, without episodes."""
+        self.acts_in(env_id, **options)
         with env_errors(env_id):
             make = maker(env_id, self.given.threads or None, **options)
             if env_id.startswith(TABULAR):
@@ -168,6 +177,7 @@ class Run(Generic[Args]):
 
     def evaluate_goals(self, env_id: str, tasks: Sequence[str]) -> None:
         """Makes the environments of all tasks of an id with goals, for the score "success"."""
+        self.acts_in(env_id, tasks)
         with env_errors(env_id):
             make = partial(make_goal_vec, env_id, threads=self.given.threads or None)
             episodes = self.given.eval_episodes
@@ -248,10 +258,13 @@ class Run(Generic[Args]):
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
         earlier = self.folder.earlier or {}
+        self._export_policy(policy)
         if earlier.get("status") in FINISHED:
             self.threads.restore()
             self.tables.read(self.done.tolist(), self.step, self.phases)  # refuses damaged tables
             self.say(f"{self.folder.path} is finished already")
+            if FILE in self.exports and not (self.folder.path / FILE).exists():  # its run was of an earlier version
+                self._export_late()
             if len(earlier["diverged"]) == self.runs:
                 raise SystemExit(3)
             return
@@ -525,8 +538,7 @@ class Run(Generic[Args]):
 
     def name_of(self, run: int) -> str:
         """A run in words: `seed 3`, or `seed 3 with tau=0.01`."""
-        setting = setting_name(self.keys[run])
-        return f"seed {self.seeds[run]}" + (f" with {setting}" if setting else "")
+        return run_name(self.keys[run])
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -550,12 +562,35 @@ class Run(Generic[Args]):
         values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
         with self.folder.writing():
             self.tables.write()
-            for name, content in self.exports.items():
-                if (found := content()) is not None:
-                    write_atomically(self.folder.path / name, found)
+            self._write_exports()
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
+
+    def _export_policy(self, policy: Policy | None) -> None:
+        """From now on, writes the policies of an agent that has some with every checkpoint."""
+        agent: Any = self.agent
+        if agent and agent.has_policy:
+            self.export(
+                FILE,
+                lambda: policy_file(
+                    agent, policy or agent.policy, self.algorithm, self.environment, self.step, list(self.diverged)
+                ),
+            )
+
+    def _export_late(self) -> None:
+        """Writes the exports of a finished run from its checkpoint."""
+        with self.folder.claimed(), self.folder.writing():
+            values, _ = self.folder.checkpoints.load(self._parts(), self.runs)
+            if values:
+                self.step, self.diverged = values["steps"], {int(run): step for run, step in values["diverged"].items()}
+                self._write_exports()
+                self.say(f"wrote {', '.join(self.exports)} from its checkpoint")
+
+    def _write_exports(self) -> None:
+        for name, content in self.exports.items():
+            if (found := content()) is not None:
+                write_atomically(self.folder.path / name, found)
 
     def _restore(self) -> None:
         """Goes on from the last checkpoint, if there is one and --resume asks for it."""

@@ -54,7 +54,7 @@ class SparseLinear(nn.Module):
 
 
 class Conv(nn.Module):
-    """Convolutions of R networks: x [R, C, H, W] -> [R, out, H', W'], a SparseLinear on every patch."""
+    """Convolutions of R networks: x [R, (B,) C, H, W] -> [R, (B,) out, H', W'], a SparseLinear on every patch."""
 
     def __init__(self, runs: int, channels: int, out_channels: int, kernel: int, stride: int = 1):
         super().__init__()
@@ -63,17 +63,19 @@ class Conv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = ((size - self.kernel) // self.stride + 1 for size in x.shape[-2:])
-        patches = F.unfold(x, self.kernel, stride=self.stride)  # [R, C k k, H' W']
-        return self.linear(patches.mT).mT.unflatten(-1, (height, width))
+        lead = x.shape[:-3]
+        patches = F.unfold(x.flatten(0, -4), self.kernel, stride=self.stride).mT  # [R B, H' W', C k k]
+        out = self.linear(patches.reshape(lead[0], -1, patches.shape[-1]))
+        return out.view(*lead, height * width, -1).mT.unflatten(-1, (height, width))
 
 
-def activate(x: Tensor) -> Tensor:
-    """Layer normalisation over all units of a run, without scale and bias, then LeakyReLU: [R, ...] -> same."""
-    return F.leaky_relu(F.layer_norm(x, x.shape[1:]))
+def activate(x: Tensor, lead: int = 1) -> Tensor:
+    """Layer normalisation over all units behind `lead` axes, without scale and bias, then LeakyReLU."""
+    return F.leaky_relu(F.layer_norm(x, x.shape[lead:]))
 
 
 class Network(nn.Module):
-    """R networks: features [R, *shape] -> [R, out].
+    """R networks: features [R, *shape] -> [R, out], or [R, B, *shape] -> [R, B, out].
 
     `shape` is (O,) for vectors or (C, H, W) for images, which go through the convolutions of IMAGES first; their hidden
     layers are those of IMAGES where `hidden` is empty.
@@ -81,6 +83,7 @@ class Network(nn.Module):
 
     def __init__(self, runs: int, shape: Sequence[int], hidden: Sequence[int], out: int):
         super().__init__()
+        self.axes = len(shape)
         convolutions, default_hidden, _ = IMAGES[tuple(shape[1:])] if len(shape) == 3 else ((), (), 1)
         hidden = hidden or default_hidden
         self.convolutions = nn.ModuleList()
@@ -92,9 +95,10 @@ class Network(nn.Module):
         self.out = SparseLinear(runs, sizes[-1], out)
 
     def forward(self, x: Tensor) -> Tensor:
+        lead = x.dim() - self.axes
         for layer in self.convolutions:
-            x = activate(layer(x))
-        x = x.flatten(1)
+            x = activate(layer(x), lead)
+        x = x.flatten(lead)
         for layer in self.hidden:
-            x = activate(layer(x))
+            x = activate(layer(x), lead)
         return self.out(x)

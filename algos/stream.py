@@ -135,6 +135,15 @@ class Features(nn.Module):
             self.frames.copy_(x)
         return x
 
+    @torch.no_grad()
+    def seen(self, obs: Tensor, t: Tensor) -> Tensor:
+        """Features [R, B, ...] of observations [R, B, O] after t [] steps of an episode; no statistic changes."""
+        x = self.statistics.normalise(obs)
+        if self.clock:
+            time = -0.5 + (t - 1).clamp(min=0) / self.clock.limit
+            return torch.cat([x, time.to(x.dtype).expand(*x.shape[:-1], 1)], -1)
+        return x.view(*x.shape[:2], *self.shape)
+
     def _with_time(self, x: Tensor, time: Tensor) -> Tensor:
         return torch.cat([x, time.to(x.dtype)[:, None]], 1)
 

@@ -147,6 +147,12 @@ def setting_name(key: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value:.12g}" for name, value in key.items() if name != "seed")
 
 
+def run_name(key: dict[str, Any]) -> str:
+    """A run in words: `seed 3`, or `seed 3 with tau=0.01`."""
+    setting = setting_name(key)
+    return f"seed {key['seed']}" + (f" with {setting}" if setting else "")
+
+
 def folder_of_key(key: dict[str, Any]) -> Path:
     """The folder of one run's TensorBoard files."""
     name = setting_name(key).replace(", ", ",")

@@ -172,7 +172,7 @@ def training_data(task: str, seed: int, steps: int) -> Iterator[Trajectory]:
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2]
             raise UserError(f"training SAC on {task} ended with exit code {done.returncode}: {last}")
-        rows = replay_rows(next(Path(place).rglob("*.safetensors")), training["run"])
+        rows = replay_rows(next(Path(place).rglob("checkpoint/*.safetensors")), training["run"])
     return replayed(rows, training["env_id"], training["seed"])
 
 

@@ -32,7 +32,7 @@ from algos.agent import Agent
 from algos.arguments import Fraction, FractionBelowOne, Positive, PositiveFraction, Size, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP, Orthogonal, dropout_factors
-from algos.offline import Decay, OfflineArgs, Rewards, offline_run
+from algos.offline import Decay, OfflineArgs, Rewards, offline_run, start_values
 from algos.optim import Adam, Target, cosine
 from algos.random import Random
 from algos.replay import Batch
@@ -186,6 +186,7 @@ def main(args: Args) -> None:
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
     update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
+    run.watch(start_values(data, run.runs, lambda obs: agent.critic(obs, agent.policy(obs)).amin(1)))
     run.learn(agent)
     for _ in run.steps(data.adapt(agent.policy)):
         run.log(update(data.choose(choice()), draws()))

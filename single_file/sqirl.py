@@ -262,6 +262,7 @@ class TabularSQIRL(SQIRL):
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], shown: Tensor, device: torch.device | str = "cpu"):
         """`shown` [S, O] are all observations."""
         super().__init__(args, task, seeds, device)
+        self.made_with = {"shown": shown}
         mix = torch.rand(task.obs_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         self.mix: Tensor = mix.to(device)
         self.codes: Tensor = torch.unique(shown.to(device, torch.float64) @ self.mix)  # one for each observation

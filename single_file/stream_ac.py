@@ -124,6 +124,18 @@ class StreamAC(Agent):
         self.action.copy_(action)
         self.output.copy_(clipped)
 
+    @property
+    def has_policy(self) -> bool:
+        return self.features.stack == 1  # one observation does not show a stack of frames
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor, t: Tensor) -> Tensor:
+        """The most probable action after t [] steps of an episode: obs [R, B, O] -> [R, B, A], or numbers [R, B]."""
+        distribution = self.actor(self.features.seen(obs, t))
+        if self.task.discrete:
+            return distribution.argmax(-1)
+        return torch.minimum(torch.maximum(self.gaussian(distribution)[0].to(self.low), self.low), self.high)
+
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
         first = self.features.start(obs, where)

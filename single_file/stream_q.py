@@ -121,6 +121,15 @@ class StreamQ(Agent):
         """Draws the next action [R], and counts it where `where` [R] is 1."""
         self.take(*self.choose(self.state, draws, where))
 
+    @property
+    def has_policy(self) -> bool:
+        return self.features.stack == 1  # one observation does not show a stack of frames
+
+    @torch.no_grad()
+    def policy(self, obs: Tensor, t: Tensor) -> Tensor:
+        """The greedy action after t [] steps of an episode: obs [R, B, O] -> [R, B]."""
+        return self.critic(self.features.seen(obs, t)).argmax(-1)
+
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""
         first = self.features.start(obs, where)

@@ -25,7 +25,7 @@ from algos.agent import Agent
 from algos.arguments import Count, Fraction, NotNegative, Positive, PositiveFraction, Size, Tunable, Widths, by_domain
 from algos.cli import cli
 from algos.nn import MLP
-from algos.offline import OfflineArgs, Rewards, offline_run
+from algos.offline import OfflineArgs, Rewards, offline_run, start_values
 from algos.optim import Adam, Target
 from algos.random import Random
 from algos.replay import Batch
@@ -150,6 +150,7 @@ def main(args: Args) -> None:
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
     update = run.compiled(lambda indices, *rest: agent.update(data.gather(indices), *rest))
 
+    run.watch(start_values(data, run.runs, lambda obs: agent.critic(obs, agent.policy(obs)).amin(1)))
     run.learn(agent)
     for step in run.steps(data.adapt(agent.policy)):
         run.log(update(data.choose(choice()), draws(), step % args.actor_delay == 0))

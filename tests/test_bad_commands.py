@@ -3,6 +3,7 @@
 import errno
 import importlib
 import math
+import shutil
 import signal
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import get_type_hints
 import numpy as np
 import pandas as pd
 import pytest
+import sac
 import synthetic
 from offline_data import write_hdf5
 
@@ -26,7 +28,9 @@ LONG, DIGITS = "x" * 400, "9" * 5_000
 # words with which a command would begin its work, unless other words are wrong
 GOOD = {
     "collect": ["maze2d-umaze-v0"], "d3rlpy_iql": ["--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
-    "edge_of_reach": ["short"], "effective_horizon": ["short", "--out", "out"], "horizon": ["chain"], "index": [],
+    "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
+    "edge_of_reach": ["short"], "evaluate": ["trained"], "export": ["trained", "--onnx", "p.onnx"],
+    "watch": ["trained"], "effective_horizon": ["short", "--out", "out"], "horizon": ["chain"], "index": [],
     "more_data": ["short", "--out", "out"], "peer_speed": ["plain", "--algorithm", "edac"], "pendulum_check": ["short"],
     "policies": ["run", "--name", "hopper-medium"], "random_policy": [], "sb3": ["sac", "--env-id", "Pendulum-v1"],
     "report": ["short", "--out", "out"], "sweep": ["mine.toml", "--device", "cpu"],
@@ -34,8 +38,17 @@ GOOD = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a short run."""
+    out = tmp_path_factory.mktemp("trained")
+    args = {"env_id": "InvertedPendulum-v5", "total_steps": 4, "eval_every": 4, "eval_episodes": 1, "hidden": (4,)}
+    sac.main(sac.Args(**args, seeds=("0", "1"), out=out, quiet=True, device="cpu"))
+    return out / "InvertedPendulum-v5" / "sac" / "default"
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, trained):
     """The working directory: good inputs and bad ones."""
     place = tmp_path / "work"
     for folder in ("../minari", "empty", "numbers", "deep", "run/checkpoint"):
@@ -57,6 +70,7 @@ def place(tmp_path, monkeypatch):
     (place / "nameless.csv").write_text(f"{columns},sac,1,1,1,a,b\n")
     curve = pd.DataFrame([(0, 0, 0, 1.0), (0, 10, 0, 1.0)], columns=["seed", "step", "episode", "return"])
     synthetic.store(place / "short", "dsac_t", curve, "Pendulum-v1")
+    shutil.copytree(trained, place / "trained")
     monkeypatch.chdir(place)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     return place
@@ -142,6 +156,39 @@ WRONG = [
     ("dataset data.hdf5 --out loop", "--out: cannot write to loop"),
     (f"dataset data.hdf5 --out new/{LONG}/x", "--out: cannot write to new/xxx"),
     (f"dataset {LONG}.hdf5", "--dataset: there is no file xxx"),
+    ("budget empty --out new", "no run in empty"),
+    ("budget --out new", "no run in no folder"),
+    ("budget trained --out file", "--out: cannot write to file/figures: Not a directory"),
+    ("coverage short --out new", "dsac_t on Pendulum-v1, 10 steps: there are 1 seeds, and 50 are needed"),
+    ("coverage nowhere --out new", "there is no folder nowhere"),
+    ("report short --out new --curves x", "--curves takes sac_simba_v2, td3_authors, got 'x'"),
+    ("sweep mine.toml --until-decided sac", "--until-decided takes the names of two algorithms"),
+    ("sweep mine.toml --until-decided sac td3", "--until-decided: mine has no algorithm 'td3'; it has sac"),
+    ("evaluate nowhere", "nowhere is no run's folder"),
+    ("evaluate run", "run has no policy.safetensors: "),
+    ("evaluate short", "short is no run's folder"),
+    ("evaluate trained --env-id Hopper-v5", "--env-id Hopper-v5 has 11 numbers in an observation"),
+    (
+        "evaluate trained --env-id CartPole-v1",
+        "--env-id CartPole-v1 has discrete actions, and the policies were mad",
+    ),
+    ("evaluate trained --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
+    ("evaluate trained --seeds 7", "--seeds: trained has no seed 7; it has 0, 1"),
+    ("evaluate trained --seeds middle", "--seeds takes best, median, worst, whole numbers"),
+    ("evaluate trained --env-option nothing", "--env-option takes words such as frame_skip=5"),
+    ("evaluate trained --env-option a=1 a=2", "--env-option names a twice"),
+    ("evaluate trained --env-option nothing=1", "--env-id: InvertedPendulum-v5 has no option nothing"),
+    ("evaluate trained --out file", "--out: cannot write to file: File exists"),
+    ("watch nowhere", "nowhere is no run's folder"),
+    ("watch trained --out a.gif", "--out must end in .mp4, got a.gif"),
+    ("watch trained --out file/a.mp4", "--out: cannot write to file: File exists"),
+    ("watch trained --task task1", "--task: InvertedPendulum-v5 has no task 'task1'; it has none"),
+    ("watch trained --human", "--human needs a display"),
+    ("watch trained --env-id tabular/chain", "tabular/chain is a table, which has no picture"),
+    ("export nowhere --onnx p.onnx", "nowhere is no run's folder"),
+    ("export trained --onnx p.txt", "--onnx must end in .onnx, got p.txt"),
+    ("export trained --onnx file/p.onnx", "--onnx: cannot write to file: File exists"),
+    ("export trained --onnx p.onnx --seed 0:2", "--seed names 2 runs"),
     ("horizon nothing", "there is no table 'nothing'; "),
     ("horizon chain-h0", "table 'chain-h0': an episode has 1 to 10,000 decisions, not 0"),
     ("horizon chain-h99999999999", "table 'chain-h99999999999'"),
@@ -237,6 +284,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("line", "beginning"), WRONG, ids=[line[:50] for line, _ in WRONG])
 def test_a_command_line_is_refused_in_a_sentence(line, beginning, capsys, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     for module in ("throughput", "collect", "dataset", "sb3", "random_policy"):  # no work begins
         for work in ("measure_scripts", "measure_envs", "make", "figure", "make_model", "random_return"):
             monkeypatch.setattr(f"benchmarks.{module}.{work}", None, raising=False)

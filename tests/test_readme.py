@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,18 @@ def test_an_agent_stands_alone_as_readme_says(number):
     action = names["action"] if number == 0 else names["actions"]
     assert isinstance(action, torch.Tensor) and action.shape[0] == 3
     assert (agent.actor_adam.steps > 10).all()
+
+
+def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
+    folder = train("sac", env_id="Hopper-v5", seeds=("0:4",), total_steps=8, eval_every=8, eval_episodes=1).folder
+    codes = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "policy.safetensors" in code]
+    loading = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "load_policy(" in code]
+    assert len(codes) == len(loading) == 1
+    names: dict = {"obs": np.random.default_rng(0).normal(size=11)}
+    for code in (*loading, *codes):
+        exec(compile(code.replace("runs/Hopper-v5/sac/default", str(folder)), "README.md", "exec"), names)
+    assert names["action"].shape == (3,) and np.abs(names["action"]).max() > 1e-3
+    np.testing.assert_allclose(names["act"](names["obs"]), names["action"], atol=1e-5)
 
 
 def test_examples_are_short():

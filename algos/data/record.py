@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from algos.errors import UserError
+from algos.policy import Adapted, prepared_obs, raw_action
 from algos.replay import Batch
 from envs import Task
 
@@ -273,7 +274,7 @@ class Dataset:
 
     def prepared_obs(self, obs: Tensor) -> Tensor:
         """The environment's observations [..., O] as the prepared data has them."""
-        return (obs - self.obs_scaling[0]) / self.obs_scaling[1] if self.obs_scaling else obs
+        return prepared_obs(obs, self.obs_scaling)
 
     def raw_obs(self, obs: Tensor) -> Tensor:
         """Observations [..., O] of the prepared data as the environment has them."""
@@ -281,12 +282,8 @@ class Dataset:
 
     def raw_action(self, action: Tensor) -> Tensor:
         """Actions [..., A] of a policy for the prepared data as the environment takes them."""
-        action = action.clamp(-1, 1)
-        return action * self.action_scaling[1] + self.action_scaling[0] if self.action_scaling else action
+        return raw_action(action, self.action_scaling)
 
-    def adapt(self, policy: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Turns a policy for the prepared data into one for the environment: obs [..., O] -> action [..., A].
-
-        A goal, which a policy may take as its second argument, stays as it is. Actions are clipped to the bounds.
-        """
-        return lambda obs, *goal: self.raw_action(policy(self.prepared_obs(obs), *goal))
+    def adapt(self, policy: Callable[..., Tensor]) -> Adapted:
+        """Turns a policy for the prepared data into one for the environment."""
+        return Adapted(policy, self.obs_scaling, self.action_scaling)

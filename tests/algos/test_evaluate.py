@@ -198,3 +198,15 @@ def test_scripts_log_both_values_of_every_seed(train, script):
         ]
     observed = table[(table["metric"] == "value_observed") & (table["step"] == 0)]["value"]
     assert (observed.abs() < 200).all() and (observed != 0).all()
+
+
+def test_another_purpose_makes_other_episodes():
+    policy = lambda obs: obs[..., :1]  # noqa: E731
+    make = maker("InvertedPendulum-v5")
+    first, again, other = (
+        Evaluator(make, [0, 1], 2)(policy, 7, *purpose) for purpose in ((), ("evaluation",), ("after training",))
+    )
+    assert first == again
+    assert all(
+        a.total != b.total for ours, theirs in zip(first, other, strict=True) for a, b in zip(ours, theirs, strict=True)
+    )

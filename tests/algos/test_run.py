@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     for damage in ("truncated", "flipped"):
         out = tmp_path / damage
         kill_after_checkpoints(out, 3, "--total-steps", "600")
-        newest = max(out.rglob("*.safetensors"))
+        newest = max(out.rglob("checkpoint/*.safetensors"))
         data = bytearray(newest.read_bytes())
         data[-10] ^= 1
         newest.write_bytes(data[:-100] if damage == "truncated" else data)
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
 @pytest.mark.slow
 def test_when_all_checkpoints_are_damaged_the_run_is_refused(tmp_path):
     kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000")
-    for file in tmp_path.rglob("*.safetensors"):
+    for file in tmp_path.rglob("checkpoint/*.safetensors"):
         file.write_bytes(b"nonsense")
     done = subprocess.run(command(tmp_path, "--total-steps", "100000", "--resume"), capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: all checkpoints in")

@@ -1,0 +1,308 @@
+"""Policies as things to use after training: a file with what acting needs, and observations -> actions from it.
+
+    from algos.policy import load_policy
+
+    policy = load_policy("runs/Hopper-v5/sac/default", seed=3)
+    action = policy(obs)  # obs [O] or [B, O], of NumPy or of torch
+
+A run writes `policy.safetensors` with every checkpoint. It holds those tensors of the agent that its policy uses, the
+scaling of observations and actions where the data had one, and in its metadata, as JSON, the script, the arguments,
+the task and the environment. No pickle is ever loaded.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from algos.agent import Agent
+from algos.agent_file import WIDEST, check_values, checked, chosen, contents, description
+from algos.errors import UserError, describe
+from algos.per_run import PerRun
+from algos.stored import Stored, check
+from algos.tables import run_name
+from envs import Task
+
+FILE = "policy.safetensors"
+SCRIPTS = Path(__file__).parents[1] / "single_file"
+Scaling = tuple[Tensor, Tensor]  # what is subtracted [n], and then what is divided by [n]
+
+
+class Adapted(nn.Module):
+    """Turns a policy for prepared data into one for the environment: obs [..., O], maybe a goal -> action [..., A].
+
+    Observations are standardised by `obs`; actions are clipped to [-1, 1] and mapped to their bounds by `action`. A
+    goal stays as it is.
+    """
+
+    def __init__(self, policy: Callable[..., Tensor], obs: Scaling | None, action: Scaling | None):
+        super().__init__()
+        self.policy = policy
+        for name, scaling in (("obs", obs), ("action", action)):
+            for part, tensor in zip(("shift", "scale"), scaling or (None, None), strict=True):
+                self.register_buffer(f"{name}_{part}", tensor)
+
+    def scaling(self, name: str) -> Scaling | None:
+        """The scaling of "obs" or of "action"."""
+        shift, scale = getattr(self, f"{name}_shift"), getattr(self, f"{name}_scale")
+        return None if scale is None else (shift, scale)
+
+    def forward(self, obs: Tensor, *goal: Tensor) -> Tensor:
+        return raw_action(self.policy(prepared_obs(obs, self.scaling("obs")), *goal), self.scaling("action"))
+
+
+def prepared_obs(obs: Tensor, scaling: Scaling | None) -> Tensor:
+    """The environment's observations [..., O] as prepared data has them."""
+    return (obs - scaling[0]) / scaling[1] if scaling else obs
+
+
+def raw_action(action: Tensor, scaling: Scaling | None) -> Tensor:
+    """Actions [..., A] of a policy for prepared data as the environment takes them."""
+    action = action.clamp(-1, 1)
+    return action * scaling[1] + scaling[0] if scaling else action
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class Touched(TorchDispatchMode):
+    """Notes the places in memory of all tensors that operations read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: set[tuple[int, int, int]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.places |= {place(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def place(x: Tensor) -> tuple[int, int, int]:
+    """Where a tensor lies: its storage, and the first byte in it and the one after the last."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
+    first = x.storage_offset() * x.itemsize
+    return x.untyped_storage().data_ptr(), int(first), int(first + (last + 1) * x.itemsize)
+
+
+def used_by_policy(agent: Any) -> dict[str, Tensor]:
+    """Those tensors of the agent's state that its policy reads, by name."""
+    inputs = [torch.zeros(agent.runs, 1, agent.task.obs_size, device=agent.device)]
+    takes = inspect.signature(agent.policy).parameters
+    if "goal" in takes:
+        inputs.append(inputs[0])
+    if "t" in takes:
+        inputs.append(torch.zeros((), dtype=torch.int64, device=agent.device))
+    with torch.no_grad(), Touched() as touched:
+        agent.policy(*inputs)
+
+    def is_read(x: Tensor) -> bool:
+        storage, first, last = place(x)
+        return any(storage == s and first < end and begin < last for s, begin, end in touched.places)
+
+    return {name: tensor for name, tensor in agent.state_dict().items() if is_read(tensor)}
+
+
+def policy_file(
+    agent: Any,
+    policy: Callable[..., Tensor],
+    script: str,
+    environment: Mapping[str, Any],
+    step: int,
+    diverged: Sequence[int] = (),
+) -> bytes:
+    """The bytes of a file with the policies of all runs, from which `PolicyFile` reads them.
+
+    `policy` is what is evaluated, `agent.policy` or an `Adapted` one. `script` is the stem of the script's name, and
+    `environment` says where the policy acts: env_id, options, and tasks if there are goals.
+    """
+    tensors = {f"agent/{name}": tensor for name, tensor in used_by_policy(agent).items()}
+    tensors |= {f"made_with/{name}": tensor for name, tensor in agent.made_with.items()}
+    if isinstance(policy, Adapted):
+        tensors |= {f"adapted/{name}": tensor for name, tensor in policy.named_buffers(recurse=False)}
+    said = description(agent) | {"script": script, "environment": environment, "step": step, "diverged": list(diverged)}
+    said["adapted"] = isinstance(policy, Adapted)
+    texts = {name: json.dumps(value) for name, value in said.items()}
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, texts)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class Policy(nn.Module):
+    """The deterministic policies of R runs.
+
+    `act` maps obs [R, B, O] to actions [R, B, A], or to numbers [R, B] of discrete ones, from 0. It also takes a goal
+    [R, B, G] if the policy is `with_goals`, and then the number t [] of steps since the episode began if it is `timed`.
+
+    For one run, the policy itself can be called with obs [O] or [B, O], and goals likewise, as NumPy arrays or as
+    tensors; it gives actions of the same kind.
+    """
+
+    def __init__(self, agent: Any, act: Callable[..., Tensor]):
+        super().__init__()
+        self.agent, self.act = agent, act
+        takes = inspect.signature(agent.policy).parameters
+        self.with_goals, self.timed = "goal" in takes, "t" in takes
+
+    @property
+    def task(self) -> Task:
+        """Sizes and bounds."""
+        return self.agent.task
+
+    @torch.no_grad()
+    def forward(self, obs: Any, goal: Any = None, t: int | None = None) -> Any:
+        if self.agent.runs > 1:
+            raise ValueError(f"this holds the policies of {self.agent.runs} runs: load one of them")
+        for wanted, given, name in ((self.with_goals, goal, "goal"), (self.timed, t, "t")):
+            if wanted != (given is not None):
+                raise ValueError(f"this policy takes {'a' if wanted else 'no'} {name}")
+        x = self._tensor(obs)
+        size = self.task.obs_size
+        image = x.shape[-len(self.task.obs_shape) :] == self.task.obs_shape
+        lead = x.shape[: x.dim() - (len(self.task.obs_shape) if image else 1)]
+        if not (image or x.shape[-1:] == (size,)) or len(lead) > 1:
+            raise ValueError(f"an observation has {size} numbers, got the shape {tuple(x.shape)}")
+        inputs = [x.reshape(1, math.prod(lead), size)]
+        if goal is not None:
+            goals = self._tensor(goal)
+            inputs.append(goals.reshape(1, -1, goals.shape[-1]).expand(1, inputs[0].shape[1], -1))
+        if t is not None:
+            inputs.append(torch.tensor(t, device=self.agent.device))
+        action = self.act(*inputs)[0]
+        action = action.view(*lead, *action.shape[1:])
+        return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
+
+    def _tensor(self, x: Any) -> Tensor:
+        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        return x.to(self.agent.device, torch.get_default_dtype())
+
+
+class Environment(Stored):
+    """Where policies act, as their file says it."""
+
+    env_id: str
+    options: dict[str, Any]
+    tasks: list[str]
+
+
+class PolicyFile:
+    """policy.safetensors of a run; `path` is the file or the run's folder.
+
+    `runs` has seed and setting of each run, `diverged` the numbers of those that diverged, `environment` says where the
+    policies act, and `step` how long they have trained. Raises UserError if the file is missing or damaged.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        if not Path(path).exists():
+            raise UserError(f"there is no file or folder {path}")
+        if not self.path.is_file():
+            raise UserError(
+                f"{self.path.parent} has no {FILE}: it is no run's folder, or its run is of an earlier version, and "
+                "the run's command with --resume writes the file from the last checkpoint (runs on Atari, and of "
+                "stream_td, have none)"
+            )
+        try:
+            self.tensors, said = contents(self.path)
+            self.script, self.algorithm = str(said["script"]), str(said["algorithm"])
+            self.runs: list[dict[str, Any]] = [{"seed": int(key["seed"]), **key} for key in said["runs"]]
+            self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": [], **said["environment"]}
+            check(self.environment, Environment)
+            self.task = checked(Task, said["task"])
+            self.step, self.diverged = int(said["step"]), [int(number) for number in said["diverged"]]
+            if not all(0 <= number < len(self.runs) for number in self.diverged):
+                raise ValueError("a run that diverged is none of its runs")
+            if math.prod(self.task.obs_shape) > max(WIDEST**2, *(x.numel() for x in self.tensors.values()), 0):
+                raise ValueError("observations are larger than what it has for them")
+            self.said = said
+        except Exception as error:  # safetensors and pydantic have many kinds
+            raise UserError(f"{self.path} is no policy's file ({describe(error)})") from None
+
+    def policy(self, numbers: Sequence[int] | None = None, device: torch.device | str = "cpu") -> Policy:
+        """The policies of the runs with these numbers, by default of all of them.
+
+        Raises UserError if one of them diverged, if the script is none of this project's, or if the file does not fit
+        it.
+        """
+        numbers = list(range(len(self.runs))) if numbers is None else list(numbers)
+        try:
+            module = script_module(self.script)
+            keys = [self.runs[number] for number in numbers]
+            args = self._args(module, keys, device)
+            seeds = [key["seed"] for key in keys]
+            made_with = self._part("made_with")
+            kind = getattr(module, self.algorithm)
+            if not issubclass(kind, Agent):
+                raise TypeError(f"{self.algorithm} is no agent")
+            agent: Any = kind(args, self.task, seeds, **made_with, device=device)  # type: ignore[arg-type]
+            known = agent.state_dict()
+            for name, tensor in self._part("agent").items():
+                if known[name].dtype != tensor.dtype:
+                    raise TypeError(f"{name} has numbers of type {tensor.dtype}")
+                known[name] = tensor[numbers] if tensor.dim() else tensor
+            agent.load_state_dict(known)
+            if lacking := set(used_by_policy(agent)) - set(self._part("agent")):
+                raise KeyError(f"it lacks {min(lacking)}")
+            act: Callable[..., Tensor] = agent.policy
+            if self.said["adapted"]:
+                parts = self._part("adapted")
+                pairs = [(parts.get(f"{name}_shift"), parts.get(f"{name}_scale")) for name in ("obs", "action")]
+                act = Adapted(act, *(pair if None not in pair else None for pair in pairs)).to(device)  # type: ignore[arg-type]
+        except UserError:
+            raise
+        except Exception as error:  # from sizes and arguments that are no agent's, an agent may raise anything
+            raise UserError(f"{self.path} is no policy's file ({describe(error)})") from None
+        for number, key in zip(numbers, keys, strict=True):
+            finite = all(x[number].isfinite().all() for x in self._part("agent").values() if x.dim())
+            if number in self.diverged or not finite:
+                raise UserError(f"{run_name(key)} in {self.path} has diverged")
+        return Policy(agent, act)
+
+    def _part(self, name: str) -> dict[str, Tensor]:
+        return {k.partition("/")[2]: x for k, x in self.tensors.items() if k.partition("/")[0] == name}
+
+    def _args(self, module: ModuleType, keys: list[dict[str, Any]], device: torch.device | str) -> Any:
+        varied = [name for name in keys[0] if name != "seed"]
+        args = checked(module.Args, self.said["args"] | {name: keys[0][name] for name in varied})
+        check_values(args, self.task, [key["seed"] for key in keys], self.tensors, WIDEST)
+        return replace(args, **{name: PerRun([key[name] for key in keys], device) for name in varied})
+
+
+def load_policy(
+    path: str | Path, seed: int | None = None, device: torch.device | str = "cpu", **setting: float
+) -> Policy:
+    """The policy of one run; `path` is the run's folder or its policy.safetensors.
+
+    `seed` and `setting` (values of the hyperparameters that vary) choose among the runs of the file. Raises UserError
+    unless exactly one run is chosen, and as `PolicyFile` does.
+    """
+    file = PolicyFile(path)
+    wanted = ({} if seed is None else {"seed": seed}) | setting
+    return file.policy([chosen(file.path, file.runs, wanted)], device)
+
+
+def script_module(script: str) -> ModuleType:
+    """The module of a script, `single_file.sac`; raises UserError if there is no such script."""
+    path, name = SCRIPTS / f"{script}.py", f"single_file.{script}"
+    if path not in SCRIPTS.glob("*.py"):
+        raise UserError(f"the policy was learned by a script {script!r}, which {SCRIPTS} does not have")
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec and spec.loader
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

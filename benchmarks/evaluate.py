@@ -1,0 +1,156 @@
+"""Evaluates the trained policies of a run, many episodes at once.
+
+    python -m benchmarks.evaluate runs/Hopper-v5/sac/default
+    python -m benchmarks.evaluate runs/Hopper-v5/sac/default --seeds best 3 --episodes 500
+    python -m benchmarks.evaluate runs/Hopper-v5/sac/default --env-id Hopper-v5 --env-option healthy_z_range=[0.5,10]
+
+It plays episodes that training never saw, which depend on the seed of a run and on nothing else. RUN is the folder of a
+run. In OUT, episodes.parquet has one row for each episode, runs.csv the table that is printed, and evaluation.json what
+was evaluated. Tables (ids `tabular/…`) are evaluated exactly, without episodes.
+"""
+
+import json
+import math
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import tyro
+from tqdm import tqdm
+
+from algos.arguments import FewOrNone, Range, check
+from algos.checkpoint import write_atomically
+from algos.cli import run_command
+from algos.evaluate import Evaluator
+from algos.folders import writable
+from algos.run_folder import folder_name, git_commit, parquet_bytes
+from algos.tables import run_name
+from benchmarks.plan import digest
+from benchmarks.trained import Place, Trained, episode_rows
+from envs.make import TABULAR
+
+AT_ONCE = 500  # environments
+
+
+@dataclass
+class Args:
+    run: Annotated[Path, tyro.conf.Positional]
+    """folder of a run, such as runs/Hopper-v5/sac/default"""
+    seeds: tuple[str, ...] = ()
+    """seeds to evaluate: `best`, `median`, `worst` by the last 10% of training, or numbers; by default all that did not
+    diverge"""
+    episodes: Annotated[int, Range(1, 10_000)] = 100
+    """episodes of each seed, and of each task where there are several"""
+    setting: tuple[str, ...] = ()
+    """evaluate the runs with these hyperparameters only, such as `tau=0.01`"""
+    env_id: str = ""
+    """Gymnasium id of the environment; by default that of the run"""
+    env_option: tuple[str, ...] = ()
+    """options of the environment, such as `xml_file=./other.xml` or `max_episode_steps=500`"""
+    out: Path | None = None
+    """folder for the tables; by default RUN/evaluation/<environment>"""
+    threads: FewOrNone = 0
+    """CPU threads of physics; 0: one for each core"""
+
+
+def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int, threads: int | None) -> pd.DataFrame:
+    """The episodes of the runs with these numbers: seed, setting, [task], episode, return, length, [success]."""
+    tasks = max(1, len(place.tasks))
+    rows: list[dict[str, Any]] = []
+    exact = place.env_id.startswith(TABULAR)
+    counts = (
+        [1] if exact else [min(AT_ONCE // tasks or 1, episodes - e) for e in range(0, episodes, AT_ONCE // tasks or 1)]
+    )
+    together = max(1, AT_ONCE // (counts[0] * tasks))  # runs
+    with tqdm(
+        total=len(numbers) * len(counts), unit=" parts", disable=not sys.stderr.isatty(), leave=False
+    ) as progress:
+        for place_of in range(0, len(numbers), together):
+            part = numbers[place_of : place_of + together]
+            policy = trained.file.policy(part)
+            first = 0
+            for count in counts:
+                evaluator = place.evaluator(policy, count, threads, first)
+                numbered = [e for _, e in evaluator.places] if isinstance(evaluator, Evaluator) else [0]
+                scores = evaluator(policy.act, 0, "after training")
+                rows += episode_rows(scores, [trained.file.runs[number] for number in part], numbered)
+                evaluator.close()
+                first += count
+                progress.update(len(part))
+    frame = pd.DataFrame(rows)
+    there = {"task": (frame["task"] != "").any(), "success": frame["success"].notna().any()}
+    frame = frame.drop(columns=[name for name, is_there in there.items() if not is_there])
+    order = {tuple(trained.file.runs[number].values()): i for i, number in enumerate(numbers)}
+    keys = list(trained.file.runs[0])
+    places = [order[key] for key in frame[keys].itertuples(index=False, name=None)]
+    return frame.assign(place=places).sort_values("place", kind="stable", ignore_index=True).drop(columns="place")
+
+
+def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
+    """One row for each run and task: episodes, mean, its standard error, std, min, median and max of returns, …"""
+    keys = ["seed", *varied, *(["task"] if "task" in frame else [])]
+    columns: dict[str, Any] = {
+        "episodes": ("return", "size"), "mean": ("return", "mean"), "std": ("return", "std"), "min": ("return", "min"),
+        "median": ("return", "median"), "max": ("return", "max"), "length": ("length", "mean"),
+    }  # fmt: skip
+    table = frame.groupby(keys, sort=False).agg(**columns)
+    table.insert(2, "standard_error", table["std"] / np.sqrt(table["episodes"]))
+    if "success" in frame:
+        table["success"] = (
+            100.0 * frame.assign(success=frame["success"].astype(float)).groupby(keys, sort=False)["success"].mean()
+        )
+    return table.reset_index()
+
+
+def main(args: Args) -> None:
+    check(args)
+    trained = Trained(args.run)
+    place = Place(trained, args.env_id, args.env_option)
+    numbers = trained.numbers(args.seeds, args.setting)
+    options = "".join(f"-{name}-{value}" for name, value in place.options.items()) if not place.is_own else ""
+    name = "".join(
+        c if c.isalnum() or c in "-._" else "_"
+        for c in folder_name(place.env_id) + options + "".join(f"-{word}" for word in (*args.seeds, *args.setting))
+    )
+    out = args.out or args.run / "evaluation" / (name if len(name) <= 150 else f"{name[:130]}-{digest({'name': name})}")
+    place.try_out(trained.file.policy(numbers))  # before anything is written
+    writable(out)
+    started = time.monotonic()
+    frame = evaluated(trained, place, numbers, args.episodes, args.threads or None)
+    table = summary(frame, trained.config.get("varied", []))
+    write_atomically(out / "episodes.parquet", parquet_bytes(frame))
+    write_atomically(out / "runs.csv", table.to_csv(index=False).encode())
+    said = {
+        "command": f"python -m benchmarks.evaluate {shlex.join(sys.argv[1:])}",
+        "algorithm": trained.config["algorithm"], "variant": trained.config["variant"], "step": trained.file.step,
+        "own": place.is_own,
+        "env_id": place.env_id, "options": place.options, "tasks": place.tasks,
+        "episodes": int(frame["episode"].nunique()),
+        "runs": [trained.file.runs[number] for number in numbers],
+        "commit": git_commit(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+    write_atomically(out / "evaluation.json", json.dumps(said, indent=2).encode())
+
+    set_to = {name: value for name, value in place.options.items() if value not in ([], False, None)}
+    where = place.env_id + (f" with {set_to}" if set_to else "")
+    varied = trained.config.get("varied", [])
+    print(f"{trained.config['algorithm']} after {trained.file.step:,} steps in {where}:\n")
+    shown = table.dropna(axis=1, how="all").astype(dict.fromkeys(varied, str))
+    print(shown.to_string(index=False, float_format=lambda v: f"{v:,.1f}" if abs(v) >= 100 else f"{v:.4g}"))
+    column = "success" if trained.measure == "success" else "mean"
+    means = table.groupby(["seed", *varied], sort=False)[column].mean()
+    best = trained.file.runs[numbers[int(np.argmax(means.to_numpy()))]]
+    spread = (
+        f"; mean over {len(means)} runs {means.mean():,.4g}, std over them {means.std():,.4g}, best {run_name(best)}"
+    )
+    seconds = math.ceil(time.monotonic() - started)
+    print(f"\n{len(frame):,} episodes in {seconds} s{spread if len(means) > 1 else ''}; tables in {out}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,172 @@
+"""Trained policies for the commands that use them: which runs are meant, and the environment in which they act."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from algos.cli import env_errors, parse_seeds
+from algos.errors import UserError, describe
+from algos.evaluate import Evaluator, Score, TableEvaluator, maker
+from algos.policy import Policy, PolicyFile
+from algos.stored import EVAL, Config, read_json, read_table
+from envs.goals import make_goal_vec
+from envs.make import TABULAR
+
+RANKS = ("best", "median", "worst")
+RESERVED = ("threads", "num_envs", "autoreset_mode", "render_mode")  # which the commands choose
+
+
+class Trained:
+    """A run's policies, and the score by which its runs are ranked.
+
+    `scores` [R] are the means over the evaluations after 90% of the steps, of returns, or in percent of successes where
+    these are the score; NaN for runs that diverged. Raises UserError if the folder is no run's, or has no policies.
+    """
+
+    def __init__(self, folder: Path):
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{folder} is no run's folder: give one such as runs/Hopper-v5/sac/default")
+        self.folder, self.file = folder, PolicyFile(folder)
+        self.config: dict[str, Any] = read_json(folder / "config.json", Config)
+        self.measure = "success" if self.config.get("score") == "success" else "return"
+        varied = self.config.get("varied", [])
+        table = read_table(folder / "eval.parquet", [*EVAL, *(["success"] * (self.measure == "success"))], varied)
+        end = table["step"].max()
+        late = table[(table["step"] > 0.9 * end) | (table["step"] == end)]
+        value = 100.0 * late["success"].astype(float) if self.measure == "success" else late["return"]
+        keys = ["seed", *varied]
+        means = value.groupby([late[name] for name in keys]).mean()
+        known = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
+        self.scores = np.array([known.get(tuple(key[name] for name in keys), np.nan) for key in self.file.runs])
+        self.scores[self.file.diverged] = np.nan
+
+    def numbers(self, words: Sequence[str], setting: Sequence[str] = ()) -> list[int]:
+        """The numbers of the runs that words such as "best", "0" and "3:5" name, in their order; without words, all.
+
+        Words of `setting`, such as "tau=0.01", leave the runs with these hyperparameters only. Runs that diverged are
+        left out, and a seed of which all have is refused. Raises UserError for other words, seeds and settings.
+        """
+        wanted = options_of(setting, "--setting")
+        known = [number for number, key in enumerate(self.file.runs) if wanted.items() <= key.items()]
+        if not known:
+            raise UserError(f"--setting: {self.folder} has no run with {' '.join(setting)}")
+        alive = [number for number in known if number not in self.file.diverged]
+        if not words:
+            if not alive:
+                raise UserError(f"all runs in {self.folder} diverged")
+            return alive
+        ranked = sorted((number for number in alive if np.isfinite(self.scores[number])), key=lambda i: -self.scores[i])
+        found: list[int] = []
+        for word in words:
+            if word in RANKS:
+                if not ranked:
+                    raise UserError(f"--seeds {word}: {self.folder} has no run with a score; name a seed")
+                found.append({"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]}[word])
+                continue
+            try:
+                seeds = parse_seeds((word,))
+            except UserError as error:
+                raise UserError(str(error).replace("takes", f"takes {', '.join(RANKS)},", 1)) from None
+            for seed in seeds:
+                own = [number for number in known if self.file.runs[number]["seed"] == seed]
+                if not own:
+                    there = ", ".join(map(str, dict.fromkeys(self.file.runs[number]["seed"] for number in known)))
+                    raise UserError(f"--seeds: {self.folder} has no seed {seed}; it has {there}")
+                if not set(own) & set(alive):
+                    raise UserError(f"--seeds: seed {seed} in {self.folder} diverged")
+                found += [number for number in own if number in alive]
+        return list(dict.fromkeys(found))
+
+
+def options_of(words: Sequence[str], flag: str = "--env-option") -> dict[str, Any]:
+    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON or words."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name.isidentifier() and equals):
+            raise UserError(f"{flag} takes words such as frame_skip=5, got {word!r}")
+        if name in options:
+            raise UserError(f"{flag} names {name} twice")
+        if name in RESERVED:
+            raise UserError(f"{flag}: {name} is no option of an environment")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+class Place:
+    """The environment in which policies act: the run's own, or another id, or one with other options."""
+
+    def __init__(self, trained: Trained, env_id: str = "", options: Sequence[str] = ()):
+        own = trained.file.environment
+        self.env_id = env_id or own["env_id"]
+        if not self.env_id:
+            raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
+        self.options = ({} if env_id and env_id != own["env_id"] else own["options"]) | options_of(options)
+        self.tasks: list[str] = own["tasks"]
+        self.is_own = self.env_id == own["env_id"] and self.options == own["options"]
+
+    def try_out(self, policy: Policy) -> None:
+        """Raises UserError if the environment cannot be made or begun, or if the policy does not fit it."""
+        evaluator = self.evaluator(policy, 1)
+        try:
+            if isinstance(evaluator, Evaluator):
+                next(evaluator.play(policy.act, "trial", [0] * policy.agent.runs))
+        except Exception as error:  # an environment's own code may raise anything
+            options = " with these options" if self.options else ""
+            raise UserError(f"{self.env_id} cannot begin an episode{options} ({describe(error)})") from None
+        evaluator.close()
+
+    def evaluator(
+        self, policy: Policy, episodes: int, threads: int | None = None, first: int = 0
+    ) -> Evaluator | TableEvaluator:
+        """The evaluator of `episodes` episodes, which count from `first`.
+
+        Raises UserError if the policy does not fit the environment.
+        """
+        seeds = policy.agent.seeds
+        with env_errors(self.env_id):
+            if self.env_id.startswith(TABULAR):
+                table = maker(self.env_id, threads, **self.options)(1)
+                self._check(policy, table)
+                return TableEvaluator(table, len(seeds), policy.agent.device, timed=policy.timed)
+            goals = policy.with_goals
+            make = partial(make_goal_vec, self.env_id, threads=threads, **self.options) if goals else None
+            tasks = self.tasks if goals else ()
+            evaluator = Evaluator(
+                make or maker(self.env_id, threads, **self.options), seeds, episodes, policy.agent.device,
+                tasks=tasks, goals=goals, timed=policy.timed, first=first,
+            )  # fmt: skip
+            self._check(policy, evaluator.venv)
+        return evaluator
+
+    def _check(self, policy: Policy, venv: Any) -> None:
+        task = policy.task
+        size = int(np.prod(venv.single_observation_space.shape))
+        space = venv.single_action_space
+        acts = int(space.n) if hasattr(space, "n") else int(np.prod(space.shape))
+        kind = "discrete" if hasattr(space, "n") else "continuous"
+        for ours, theirs, what in (
+            (task.obs_size, size, "numbers in an observation"),
+            ("discrete" if task.discrete else "continuous", kind, "actions"),
+            (task.act_size, acts, "actions" if task.discrete else "numbers in an action"),
+        ):
+            if ours != theirs:
+                raise UserError(f"--env-id {self.env_id} has {theirs} {what}, and the policies were made for {ours}")
+
+
+def episode_rows(
+    scores: list[list[Score]], keys: list[dict[str, Any]], episodes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A row for each episode of each run: seed, setting, task, episode, return, length, success."""
+    return [
+        {**key, "task": score.task, "episode": number, "return": score.total, "length": score.length,
+         "success": score.success}
+        for key, of_run in zip(keys, scores, strict=True) for number, score in zip(episodes, of_run, strict=True)
+    ]  # fmt: skip

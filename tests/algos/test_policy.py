@@ -1,0 +1,249 @@
+"""Policies after training: what a file holds, and that it acts as the agent did."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is_goals
+
+from algos.agent_file import contents
+from algos.errors import UserError
+from algos.policy import Adapted, PolicyFile, load_policy, policy_file, used_by_policy
+from benchmarks.trained import Place, Trained
+from envs import Task
+
+ACTING = [script for script in UPDATED if script != "stream_td"]
+OBS, ACTIONS, GOAL = (torch.randn(3, 5, 7) for _ in range(3))
+
+
+def inputs(policy, runs=3):
+    """Observations of three runs, and what else a policy takes."""
+    return [OBS[:runs], *([GOAL[:runs]] if policy.with_goals else []), *([torch.tensor(2)] if policy.timed else [])]
+
+
+def trained(script, **overrides):
+    agent = agent_of(script, seeds=(4, 1, 7), **overrides)
+    if hasattr(agent, "update"):
+        for arguments, _ in zip(Feed(agent), range(3), strict=False):
+            agent.update(*arguments)
+    return agent
+
+
+def written(path, agent, policy=None, script="sac", **more):
+    path.write_bytes(policy_file(agent, policy or agent.policy, script, {}, 3, **more))
+    return path
+
+
+@pytest.mark.parametrize("script", ACTING)
+def test_a_policy_acts_as_its_agent_did(script, tmp_path):
+    agent = trained(script)
+    path = written(tmp_path / "policy.safetensors", agent, script=script.split()[0])
+    policy = PolicyFile(path).policy()
+    expected = agent.policy(*inputs(policy))
+    assert torch.equal(policy.act(*inputs(policy)), expected)
+    assert expected.shape[:2] == (3, 5)
+    one = load_policy(path, seed=1)
+    more = {"goal": GOAL[1].numpy()} if is_goals(script) else {}
+    more |= {"t": 2} if policy.timed else {}
+    actions = one(OBS[1].numpy(), **more)
+    np.testing.assert_allclose(actions, expected[1].numpy(), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def sac():
+    return trained("sac")
+
+
+def test_a_file_holds_the_actor_alone(sac, tmp_path):
+    names = set(PolicyFile(written(tmp_path / "p.safetensors", sac)).tensors)
+    assert names == {f"agent/{name}" for name in sac.state_dict() if name.startswith("actor.")}
+
+
+def test_statistics_of_observations_belong_to_acting():
+    names = set(used_by_policy(trained("ppo")))
+    assert {"obs_statistics.mean", "obs_statistics.squares"} <= names
+    assert not any(name.startswith(("critic", "reward_normaliser")) or "adam" in name for name in names)
+
+
+def test_a_run_is_chosen_by_its_setting(tmp_path):
+    agent = agent_of("sac", seeds=(3, 5), vary=("actor_lr=1e-3,1e-2",))
+    path = written(tmp_path / "p.safetensors", agent)
+    with pytest.raises(UserError, match="say which"):
+        load_policy(path, seed=5)
+    policy = load_policy(path, seed=5, actor_lr=1e-2)
+    np.testing.assert_allclose(policy(OBS[0]), agent.policy(OBS[[0] * 4])[3], atol=1e-6)
+    assert policy.agent.args.actor_lr.tolist() == [1e-2]
+
+
+def test_a_seed_that_diverged_is_refused_and_others_are_not(tmp_path):
+    agent = trained("sac")
+    with torch.no_grad():
+        agent.actor.net.out.bias[0] = torch.nan
+    file = PolicyFile(written(tmp_path / "p.safetensors", agent, diverged=[2]))
+    for number, seed in ((0, 4), (2, 7)):
+        with pytest.raises(UserError, match=f"seed {seed} in .* has diverged"):
+            file.policy([number])
+    assert torch.equal(file.policy([1]).act(OBS[1:2]), agent.policy(OBS)[1:2])
+
+
+def test_a_policy_for_prepared_data_acts_on_raw_observations(tmp_path):
+    agent = trained("td3_bc")
+    scaling = (torch.full((7,), 3.0), torch.full((7,), 2.0)), (torch.full((2,), 1.0), torch.full((2,), 4.0))
+    adapted = Adapted(agent.policy, *scaling)
+    path = written(tmp_path / "p.safetensors", agent, adapted, "td3_bc")
+    expected = 1 + 4 * agent.policy((OBS - 3) / 2)
+    assert torch.equal(PolicyFile(path).policy().act(OBS), expected)
+    np.testing.assert_allclose(load_policy(path, seed=4)(OBS[0]), expected[0], atol=1e-5)
+    half = written(tmp_path / "half.safetensors", agent, Adapted(agent.policy, None, scaling[1]), "td3_bc")
+    assert torch.equal(PolicyFile(half).policy().act(OBS), 1 + 4 * agent.policy(OBS))
+
+
+def test_arrays_give_arrays_and_tensors_tensors(sac, tmp_path):
+    policy = load_policy(written(tmp_path / "p.safetensors", sac), seed=1)
+    one, many = policy(OBS[0, 0].numpy()), policy(OBS[0])
+    assert one.shape == (2,) and isinstance(one, np.ndarray)
+    assert many.shape == (5, 2) and isinstance(many, torch.Tensor)
+    assert policy(OBS[0].double()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda p: p(np.zeros(6)), "an observation has 7 numbers"),
+        (lambda p: p(np.zeros((2, 3, 7))), "an observation has 7 numbers"),
+        (lambda p: p(np.zeros(7), goal=np.zeros(7)), "takes no goal"),
+        (lambda p: p(np.zeros(7), t=3), "takes no t"),
+    ],
+)
+def test_what_is_no_observation_is_refused(call, said, sac, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        call(load_policy(written(tmp_path / "p.safetensors", sac), seed=1))
+
+
+def test_images_act_as_they_do_one_by_one():
+    task = Task("Made-v0", (4, 10, 10), 3, True, (), (), 50)
+    agent = agent_of("stream_q", seeds=(0, 1), task=task, hidden=())
+    with torch.no_grad():
+        for parameter in agent.critic.parameters():
+            parameter.normal_()
+    images = torch.rand(2, 6, 400)
+    features = agent.features.seen(images, torch.tensor(3))
+    alone = torch.stack([agent.critic(features[:, i]) for i in range(6)], 1)
+    torch.testing.assert_close(agent.critic(features), alone)
+    assert torch.equal(agent.policy(images, torch.tensor(3)), alone.argmax(-1))
+
+
+def test_a_streaming_policy_sees_what_its_learner_saw():
+    agent = trained("stream_ac discrete")
+    obs, where = torch.randn(3, 7, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    agent.features.start(obs, where)
+    for t in (1, 2, 3):
+        seen = agent.features.seen(obs[:, None], torch.tensor(t))
+        last = agent.features(obs)
+        torch.testing.assert_close(seen[:, 0, -1], last[:, -1])
+        now = agent.features.statistics.normalise(obs)  # the learner has counted this observation
+        torch.testing.assert_close(agent.features.seen(obs[:, None], torch.tensor(t))[:, 0, :-1], now)
+        torch.testing.assert_close(now, last[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "more"),
+    [
+        ("sac", {}),
+        ("dqn", {}),
+        ("ppo", {}),
+        ("sqirl table", {}),
+        ("sqirl", {}),
+        ("gorp", {}),
+        ("iql", EVALUATED | {"standardise": True}),
+        ("gcbc", EVALUATED_WITH_GOALS),
+        ("stream_ac", {}),
+    ],
+)
+def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, train_short):
+    if script == "gcbc":
+        pytest.importorskip("ogbench")
+    result = train_short(script, seeds=("0", "3"), **more)
+    trained = Trained(result.folder) if len(result.eval) else None
+    if script == "stream_ac":  # it is not evaluated
+        assert PolicyFile(result.folder).environment["env_id"] == "InvertedPendulum-v5"
+        return
+    assert trained
+    policy = trained.file.policy()
+    evaluator = Place(trained).evaluator(policy, result.config["args"]["eval_episodes"])
+    last = result.eval[result.eval["step"] == result.eval["step"].max()]
+    totals = [score.total for scores in evaluator(policy.act, int(last["step"].iloc[0])) for score in scores]
+    assert totals == last["return"].tolist()
+
+
+def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpoint(train_short):
+    result = train_short("sac")
+    before, said = contents(result.folder / "policy.safetensors")
+    (result.folder / "policy.safetensors").unlink()
+    with pytest.raises(UserError, match="with --resume writes the file"):
+        PolicyFile(result.folder)
+    config = (result.folder / "config.json").read_bytes()
+    train_short("sac", resume=True)
+    after, says = contents(result.folder / "policy.safetensors")
+    assert says == said and after.keys() == before.keys() and all(torch.equal(after[n], before[n]) for n in before)
+    assert (result.folder / "config.json").read_bytes() == config
+
+
+def changed(path, sac, metadata=None, tensors=None):
+    """A good file with other metadata or tensors."""
+    good, said = contents(written(path, sac))
+    texts = {name: json.dumps(value) for name, value in (said | (metadata or {})).items()}
+    path.write_bytes(save(good | (tensors or {}), texts))
+    return path
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"script": "../evil"}, {"script": "none"}, {"script": None}, {"algorithm": "Tensor"}, {"algorithm": "cli"},
+        {"args": {"hidden": [10**6]}}, {"args": {"nonsense": 1}}, {"args": 3}, {"runs": []}, {"runs": [{}]},
+        {"task": {}}, {"adapted": 1}, {"diverged": "x"}, {"environment": 3}, {"step": "x"},
+        {"environment": {"options": 3}}, {"environment": {"env_id": 5}}, {"diverged": [99]},
+        {"runs": [{"seed": -1}] * 3},
+    ],
+)  # fmt: skip
+def test_metadata_of_a_policy_is_refused(metadata, sac, tmp_path):
+    path = changed(tmp_path / "p.safetensors", sac, metadata)
+    if metadata == {"adapted": 1}:  # it means that nothing is scaled, and that actions are clipped
+        assert load_policy(path, seed=1)(OBS[1]).abs().max() <= 1
+        return
+    with pytest.raises(UserError):
+        PolicyFile(path).policy([0])
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"agent/actor.net.out.bias": torch.zeros(3, 1, 4, dtype=torch.float64)},
+        {"agent/actor.net.out.bias": torch.zeros(3, 1, 9)},
+        {"agent/actor.net.out.bias": torch.zeros(1, 1, 4)},
+        {"agent/actor.nothing": torch.zeros(3)},
+    ],
+)
+def test_tensors_of_a_policy_are_refused(tensors, sac, tmp_path):
+    with pytest.raises(UserError, match="is no policy's file"):
+        PolicyFile(changed(tmp_path / "p.safetensors", sac, tensors=tensors)).policy([2])
+
+
+def test_bytes_that_are_no_policy_are_refused(sac, tmp_path):
+    path = written(tmp_path / "p.safetensors", sac)
+    whole = path.read_bytes()
+    for data in (b"", b"text", whole[:100], whole[:-1], whole + b"x"):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match="is no policy's file"):
+            PolicyFile(path)
+
+
+def test_a_file_that_lacks_a_tensor_is_refused(sac, tmp_path):
+    tensors, said = contents(written(tmp_path / "p.safetensors", sac))
+    del tensors["agent/actor.net.out.bias"]
+    (tmp_path / "p.safetensors").write_bytes(save(tensors, {k: json.dumps(v) for k, v in said.items()}))
+    with pytest.raises(UserError, match=r"it lacks actor\.net\.out\.bias"):
+        load_policy(tmp_path / "p.safetensors", seed=1)

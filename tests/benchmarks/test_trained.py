@@ -1,0 +1,254 @@
+"""Commands for trained policies: which runs are meant, exact tables, videos, and exports that act as torch does."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scripts import UPDATED, agent_of
+
+from algos.cli import run_command
+from algos.errors import UserError
+from algos.film import CAPTION, SIZE
+from algos.policy import PolicyFile, policy_file
+from benchmarks import evaluate, export, watch
+from benchmarks.trained import Place, Trained, options_of
+
+SHORT = {"env_id": "InvertedPendulum-v5", "total_steps": 60, "eval_every": 20, "eval_episodes": 2, "hidden": (8, 8)}
+needs_onnx = pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="needs the extra onnx")
+
+
+@pytest.fixture
+def run(train, bare_runs):
+    """The folder of a run of three seeds."""
+    return train("sac", **SHORT, seeds=("0", "1", "5")).folder
+
+
+def command(module, *words):
+    """Runs `python -m benchmarks.MODULE WORDS` in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["benchmarks", *map(str, words)])
+        run_command(module.main)
+
+
+def test_ranks_follow_the_last_tenth(run):
+    table = pd.read_parquet(run / "eval.parquet")
+    table.loc[table["step"] == 60, "return"] = table["seed"].map({0: 3.0, 1: 1.0, 5: 2.0})
+    table.loc[table["step"] < 60, "return"] = table["seed"].map({0: 0.0, 1: 9.0, 5: 0.0})
+    table.to_parquet(run / "eval.parquet", index=False)
+    trained = Trained(run)
+    assert trained.scores.tolist() == [3.0, 1.0, 2.0]
+    assert trained.numbers(["best", "median", "worst"]) == [0, 2, 1]
+    assert trained.numbers([]) == [0, 1, 2] and trained.numbers(["5", "best", "0"]) == [2, 0]
+    trained.scores[0] = np.nan  # it was not evaluated
+    assert trained.numbers(["best"]) == [2] and trained.numbers([]) == [0, 1, 2]
+    trained.file.diverged.append(1)
+    assert trained.numbers(["worst"]) == [2] and trained.numbers([]) == [0, 2]
+    with pytest.raises(UserError, match=r"seed 1 in .* diverged"):
+        trained.numbers(["1"])
+
+
+def test_settings_choose_among_runs(train, bare_runs, capsys):
+    run = train("sac", **SHORT, seeds=("0", "1"), vary=("tau=0.005,0.01",)).folder
+    trained = Trained(run)
+    assert trained.numbers(["1"]) == [1, 3] and trained.numbers(["1"], ["tau=0.01"]) == [3]
+    assert len(trained.numbers(["best"], ["tau=0.005"])) == 1
+    with pytest.raises(UserError, match="has no run with tau=3"):
+        trained.numbers([], ["tau=3"])
+    command(evaluate, run, "--episodes", 2, "--seeds", 1, "--setting", "tau=0.01")
+    assert "0.01" in capsys.readouterr().out
+    (folder,) = (run / "evaluation").iterdir()
+    assert pd.read_parquet(folder / "episodes.parquet")["tau"].tolist() == [0.01, 0.01]
+
+
+def test_an_evaluation_is_the_same_alone_and_among_others(run, tmp_path, capsys):
+    command(evaluate, run, "--episodes", 6)
+    command(evaluate, run, "--episodes", 3, "--seeds", 5, "--out", tmp_path / "one")
+    name = run / "evaluation" / "InvertedPendulum-v5"
+    every, one = pd.read_parquet(name / "episodes.parquet"), pd.read_parquet(tmp_path / "one" / "episodes.parquet")
+    assert list(every) == ["seed", "episode", "return", "length"] and len(every) == 18
+    pd.testing.assert_frame_equal(one, every[(every["seed"] == 5) & (every["episode"] < 3)].reset_index(drop=True))
+    rows = pd.read_csv(name / "runs.csv").set_index("seed")
+    own = every[every["seed"] == 1]["return"]
+    assert rows.loc[1, "mean"] == pytest.approx(own.mean())
+    assert rows.loc[1, "standard_error"] == pytest.approx(own.std(ddof=1) / np.sqrt(6))
+    said = json.loads((name / "evaluation.json").read_text())
+    assert said["episodes"] == 6 and said["step"] == 60 and [r["seed"] for r in said["runs"]] == [0, 1, 5]
+    shown = capsys.readouterr().out
+    assert "18 episodes" in shown and "mean over 3 runs" in shown
+
+
+def test_policies_act_in_another_environment(run, capsys):
+    command(evaluate, run, "--episodes", 2, "--env-option", "max_episode_steps=3")
+    (folder,) = (run / "evaluation").iterdir()
+    assert folder.name == "InvertedPendulum-v5-max_episode_steps-3"
+    with pytest.raises(SystemExit):
+        command(evaluate, run, "--env-option", "reset_noise_scale=-1")
+    assert capsys.readouterr().err.startswith(
+        "error: InvertedPendulum-v5 cannot begin an episode with these options (ValueError"
+    )
+    assert (pd.read_parquet(folder / "episodes.parquet")["length"] == 3).all()
+
+
+def test_runs_in_parts_are_the_same(run, monkeypatch):
+    trained = Trained(run)
+    whole = evaluate.evaluated(trained, Place(trained), [0, 1, 2], 4, 1)
+    for at_once in (4, 3):  # runs apart, and episodes apart
+        monkeypatch.setattr(evaluate, "AT_ONCE", at_once)
+        parts = evaluate.evaluated(trained, Place(trained), [0, 1, 2], 4, 1)
+        pd.testing.assert_frame_equal(whole[["seed", "episode"]], parts[["seed", "episode"]])
+        np.testing.assert_allclose(whole["return"], parts["return"])
+
+
+def test_a_run_without_evaluations_can_be_evaluated(train_short, tmp_path):
+    run = train_short("td3_bc").folder  # of a file that names no environment
+    command(evaluate, run, "--episodes", 2, "--seeds", 0, "--env-id", "InvertedPendulum-v5", "--out", tmp_path / "new")
+    assert len(pd.read_parquet(tmp_path / "new" / "episodes.parquet")) == 2
+    with pytest.raises(UserError, match="has no run with a score; name a seed"):
+        Trained(run).numbers(["best"])
+
+
+def test_options_are_json_or_words():
+    assert options_of(["a=1", "b=[1,2]", "c=x.xml", "d=true"]) == {"a": 1, "b": [1, 2], "c": "x.xml", "d": True}
+    for wrong in ("a", "=1", "1=2"):
+        with pytest.raises(UserError, match="takes words such as"):
+            options_of([wrong])
+
+
+def test_a_run_of_tables_is_evaluated_exactly(train, bare_runs):
+    run = train("gorp", env_id="tabular/lure-0.1", total_steps=40, m=2, k=1, eval_every=20, seeds=("0", "1")).folder
+    command(evaluate, run, "--episodes", 7)
+    (folder,) = (run / "evaluation").iterdir()
+    frame = pd.read_parquet(folder / "episodes.parquet")
+    last = pd.read_parquet(run / "eval.parquet").groupby("seed")["return"].last()
+    assert len(frame) == 2 and frame["return"].tolist() == last.tolist()
+
+
+# -- videos ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_encoder_a_sentence_says_what_to_install(run, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find(name))
+    with pytest.raises(SystemExit):
+        command(watch, run)
+    assert "pip install -e '.[video]'" in capsys.readouterr().err and not (run / "watch.mp4").exists()
+
+
+def test_without_a_renderer_a_sentence_says_why(run, monkeypatch, capsys):
+    pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.setenv("MUJOCO_GL", "none-such")
+    with pytest.raises(SystemExit):
+        command(watch, run)
+    assert "rendering InvertedPendulum-v5 failed here (" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_video_shows_three_seeds_side_by_side(run, capsys):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    try:
+        command(watch, run, "--seconds", 1)
+    except SystemExit:
+        said = capsys.readouterr().err
+        if "rendering InvertedPendulum-v5 failed here" not in said:
+            raise
+        pytest.skip(said)
+    frames = ffmpeg.read_frames(str(run / "watch.mp4"))
+    assert next(frames)["size"] == (3 * SIZE, SIZE + CAPTION)
+    pictures = [np.frombuffer(frame, np.uint8) for frame in frames]
+    assert 2 <= len(pictures) <= 30 and any((picture != pictures[0]).any() for picture in pictures)
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("(best", "(median)", "worst)")) and "return" in said
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def from_file(script, path):
+    agent = agent_of(script, seeds=(4, 1))
+    path.write_bytes(policy_file(agent, agent.policy, script.split()[0], {}, 3))
+    return PolicyFile(path).policy([1])
+
+
+def inputs_of(policy, rows=1000):
+    inputs = {"obs": torch.randn(rows, 7)}
+    inputs |= {"goal": torch.randn(rows, 7)} if policy.with_goals else {}
+    return inputs | ({"t": torch.tensor(2)} if policy.timed else {})
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    "script",
+    [
+        name if name in ("sac", "hiql", "stream_ac discrete") else pytest.param(name, marks=pytest.mark.slow)
+        for name in UPDATED
+        if name != "stream_td"
+    ],
+)
+def test_an_exported_policy_acts_as_torch_does(script, tmp_path):
+    policy = from_file(script, tmp_path / "p.safetensors")
+    model = export.exported(policy, inputs_of(policy))
+    others = [inputs_of(policy), inputs_of(policy, 3)]  # batches of another size
+    others += [inputs_of(policy) | {"t": torch.tensor(t)} for t in (0, 1, 7) if policy.timed]
+    assert export.difference(model, policy, others) < 1e-5
+    assert str(tmp_path).encode() not in model and b"single_file" not in model
+
+
+@needs_onnx
+def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch, capsys):
+    command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 5)
+    assert "seed 5 of sac" in capsys.readouterr().out
+    (tmp_path / "p.onnx").unlink()
+    made = export.exported
+
+    def other(policy, inputs):
+        model = made(policy, inputs)
+        with torch.no_grad():
+            policy.agent.actor.bias += 0.1
+        return model
+
+    monkeypatch.setattr(export, "exported", other)
+    with pytest.raises(SystemExit):
+        command(export, run, "--onnx", tmp_path / "p.onnx")
+    assert "differs from torch's by 0.1" in capsys.readouterr().err and not (tmp_path / "p.onnx").exists()
+
+
+@needs_onnx
+def test_an_export_without_the_time_is_not_written(train, bare_runs, tmp_path, monkeypatch, capsys):
+    run = train("gorp", env_id="tabular/lure-0.1", total_steps=400, m=2, k=1, eval_every=400).folder
+    command(export, run, "--onnx", tmp_path / "p.onnx")
+    assert "within 0 of torch's actions" in capsys.readouterr().out
+    real = export.Batched.forward
+    made = export.exported
+
+    def timeless(policy, inputs):
+        monkeypatch.setattr(
+            export.Batched, "forward", lambda self, obs, goal=None, t=None: real(self, obs, goal, t * 0)
+        )
+        model = made(policy, inputs)
+        monkeypatch.setattr(export.Batched, "forward", real)
+        return model
+
+    monkeypatch.setattr(export, "exported", timeless)
+    with pytest.raises(SystemExit):
+        command(export, run, "--onnx", tmp_path / "q.onnx")
+    assert "differs from torch's by" in capsys.readouterr().err
+
+
+@needs_onnx
+def test_a_difference_that_is_no_number_is_one(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "difference", lambda *_: float("nan"))
+    with pytest.raises(SystemExit):
+        command(export, run, "--onnx", tmp_path / "p.onnx")
+    assert not (tmp_path / "p.onnx").exists()
+
+
+def test_without_onnx_a_sentence_says_what_to_install(run, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else find(name))
+    with pytest.raises(SystemExit):
+        command(export, run, "--onnx", "p.onnx")
+    assert "pip install -e '.[onnx]'" in capsys.readouterr().err
