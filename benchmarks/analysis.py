@@ -96,7 +96,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     for task, algorithm, frame in each(final, scores):
         for definition in SCORES:
             values = frame[definition].to_numpy()
-            low, high = statistics.task_means(values[:, None], replications)[:, 0]
+            low, high = statistics.task_means(values[:, None])[:, 0]
             row = {"task": task, "algorithm": algorithm, "score": definition, "mean": values.mean()}
             row |= {"std": values.std(ddof=1) if len(values) > 1 else np.nan, "low": low, "high": high}
             rows.append(row | {"seeds": len(values), "steps": steps[task]})
@@ -140,24 +140,22 @@ def ranking(tasks: pd.DataFrame, score: Score) -> list[str]:
     return [str(name) for name in means.rank(ascending=False).mean(axis=1).sort_values(kind="stable").index]
 
 
-def curve_of(frame: pd.DataFrame, column: str, replications: int) -> Curve | None:
+def curve_of(frame: pd.DataFrame, column: str) -> Curve | None:
     """Mean over seeds with its interval, at the steps that all seeds have."""
     wide = frame.pivot(index="seed", columns="step", values=column).dropna(axis=1)
     if wide.empty:
         return None
     values = wide.to_numpy()
-    band = statistics.task_means(values[:, None], replications)[:, 0]
+    band = statistics.task_means(values[:, None])[:, 0]
     return wide.columns.to_numpy(), values.mean(0), band, values
 
 
-def curves_by_task(
-    results: Results, table: pd.DataFrame, column: str, replications: int
-) -> dict[str, dict[str, Curve]]:
+def curves_by_task(results: Results, table: pd.DataFrame, column: str) -> dict[str, dict[str, Curve]]:
     """The learning curves of the algorithms that figures show, by task."""
     panels: dict[str, dict[str, Curve]] = {}
     shown = results.in_curves
     for task, algorithm, frame in each(table[table["algorithm"].isin(shown)], results.scores):
-        if curve := curve_of(frame, column, replications):
+        if curve := curve_of(frame, column):
             panels.setdefault(task, {})[algorithm] = curve
     return panels
 

@@ -21,8 +21,6 @@ from benchmarks import figures, line_world, statistics
 from benchmarks.scores import Scores, check_arguments, final_scores, label, load
 from benchmarks.tables import table_of
 
-REPLICATIONS = 2_000
-
 
 @dataclass
 class Args:
@@ -76,7 +74,7 @@ def draw(table: pd.DataFrame, task: str) -> Any:
     ):
         places = sorted(table["place"].unique())
         groups = [table.loc[table["place"] == where, name].to_numpy() for where in places]
-        low, high = np.array([statistics.task_means(v[:, None], REPLICATIONS)[:, 0] for v in groups]).T
+        low, high = np.array([statistics.task_means(v[:, None])[:, 0] for v in groups]).T
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])

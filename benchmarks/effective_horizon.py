@@ -58,6 +58,8 @@ class Args:
     """where the page goes"""
     tolerance: Annotated[float, Range(STOPPED_AT, 1)] = STOPPED_AT
     """share of J* - J_random that a policy may lack to count as a solution; runs stop at 0.05"""
+    page: bool = True
+    """write page.html, which can be made again from the other files"""
 
 
 class TableArguments(Stored):
@@ -484,9 +486,10 @@ def main(args: Args) -> None:
     page = report.render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
         origin=report.origin(scores, "effective_horizon"), score="exact return",
-        replications=REPLICATIONS, over="tasks",
+        over=" over tasks", method=f"Intervals are percentiles of {REPLICATIONS:,} bootstrap replications over tasks.",
     )  # fmt: skip
-    (args.out / "page.html").write_text(page)
+    if args.page:
+        (args.out / "page.html").write_text(page)
     lines = [f"# {title}", purpose, *(f"> {escape(note)}" for note in scores.notes)]
     lines.append(
         "Intervals are 95% percentile intervals of a bootstrap over tasks. The arguments, commits and versions of all "
@@ -502,7 +505,7 @@ def main(args: Args) -> None:
     found.tasks.to_csv(args.out / "tasks.csv", index=False)
     found.correlations.to_csv(args.out / "correlations.csv", index=False)
     (args.out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
-    print(args.out / "page.html")
+    print(args.out / ("page.html" if args.page else "page.md"))
 
 
 if __name__ == "__main__":

@@ -27,17 +27,47 @@ from benchmarks.tables import number
 
 INK, GRID = "#1b2330", "#8d96a3"
 COLORS = [*PALETTE, "#b5651d", "#c2528b", "#6b7a3a", "#5b6ee1"]
-DASHES = ["-", "--", ":"]
+DASHES: Any = ["-", "--", ":"]
 # Hues in an order that the eye follows, all readable on white and on black: for values of one hyperparameter.
 RAMP = LinearSegmentedColormap.from_list("ramp", ["#3b5bdb", "#1a8fb5", "#2f9e44", "#d19a0a", "#e0602c", "#c2255c"])
 MARKERS = "os^Dv*"
 WIDE = 7.0  # inches from which on a figure gets a row of the page to itself
 MOST_SEED_LINES = 30  # lines of single seeds that a figure still shows
+MOST_TIPS = 25  # places of a curve that show their value
 MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
 Points = tuple[np.ndarray, ...]  # value of a hyperparameter, mean, low and high end of the interval, [V] each
 Looks = dict[str, dict[str, str]]
+
+
+class Drawing(Figure):
+    """A figure in whose SVG some places show a text where the pointer rests."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.hovers: list[tuple[Axes, float, float, str]] = []
+
+    def tell(self, axes: Axes, x: float, y: float, text: str) -> None:
+        """Gives a place of the axes, in their own units, a text."""
+        self.hovers.append((axes, float(x), float(y), text))
+
+    def circles(self) -> str:
+        """The places with a text as elements of the SVG, whose units are points."""
+        points = 72 / self.dpi
+        elements = []
+        for axes, x, y, text in self.hovers:
+            across, up = axes.transData.transform((x, y)) * points
+            if np.isfinite([across, up]).all():
+                place = f'cx="{across:.1f}" cy="{self.get_figheight() * 72 - up:.1f}"'
+                elements.append(f'<circle class="tip" {place} r="5"><title>{html.escape(text)}</title></circle>')
+        return "".join(elements)
+
+
+def told(name: str, value: float, low: float, high: float) -> str:
+    """A value with its interval in words."""
+    interval = "" if np.isnan(low) else f" [{number(low)[0]}, {number(high)[0]}]"
+    return f"{name}: {number(value)[0]}{interval}"
 
 
 @contextmanager
@@ -93,12 +123,15 @@ def intervals(
     `middle` draws a line to compare with. `title` says what the names are. Rows that have no look are drawn in ink.
     """
     shown = [(names or {}).get(name, name) for name in rows]
-    figure = Figure(figsize=(max(4.3, 3.3 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows)))
+    figure = Drawing(
+        figsize=(max(4.3, 3.3 + 0.08 * max(map(len, shown))), 0.75 + 0.3 * len(rows) + 0.17 * label.count("\n"))
+    )
     axes = figure.subplots()
     for place, (name, (point, low, high)) in enumerate(rows.items()):
         color = looks[name]["color"] if looks and name in looks else INK
         axes.plot([low, high], [place, place], color=color, linewidth=7, alpha=0.35, solid_capstyle="butt")
         axes.plot([point], [place], color=color, marker="|", markersize=13, markeredgewidth=2.2)
+        figure.tell(axes, point, place, told(shown[place], point, low, high))
     if middle is not None:
         axes.axvline(middle, color=INK, linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(rows)), shown)
@@ -117,11 +150,19 @@ def lines(
     title: str = "",
     zero: bool = False,
     bound: float | None = None,
+    behind: dict[str, Curve] | None = None,
 ) -> Figure:
-    """Curves with 95% bands, and a line at 0. With `bound`, the vertical axis is logarithmic, with a line there."""
-    figure = Figure(figsize=(4.3, 3.1))
+    """Curves with 95% bands, others in grey `behind` them, and a line at 0.
+
+    With `bound`, the vertical axis is logarithmic, with a line there.
+    """
+    figure = Drawing(figsize=(4.3, 3.1))
     axes = figure.subplots()
+    others = sorted(behind or {})
+    draw_behind(axes, behind or {}, others)
     draw_lines(axes, curves, looks)
+    if others:
+        axes.legend(grey_lines(others), others, fontsize=7, loc="best")
     axes.set(xlabel=x, ylabel=y, title=title)
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
@@ -129,6 +170,21 @@ def lines(
         axes.set_yscale("log")
         axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
     return figure
+
+
+def draw_behind(axes: Axes, curves: dict[str, Curve], names: Sequence[str]) -> None:
+    """Curves of others, in grey; their place among `names` decides their dashes."""
+    for name, (steps, centre, (low, high), _) in curves.items():
+        dashes = DASHES[names.index(name) % len(DASHES)]
+        axes.fill_between(steps, low, high, color=GRID, alpha=0.16, linewidth=0, zorder=0.5)
+        axes.plot(steps, centre, linewidth=1.1, color=GRID, linestyle=dashes, zorder=0.6)
+        for i in {len(steps) // 2, len(steps) - 1}:
+            axes.figure.tell(axes, steps[i], centre[i], told(name, centre[i], low[i], high[i]))  # type: ignore[union-attr]
+
+
+def grey_lines(names: Sequence[str]) -> list[Line2D]:
+    """The lines of curves of others in a legend."""
+    return [Line2D([], [], linewidth=1.1, color=GRID, linestyle=DASHES[i % len(DASHES)]) for i in range(len(names))]
 
 
 def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Looks) -> None:
@@ -140,6 +196,9 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Looks) -> None:
         if len(curves) <= MOST_BANDS:
             axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         axes.plot(steps, centre, linewidth=1.7, **looks[name])  # type: ignore[arg-type]
+        for i in np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_TIPS)).astype(int)):
+            at = f"{steps[i]:,.0f}" if steps[-1] > 1 else f"{steps[i]:.2f}"
+            axes.figure.tell(axes, steps[i], centre[i], f"{told(name, centre[i], low[i], high[i])} at {at}")  # type: ignore[union-attr]
     axes.margins(x=0.02)
     if max(steps.max() for steps, *_ in curves.values()) > 1:
         axes.xaxis.set_major_formatter(thousands)
@@ -153,22 +212,25 @@ def grid(
     note: str,
     names: dict[str, str] | None = None,
     title: str = "",
+    behind: dict[str, dict[str, Curve]] | None = None,
 ) -> Figure:
     """All tasks in one figure with one legend, for documents; the legend has `names`, and `title` above them."""
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     keys = [name for name in looks if any(name in curves for curves in panels.values())]
-    shown = [(names or {}).get(name, name) for name in keys]
+    others = sorted({name for curves in (behind or {}).values() for name in curves})
+    shown = [*((names or {}).get(name, name) for name in keys), *others]
     width = 3.7 * columns + 0.3
     entry = 0.6 + 0.08 * max(map(len, shown))  # inches of one in the legend
     legend_columns = max(1, min(4, len(shown), int(width / entry)))
     legend_rows = -(-len(shown) // legend_columns) + bool(title)
-    figure = Figure(figsize=(width, 2.8 * rows + 0.45 + 0.22 * legend_rows))
+    figure = Drawing(figsize=(width, 2.8 * rows + 0.45 + 0.22 * legend_rows))
     note_height = 0.2 / figure.get_figheight()
     layout = figure.get_layout_engine()
     layout.set(rect=(0, note_height, 1, 1 - note_height))  # type: ignore[union-attr, call-arg]
     all_axes = figure.subplots(rows, columns, squeeze=False)
     for axes, (task, curves) in zip(all_axes.flat, panels.items(), strict=False):
+        draw_behind(axes, (behind or {}).get(task, {}), others)
         draw_lines(axes, curves, looks)
         axes.set(title=task, xlabel=x)
         if axes.get_subplotspec().is_first_col():
@@ -176,6 +238,7 @@ def grid(
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
     handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in keys]  # type: ignore[arg-type]
+    handles += grey_lines(others)
     # its distance to the edge is in font sizes, and leaves room for the note
     figure.legend(
         handles, shown, loc="outside lower center", ncols=legend_columns, borderaxespad=1.9, handlelength=2.6,
@@ -188,7 +251,7 @@ def grid(
 def heatmap(names: Sequence[str], values: np.ndarray, title: str = "") -> Figure:
     """Probability that the algorithm of the row beats the one of the column; `title` says what the names are."""
     size = 0.7 + 0.36 * len(names) + 0.075 * max(map(len, names))
-    figure = Figure(figsize=(size, size))
+    figure = Drawing(figsize=(size, size))
     axes = figure.subplots()
     axes.imshow(values, vmin=0, vmax=1, cmap="RdBu")
     axes.set_xticks(range(len(names)), names, rotation=90)
@@ -213,7 +276,7 @@ def sensitivity(
     title: str,
 ) -> Figure:
     """A score with 95% intervals against a hyperparameter: a thin line for each of `lines`, a thick one for `mean`."""
-    figure = Figure(figsize=(4.3, 3.2 + 0.19 * (len(lines) + 1)))
+    figure = Drawing(figsize=(4.3, 3.2 + 0.19 * (len(lines) + 1)))
     axes = figure.subplots()
     drawn = [(label, points, color, marker, 1.3) for (label, points), color, marker in
              zip(lines.items(), ramp(len(lines)), MARKERS, strict=False)]  # fmt: skip
@@ -222,7 +285,7 @@ def sensitivity(
     scale, options = scale_of(ticks)
     axes.set_xscale(scale, **options)
     axes.margins(x=0.09)
-    for place, (_, (values, means, low, high), color, marker, width) in enumerate(drawn):
+    for place, (label, (values, means, low, high), color, marker, width) in enumerate(drawn):
         # beside each other, a few points apart, so that intervals do not hide each other
         aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
         moved = axes.transData + aside
@@ -230,7 +293,10 @@ def sensitivity(
         looks: Any = {"color": color, "linewidth": width, "transform": moved, "zorder": 3 - width / 10}
         axes.vlines(values, low, high, alpha=0.55, **looks)
         axes.plot(values, means, marker=marker, markersize=2.5 + width, **looks)
-        axes.update_datalim([*zip(values, low, strict=True), *zip(values, high, strict=True)])  # not seen if moved
+        ends = [(v, y) for bound in (low, high) for v, y in zip(values, bound, strict=True) if np.isfinite(y)]
+        axes.update_datalim([*ends, *zip(values, means, strict=True)])  # not seen if moved
+        for value, middle, *ends_of in zip(values, means, low, high, strict=True):
+            figure.tell(axes, value, middle, told(f"{label}, {plain(value)}", middle, *ends_of))
     axes.autoscale_view()
     axes.set_xticks(ticks, [plain(value) for value in ticks], rotation=45 if len(ticks) > 7 else 0)
     axes.minorticks_off()
@@ -273,7 +339,7 @@ def cells(
     shown = [[number(value, digits)[0] if np.isfinite(value) else "" for value in row] for row in values]
     width = 0.35 + 0.075 * max(len(text) for row in [*shown, columns] for text in row)
     size = 0.9 + 0.07 * max(map(len, rows)) + width * len(columns), 1.1 + 0.4 * len(rows)
-    figure = Figure(figsize=(max(size[0], 4.3), size[1]))
+    figure = Drawing(figsize=(max(size[0], 4.3), size[1]))
     axes = figure.subplots()
     axes.imshow(values, cmap="viridis", aspect="auto")
     axes.set_xticks(range(len(columns)), columns)
@@ -317,4 +383,6 @@ def svg(figure: Figure, description: str) -> str:
     )
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     label = html.escape(description, quote=True)
+    if isinstance(figure, Drawing):
+        text = text.replace("</svg>", f"{figure.circles()}</svg>")
     return text.replace(head, f'<svg role="img" aria-label="{label}" {view} style="width: {width}" {spaces}>', 1)

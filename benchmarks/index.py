@@ -18,9 +18,10 @@ from benchmarks.tables import Cell, Table, between, escape, number, word
 INTRODUCTION = """# Results
 
 Every file here is written by a command of this repository, from runs that it stored; this page is written by
-`python -m benchmarks.index`. Intervals are 95% bootstrap intervals over seeds. Each folder holds the report as one page
-(`report.html`), its tables as CSV, its figures, and in `sources.json` the arguments, commit, versions and device of
-every run; `python -m benchmarks.report results/NAME --out NEW` makes the report again from them."""
+`python -m benchmarks.index`. Intervals are 95% intervals over seeds. Each folder holds a report's tables as CSV, its
+figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
+`python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, as one page with sortable tables and
+figures that tell their values (`runs/NAME/report.html`)."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ def section(folder: Path) -> str:
     score = report["score"]
     made = "; ".join(", ".join(report[key]) for key in ("commits", "devices", "dates") if report[key])
     lines = [f"## {escape(report['title'])}", escape(report["purpose"])]
-    lines.append(f"[The whole report]({folder.name}/report.md), [as a page]({folder.name}/report.html)")
+    lines.append(f"[The whole report]({folder.name}/report.md)")
     lines += [f"Command: `{command}`" for command in report["commands"]]
     lines += [f"Report: `{report['report']}`", f"Commit, device, date: {made}"]
     lines += [f"> {escape(note)}" for note in report["notes"]]
@@ -90,8 +91,7 @@ def study(folder: Path) -> str:
     """The section of a study that is no report: its title, what it says first, and its first figure."""
     text = text_of(folder / "page.md")
     title, _, more = text.partition("\n\n")
-    html = f", [as a page]({folder.name}/page.html)" if (folder / "page.html").exists() else ""
-    lines = [f"#{title}", more.partition("\n\n")[0], f"[The whole study]({folder.name}/page.md){html}"]
+    lines = [f"#{title}", more.partition("\n\n")[0], f"[The whole study]({folder.name}/page.md)"]
     if figure := re.search(r"!\[[^]]*\]\(figures/[^)]*\)", text):
         lines.append(figure[0].replace("](", f"]({folder.name}/"))
     return "\n\n".join(lines)

@@ -11,7 +11,7 @@ from benchmarks.tables import Table, number, word
 LEAST = 1e-1  # of what a logarithmic axis shows
 
 
-def model_part(results: Results, looks: Looks, replications: int) -> Part:
+def model_part(results: Results, looks: Looks) -> Part:
     """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
     long = results.scores.watched
     ends = results.scores.table.groupby("task")["step"].max()
@@ -35,7 +35,7 @@ def model_part(results: Results, looks: Looks, replications: int) -> Part:
     part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], legend=True)
     values = long[long["metric"] == "policy_value"].assign(value=lambda t: t["value"].clip(lower=LEAST))
     bounds = long[long["metric"] == "value_bound"].groupby("task")["value"].max()
-    for task, curves in curves_by_task(results, values, "value", replications).items():
+    for task, curves in curves_by_task(results, values, "value").items():
         bound = float(bounds.get(task, np.nan))
         figure = figures.lines(curves, looks, results.scores.steps, "value of the policy", task, bound=bound)
         part.figures.append((f"policy_value_{file_name(task)}", figure, f"Value of the policy on {task}"))

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -12,10 +13,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks import figures, statistics
-from benchmarks.analysis import MOST_CURVES, Results, curves_by_task, each, efficiency
+from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, family_name, label, protocol
-from benchmarks.suite import SCORES, read_published
+from benchmarks.suite import SCORES, Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
@@ -32,6 +33,7 @@ class Part:
     tables: list[tuple[str, Table]] = field(default_factory=list)
     legend: bool = False
     tables_in_markdown: int = 1
+    sentences: list[str] = field(default_factory=list)  # listed after the text
 
 
 def aggregate_part(results: Results, looks: Looks) -> Part:
@@ -52,9 +54,10 @@ def aggregate_part(results: Results, looks: Looks) -> Part:
     for name in names:
         rows = frame[(frame["score"] == results.score) & (frame["statistic"] == name)]
         bars = {row.algorithm: (row.value, row.low, row.high) for row in rows.itertuples() if row.algorithm in shown}
-        axis = f"{name} of {results.unit}, {LABELS[results.score]}"
+        axis = f"{name} of {results.unit},\n{LABELS[results.score]}"
         figure = figures.intervals(bars, looks, axis, None, results.names, results.names_are)
         part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
+    definitions: list[list[Score]] = []  # those of each table
     for definition in [results.score, *(s for s in SCORES if s != results.score)]:
         table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [])
         for algorithm, rows in frame[frame["score"] == definition].groupby("algorithm", sort=False):
@@ -64,9 +67,20 @@ def aggregate_part(results: Results, looks: Looks) -> Part:
                 value, low, high = by.loc[name, ["value", "low", "high"]]
                 cells.append((f"{number(value, digits)[0]} {between(low, high, digits)[0]}", float(value)))
             table.rows.append([*cells, number(by["tasks"].iloc[0], 0), number(by["seeds"].iloc[0], 0)])
-        main = "Headline score" if definition == results.score else "Score"
-        part.tables.append((f"{main}: {LABELS[definition]}", table))
+        if (same := next((i for i, (_, other) in enumerate(part.tables) if other.rows == table.rows), None)) is None:
+            definitions.append([definition])
+            part.tables.append(("", table))
+        else:
+            definitions[same].append(definition)
+    for i, (first, *rest) in enumerate(definitions):
+        main = "Headline score" if first == results.score else "Score"
+        part.tables[i] = (f"{main}: {LABELS[first]}{the_same(rest)}", part.tables[i][1])
     return part
+
+
+def the_same(definitions: Sequence[Score]) -> str:
+    """The definitions of a score that give the same numbers, in words that follow another one."""
+    return f" (the same by {', '.join(LABELS[one] for one in definitions)})" if definitions else ""
 
 
 def course_part(results: Results, looks: Looks, replications: int) -> Part:
@@ -104,7 +118,8 @@ def improvement_part(results: Results, replications: int) -> Part:
         f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "
         "open."
     )
-    listed, caption = list(pairs), "All pairs"
+    # each pair once, the one that is more often better first
+    listed, caption = [(a, b) if pairs[a, b][0] >= 0.5 else (b, a) for a, b in combinations(names, 2)], "All pairs"
     if len(names) >= MOST_CURVES:  # all pairs would be hundreds of rows
         best = next(name for name in results.ranked if name in names)
         listed, caption = [pair for pair in pairs if pair[0] == best], f"{best} against all others"
@@ -128,11 +143,32 @@ def improvement_part(results: Results, replications: int) -> Part:
     return Part("Probability of improvement", text, [("improvement", figure, description)], [(caption, table)])
 
 
-def task_part(results: Results, looks: Looks, panels: dict[str, dict[str, figures.Curve]]) -> Part:
-    """Returns on each task, with learning curves."""
+def curves_behind(results: Results, names: Sequence[str]) -> dict[str, dict[str, figures.Curve]]:
+    """The learning curves of others by task and label, for the tasks whose name without version is theirs."""
+    behind: dict[str, dict[str, figures.Curve]] = {}
+    ends = results.scores.table.groupby("task")["step"].max()
+    for name in names:
+        for their_task, frame in read_curves(name).groupby("task"):
+            for task in results.scores.tasks:
+                if "/" not in task and bare_name(task) == bare_name(str(their_task)):
+                    curve = curve_of(frame[frame["step"] <= ends[task]], "return")
+                    if curve:
+                        behind.setdefault(task, {})[f"{frame['algorithm'].iloc[0]} ({name})"] = curve
+    return behind
+
+
+def task_part(
+    results: Results,
+    looks: Looks,
+    panels: dict[str, dict[str, figures.Curve]],
+    behind: dict[str, dict[str, figures.Curve]],
+) -> Part:
+    """Returns on each task, with learning curves, and those of others in grey behind them."""
     normal = results.references is not None
     columns = ["task", "algorithm", LABELS[results.score], "95% interval", "std", *(["normalised"] if normal else [])]
-    others = [s for s in SCORES if s != results.score]
+    means = results.tasks.pivot(index=["task", "algorithm"], columns="score", values="mean")
+    same = [s for s in SCORES if s != results.score and means[s].equals(means[results.score])]
+    others = [s for s in SCORES if s not in (results.score, *same)]
     table = Table([*columns, "seeds", "steps", *(LABELS[s] for s in others)], [])
     for task, algorithm, rows in each(results.tasks, results.scores):
         by = rows.set_index("score")
@@ -152,19 +188,30 @@ def task_part(results: Results, looks: Looks, panels: dict[str, dict[str, figure
         "Percentage of episodes that reach their goals, over all tasks of the environment," if reached else "Returns"
     )
     text = (
-        f"{measured} of {source}: mean over seeds of each seed's score with a bootstrap interval, and the "
+        f"{measured} of {source}: mean over seeds of each seed's score with Student's interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
         "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
         f"there are at most {figures.MOST_BANDS} of them.{results.left_out}"
     )
-    part = Part("Tasks", text, tables=[(f"Final {'success' if reached else 'returns'}", table)], legend=True)
+    if labels := " ".join(label for curves in behind.values() for label in curves):
+        told = (
+            f"{name} ({said['seeds']} seeds, {said['protocol']}; {said['source']}, {said['licence']})"
+            for name, said in published_curves().items()
+            if f"({name})" in labels
+        )
+        text += f" Grey bands are learning curves of others, which were not run here: {'; '.join(told)}."
+    part = Part(
+        "Tasks", text, tables=[(f"Final {'success' if reached else 'returns'}{the_same(same)}", table)], legend=True
+    )
     for task, curves in panels.items():
-        figure = figures.lines(curves, looks, results.scores.steps, results.scores.measure, task)
+        figure = figures.lines(
+            curves, looks, results.scores.steps, results.scores.measure, task, behind=behind.get(task)
+        )
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
     return part
 
 
-def value_part(results: Results, looks: Looks, replications: int) -> Part:
+def value_part(results: Results, looks: Looks) -> Part:
     """The values that critics predict against the returns that followed."""
     values = results.scores.values.assign(bias=lambda t: t["predicted"] - t["observed"])
     ends = results.scores.table.groupby("task")["step"].max()
@@ -174,7 +221,7 @@ def value_part(results: Results, looks: Looks, replications: int) -> Part:
         ["task", "algorithm", "predicted", "observed", "bias", "95% interval", "bias / |observed|", "seeds"], []
     )
     for task, algorithm, frame in each(seeds, results.scores):
-        low, high = statistics.task_means(frame[["bias"]].to_numpy(), replications)[:, 0]
+        low, high = statistics.task_means(frame[["bias"]].to_numpy())[:, 0]
         predicted, observed, bias = frame[["predicted", "observed", "bias"]].mean()
         cells = [word(task), word(algorithm), number(predicted), number(observed), number(bias), between(low, high)]
         table.rows.append([*cells, number(bias / max(abs(observed), 1e-9)), number(len(frame), 0)])
@@ -184,7 +231,7 @@ def value_part(results: Results, looks: Looks, replications: int) -> Part:
         "the last 10%, without seeds that diverged."
     )
     part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
-    for task, curves in curves_by_task(results, values, "bias", replications).items():
+    for task, curves in curves_by_task(results, values, "bias").items():
         figure = figures.lines(curves, looks, results.scores.steps, "predicted − observed value", task, zero=True)
         part.figures.append((f"value_bias_{file_name(task)}", figure, f"Bias of value estimates on {task}"))
     return part

@@ -5,15 +5,16 @@
 
 Each folder is that of a sweep or a run, any folder above runs, or one that a report was written to. OUT gets
 report.html, one file with the figures inside, report.md, figures/, and the tables: scores.csv (every evaluation of
-every seed), final.csv (every seed's score), tasks.csv and aggregates.csv (interval estimates), values.csv and
-sources.json (the origin of each run). The same runs give the same bytes.
+every seed), final.csv (every seed's score), tasks.csv and aggregates.csv (interval estimates), verdicts.csv (which of
+two algorithms is better), values.csv and sources.json (the origin of each run). The same runs give the same bytes.
 
 Where hyperparameters were varied (--vary), each setting counts as an algorithm, the tables have a column for each
 hyperparameter, and a section shows the score against each of them and ranks the settings.
 
 Scores are normalised by the references of the sweep's suite, or of --references; without any they are raw returns, and
-there are aggregates over tasks only if there is one task. Intervals are 95% percentile intervals of a bootstrap over
-seeds, stratified by task. Runs that follow different protocols are refused, or with --mix reported with a note.
+there are aggregates over tasks only if there is one task. 95% intervals of means are Student's, and others have the
+standard error of a bootstrap over seeds, stratified by task. Runs that follow different protocols are refused, or with
+--mix reported with a note.
 """
 
 import contextlib
@@ -37,15 +38,20 @@ from algos.errors import UserError
 from algos.folders import writable
 from benchmarks import figures, maze_part, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
+from benchmarks.decision_part import comparisons, decision_part, variance_part, verdict_table
 from benchmarks.goal_part import goal_part
+from benchmarks.looks import FILE as LOOKS
+from benchmarks.looks import looks_part, stored_looks
+from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, load, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.suite import BENCHMARKS, Score, read_published, read_references
+from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")
+VERDICTS = "verdicts"
 
 
 @dataclass
@@ -59,6 +65,8 @@ class Args:
     published: tuple[Path, ...] = ()
     """published scores to show beside these: corl, dsac_t, mdpo_off_policy, offline, on_policy, sac_1m, stream_x, or
     CSVs"""
+    curves: tuple[str, ...] = ()
+    """learning curves of others to draw in grey: sac_simba_v2, td3_authors"""
     tasks: tuple[str, ...] = ()
     """report these tasks only"""
     algorithms: tuple[str, ...] = ()
@@ -76,6 +84,8 @@ class Args:
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
     """files of the figures, besides the page"""
+    page: bool = True
+    """write report.html, which can be made again from the other files"""
 
 
 def heading(args: Args, scores: Scores) -> tuple[str, str]:
@@ -93,6 +103,7 @@ class Chosen:
     name: str  # the references, or raw
     score: Score
     published: list[Path]
+    curves: list[str]  # of others
     tables: list[Path]  # files of references and published scores
 
 
@@ -114,8 +125,11 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     published = [find_table("published", table, folders) for table in [*wished, *map(str, args.published)]]
     for table in published:
         read_published(table)  # which refuses what is no such table
+    curves = list(dict.fromkeys([curve for wish in scores.wishes for curve in wish.get("curves", [])] + [*args.curves]))
+    if unknown := [curve for curve in curves if curve not in published_curves()]:
+        raise UserError(f"--curves takes {', '.join(published_curves())}, got {unknown[0]!r}")
     score = headlines.pop() if args.score == "suite" else args.score
-    return Chosen(references, name, score, list(dict.fromkeys(published)), [*tables, *published])
+    return Chosen(references, name, score, list(dict.fromkeys(published)), curves, [*tables, *published])
 
 
 def find_table(kind: str, name: str, folders: list[Path]) -> Path:
@@ -146,27 +160,37 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     scores, out, replications = results.scores, args.out, args.replications
     looks = figures.look(results.in_curves, scores.settings)
     title, purpose = heading(args, scores)
+    taken = stored_looks(args.folders)
     if (out / "report.json").exists():  # nothing of an earlier report may stay
-        for path in [*out.glob("figures/*.p[nd][gf]"), *(out / f"{name}.csv" for name in (*TABLES, "model"))]:
+        written = [out / f"{name}.csv" for name in (*TABLES, VERDICTS, "model")]
+        for path in [*out.glob("figures/*.p[nd][gf]"), *written, out / LOOKS, out / "report.html"]:
             path.unlink(missing_ok=True)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():
         sections = []
         if scores.grids:
-            sections.append(sensitivity_part(results, replications))
+            sections.append(sensitivity_part(results))
         if len(results.aggregates):
             sections.append(parts.aggregate_part(results, looks))
             sections.append(parts.course_part(results, looks, replications))
         if len(results.matrices) > 1:
             sections.append(parts.improvement_part(results, replications))
-        panels = curves_by_task(results, scores.table, "return", replications)
-        sections.append(parts.task_part(results, looks, panels))
+        found = comparisons(results)
+        if found:
+            sections.append(decision_part(results, found))
+        if taken:
+            sections.append(looks_part(taken))
+        panels = curves_by_task(results, scores.table, "return")
+        behind = parts.curves_behind(results, chosen.curves)
+        sections.append(parts.task_part(results, looks, panels, behind))
+        if variance := variance_part(results):
+            sections.append(variance)
         if len(scores.values):
-            sections.append(parts.value_part(results, looks, replications))
+            sections.append(parts.value_part(results, looks))
         if scores.watched["metric"].str.startswith(SUCCESS).any():
             sections.append(goal_part(results))
         if (~scores.watched["metric"].str.startswith((SUCCESS, *ORDER))).any():
-            sections.append(model_part(results, looks, replications))
+            sections.append(model_part(results, looks))
         ways, maps = maze_part.load(args.folders, scores)
         if len(ways):
             sections.append(maze_part.maze_part(results, ways, maps))
@@ -174,12 +198,19 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
         pages = drawn(sections, out, args.formats)
-        bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% bootstrap intervals"
+        bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% intervals"
         shown, all_of_them = len(results.in_curves), len(scores.algorithms)
         some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
         note = f"mean over seeds{bands}{some}"
         together = figures.grid(
-            panels, looks, results.scores.steps, results.scores.measure, note, results.names, results.names_are
+            panels,
+            looks,
+            results.scores.steps,
+            results.scores.measure,
+            note,
+            results.names,
+            results.names_are,
+            behind,
         )
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
@@ -187,11 +218,12 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     page = render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
         references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
-        replications=replications, over="seeds, stratified by task",
+        over=" over seeds", method=method_note(replications),
     )  # fmt: skip
-    (out / "report.html").write_text(page)
-    (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name))
-    columns = ["task", "algorithm", "seed", "step", "episodes", "return"]
+    if args.page:
+        (out / "report.html").write_text(page)
+    (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name, replications))
+    columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
     watched = scores.watched[["task", "algorithm", "seed", "step", "metric", "value"]]
@@ -200,12 +232,17 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if len(table):
             exact = name in ("scores", "values", "watched", "ways", "maps")  # a report can be made again from these
             scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
+    if taken:
+        (out / LOOKS).write_text(json.dumps(taken, indent=1) + "\n")
+    if found:
+        verdict_table(found).to_csv(out / f"{VERDICTS}.csv", index=False, float_format="%.6g")
     (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     for table in chosen.tables:  # so that the report can be made again
         if BENCHMARKS not in table.parents and table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
+    summary["curves"] = chosen.curves
     summary |= {"notes": scores.notes, "sweeps": scores.sweeps}
     (out / "report.json").write_text(json.dumps(summary | made, indent=2) + "\n")
 
@@ -241,7 +278,9 @@ def references_of(results: Results) -> list[dict[str, Any]]:
     return rows.to_dict("records")
 
 
-def markdown(title: str, purpose: str, results: Results, sections: list[Part], references: str) -> str:
+def markdown(
+    title: str, purpose: str, results: Results, sections: list[Part], references: str, replications: int
+) -> str:
     """The tables of a report for a README, the learning curves above them."""
     lines = [f"# {escape(title)}", escape(purpose), "![learning curves](figures/learning_curves.png)"]
     lines += [f"> {escape(note)}" for note in results.scores.notes]
@@ -251,10 +290,12 @@ def markdown(title: str, purpose: str, results: Results, sections: list[Part], r
     for part in sections:
         if part.tables and part.title != "Runs":
             lines += [f"## {part.title}", escape(part.text)]
+            lines += ["\n".join(f"- {escape(sentence)}" for sentence in part.sentences)]
             if part.title == "Sensitivity":
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]
+    lines.append(escape(method_note(replications)))
     return "\n\n".join(line for line in lines if line) + "\n"
 
 
@@ -283,7 +324,8 @@ def main(args: Args) -> None:
         unit = "returns" if chosen.references is None else f"scores normalised by {chosen.name}"
         print(f"\nIQM of {unit} over {', '.join(results.common)}:\n")
         print(iqm[["algorithm", "value", "low", "high", "seeds"]].to_string(index=False, float_format="{:,.3f}".format))
-    print(f"\n{(args.out / 'report.html').resolve()}  ({time.monotonic() - started:.0f} s)")
+    made = (args.out / ("report.html" if args.page else "report.md")).resolve()
+    print(f"\n{made}  ({time.monotonic() - started:.0f} s)")
 
 
 if __name__ == "__main__":

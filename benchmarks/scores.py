@@ -23,10 +23,11 @@ from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, re
 from benchmarks.stored import Report, Sweep, read_wishes
 from benchmarks.suite import ROOT, Score, load_args
 
-FEW_SEEDS = 5
+FEW_SEEDS = 10
 # what methods with a model log of it, beside model_error_1, model_error_2, …
 MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
+MEANS = ("episodes", "return", "episode_std")  # of the episodes of an evaluation
 KEYS = ("task", "algorithm", "seed", "step")  # of a row of scores.csv and values.csv
 SUCCESS = "success/"  # before the name of one of the environment's tasks
 LARGEST = 1e100  # sums of squares of greater numbers are no numbers
@@ -44,9 +45,10 @@ LABELS: dict[Score, str] = {
 class Scores:
     """The evaluations of all runs, and where they come from.
 
-    `table`: task, algorithm, seed, step, episodes, return (mean over episodes), one row for each evaluation of a seed,
-    up to the step that all runs on the task have reached; a diverged seed keeps the return that it had. A setting of
-    varied hyperparameters is an algorithm of its own. `values`: task, algorithm, seed, step, predicted, observed.
+    `table`: task, algorithm, seed, step, episodes, return (mean over episodes), episode_std (their standard deviation,
+    n - 1; NaN if it is not known), one row for each evaluation of a seed, up to the step that all runs on the task have
+    reached; a diverged seed keeps the return that it had. A setting of varied hyperparameters is an algorithm of its
+    own. `values`: task, algorithm, seed, step, predicted, observed.
     `watched`: task, algorithm, seed, step, metric, value, at the steps of evaluations: what methods with a model log of
     it, and where the score is success, that of each of the environment's tasks (success/…, in percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
@@ -203,8 +205,9 @@ def load(
     if (few := seeds.min()) < FEW_SEEDS:
         where = "" if few == seeds.max() else " in places"
         scores.notes.append(
-            f"Only {few} seed{'s' if few > 1 else ''}{where}: bootstrap intervals of so few are too narrow and cover "
-            "the truth less often than 95%."
+            f"Only {few} seeds{where}: intervals of so few hold if scores are nearly normal, and are too narrow if not."
+            if few > 1
+            else f"Only 1 seed{where}, which has no interval."
         )
     return scores
 
@@ -296,8 +299,11 @@ def _run(
                 notes.append((source["task"], note))
                 continue
             source["seeds"] = sorted(map(int, rows["seed"].unique()))
-            mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean"]).reset_index()
-            mean.columns = ["seed", "step", "episodes", "return"]
+            mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean", "std"]).reset_index()
+            mean.columns = ["seed", "step", *MEANS]
+            if "goal" in rows:  # goals are fixed: what differs between them is no noise of episodes
+                spread = rows.groupby(["seed", "step", "goal"])["return"].var().groupby(["seed", "step"]).mean()
+                mean["episode_std"] = np.sqrt(spread.to_numpy())
             frames.append(mean.assign(task=source["task"], algorithm=name))
             sources.append(source)
             if several:  # the rest are means over all tasks
@@ -374,11 +380,13 @@ def _stored(
     tables = []
     frame = read_csv(path, [*KEYS, "return"], [*KEYS, "episode"])
     if "episode" in frame:
-        frame = frame.groupby(list(KEYS))["return"].agg(["size", "mean"]).reset_index()
-        frame.columns = [*KEYS, "episodes", "return"]
+        frame = frame.groupby(list(KEYS))["return"].agg(["size", "mean", "std"]).reset_index()
+        frame.columns = [*KEYS, *MEANS]
     elif "episodes" not in frame:
         raise damaged(path, "it has no column 'episodes'")
-    frames.append(frame[[*KEYS, "episodes", "return"]])
+    known = frame.get("episode_std", "")  # earlier reports have none
+    frame["episode_std"] = pd.to_numeric(pd.Series(known, frame.index), errors="coerce")
+    frames.append(frame[[*KEYS, *MEANS]])
     if os.path.lexists(path := folder / "values.csv"):
         columns = [*KEYS, "predicted", "observed"]
         tables.append((path, read_csv(path, columns, KEYS)[columns], values))

@@ -49,12 +49,12 @@ class Grid:
         columns = self.scores.iloc[:, places]
         return (columns.dropna() if len(columns.dropna()) else columns.dropna(how="all")).mean(axis=1).to_numpy()
 
-    def points(self, name: str, fixed: dict[str, float], replications: int) -> Points:
+    def points(self, name: str, fixed: dict[str, float]) -> Points:
         """Mean score and interval against a hyperparameter, with the others fixed; means over those not fixed."""
         rows = []
         for value in self.values(name):
             if len(seeds := self.mean_over(**{name: value}, **fixed)):
-                rows.append((value, seeds.mean(), *statistics.task_means(seeds[:, None], replications)[:, 0]))
+                rows.append((value, seeds.mean(), *statistics.task_means(seeds[:, None])[:, 0]))
         return tuple(np.array(rows).reshape(-1, 4).T)
 
 
@@ -66,10 +66,10 @@ def grid_of(results: Results, algorithms: list[str], task: str) -> Grid:
     return Grid([results.scores.settings[name] for name in scores], scores)
 
 
-def sensitivity_part(results: Results, replications: int) -> Part:
+def sensitivity_part(results: Results) -> Part:
     """The section on all algorithms whose hyperparameters were varied."""
     text = (
-        f"The {results.unit} ({LABELS[results.score]}) against each hyperparameter, with 95% bootstrap intervals over "
+        f"The {results.unit} ({LABELS[results.score]}) against each hyperparameter, with 95% intervals over "
         f"seeds. Thin lines, where there are at most {MOST_LINES} of them, hold the other hyperparameters fixed; the "
         "thick line is the mean over their settings. All settings of a seed see the same random numbers. The best of "
         "many settings looks better than it is: its score on new seeds will be lower."
@@ -81,7 +81,7 @@ def sensitivity_part(results: Results, replications: int) -> Part:
             if not grid.settings:
                 continue
             for name in grid.names:
-                figure = sensitivity_figure(results, grid, name, f"{family} on {task}", replications)
+                figure = sensitivity_figure(results, grid, name, f"{family} on {task}")
                 place = f"sensitivity_{file_name(family)}_{name}_{file_name(task)}"
                 part.figures.append((place, figure, f"{results.unit} of {family} on {task} against {name}"))
             if len(grid.names) == 2:
@@ -93,13 +93,13 @@ def sensitivity_part(results: Results, replications: int) -> Part:
     return part
 
 
-def sensitivity_figure(results: Results, grid: Grid, name: str, title: str, replications: int) -> Figure:
+def sensitivity_figure(results: Results, grid: Grid, name: str, title: str) -> Figure:
     """The score against one hyperparameter."""
     others = grid.others(name)
     lines = {}
     if len(others) <= MOST_LINES:
-        lines = {spoken(fixed): grid.points(name, fixed, replications) for fixed in others if fixed}
-    mean = grid.points(name, {}, replications) if len(others) > 1 or not lines else None
+        lines = {spoken(fixed): grid.points(name, fixed) for fixed in others if fixed}
+    mean = grid.points(name, {}) if len(others) > 1 or not lines else None
     label = f"mean over {len(others)} settings of {', '.join(key for key in grid.names if key != name)}"
     if len(others) == 1:
         label = spoken(others[0]) or "mean over seeds"

@@ -27,6 +27,7 @@ class Wishes(Stored):
     references: str = "raw"
     score: Score = "last"
     published: list[str] = Field(default_factory=list)
+    curves: list[str] = Field(default_factory=list)
 
 
 class Report(Wishes):

@@ -4,6 +4,7 @@
     python -m benchmarks.sweep mujoco_1m --dry-run          the jobs, and how long they would take
     python -m benchmarks.sweep mujoco_1m --engine ray       on a Ray cluster
     python -m benchmarks.sweep mujoco_1m --job 3            one job and nothing else: for job arrays
+    python -m benchmarks.sweep mujoco_1m --until-decided sac td3 --max-seeds 30      batches of seeds, until it is clear
 
 A job is one process that trains a batch of seeds of one algorithm on one task, with every setting where the suite
 varies hyperparameters. A finished job is skipped; a hash of everything that determines its results identifies it. An
@@ -40,7 +41,7 @@ import tyro
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from algos.arguments import FewOrNone, Natural, Several, check
+from algos.arguments import FewOrNone, Natural, Range, Several, check
 from algos.cli import check_all, run_command
 from algos.device import choose_device
 from algos.errors import UserError
@@ -49,6 +50,7 @@ from algos.run_folder import git_commit
 from benchmarks import engines
 from benchmarks.display import Display, show_plan
 from benchmarks.engines import Outcome
+from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.suite import BENCHMARKS, Suite, find, read
 from envs.cores import own_cores
@@ -82,6 +84,14 @@ class Args:
     """environment steps between a run's checkpoints; 0: the script's default"""
     retries: FewOrNone = 2
     """times that a failed job is tried again"""
+    until_decided: tuple[str, ...] = ()
+    """names of two algorithms of the suite: train these alone, in batches of seeds, until a test has decided which is
+    better on each task, or until --max-seeds; see `benchmarks.sequential`"""
+    max_seeds: Annotated[int, Range(2 * FEWEST, 1_000)] = 50
+    """with --until-decided: seeds of each algorithm at most; the first look at batches of five can decide only if these
+    are at most 30, and there is one task"""
+    seeds_per_look: Annotated[int, Range(FEWEST, 100)] = 5
+    """with --until-decided: seeds of each algorithm in a batch"""
 
 
 def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
@@ -220,6 +230,13 @@ def main(args: Args) -> None:
     # for an array or a cluster, the size of this machine says nothing about the number of workers
     known_workers = workers if args.job is None and not args.address else 1
     batch = seeds_per_job(suite, args.seeds_per_job, cuda, known_workers)
+    if args.until_decided or "--until-decided" in sys.argv:
+        pair = entries_of(suite, args.until_decided)
+        if args.job is not None or args.dry_run:
+            raise UserError("--until-decided runs all of its jobs itself: leave --job and --dry-run out")
+        size = args.seeds_per_look
+        suite = replace(suite, entries=pair, seeds=list(range(suite.seeds[0], suite.seeds[0] + size)))
+        batch = min(args.seeds_per_job or size, size)
 
     jobs = planned(args, suite, out, batch)
     if args.dry_run:
@@ -240,7 +257,18 @@ def main(args: Args) -> None:
         with FileLock(out / ".sweep.lock", timeout=0):  # the system drops it when this process ends, however it ends
             jobs = planned(args, suite, out, batch)  # again, since another sweep may have ended meanwhile
             describe(suite, out)
-            outcomes = sweep(args, jobs, out, workers, gpus)
+            outcomes: dict[str, Outcome] = {}
+            if not args.until_decided:
+                outcomes = sweep(args, jobs, out, workers, gpus)
+            else:
+
+                def train(part: Suite) -> tuple[list[Job], bool]:
+                    nonlocal jobs
+                    jobs = planned(args, part, out, batch)
+                    outcomes.update(ended := sweep(args, jobs, out, workers, gpus))
+                    return jobs, all(outcome.status == "finished" for outcome in ended.values())
+
+                until_decided(suite, args.until_decided, out, args.seeds_per_look, args.max_seeds, train)
     except Timeout:
         holder = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -249,9 +277,12 @@ def main(args: Args) -> None:
         raise UserError(f"--out: another sweep is at work in {out}{holder}: wait for it, or end it") from None
 
     counts = Counter(outcome.status for outcome in outcomes.values())
-    skipped = len(jobs) - len(outcomes)
+    skipped = max(len(jobs) - len(outcomes), 0)
     words = [f"{counts[s]} {s}" for s in ("finished", "interrupted", "failed") if counts[s]]
-    print(", ".join([*words, *([f"{skipped} finished before"] if skipped else [])]) + f", of {len(jobs)} jobs in {out}")
+    print(
+        ", ".join([*words, *([f"{skipped} finished before"] if skipped else [])])
+        + f", of {max(len(jobs), len(outcomes))} jobs in {out}"
+    )
     if counts["interrupted"]:
         raise SystemExit(130)
     if counts["failed"]:

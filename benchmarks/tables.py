@@ -37,7 +37,9 @@ def number(value: float, digits: int | None = None) -> Cell:
 
 
 def between(low: float, high: float, digits: int | None = None) -> Cell:
-    """An interval, which sorts by its lower end."""
+    """An interval, which sorts by its lower end; a dash if there is none."""
+    if np.isnan(low) and np.isnan(high):
+        return number(low)
     return f"[{number(low, digits)[0]}, {number(high, digits)[0]}]", float(low)
 
 

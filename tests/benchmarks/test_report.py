@@ -239,7 +239,7 @@ def test_a_damaged_report_is_refused(made, tmp_path, name):
 
 def test_few_seeds_are_warned_of(tmp_path):
     synthetic.make(tmp_path / "few", ["a"], ["Hopper-v5"], 4, 10)
-    synthetic.make(tmp_path / "many", ["a"], ["Hopper-v5"], 5, 10)
+    synthetic.make(tmp_path / "many", ["a"], ["Hopper-v5"], 10, 10)
     assert any("Only 4 seeds" in note for note in scores.load([tmp_path / "few"]).notes)
     assert not scores.load([tmp_path / "many"]).notes
 
@@ -386,7 +386,16 @@ def test_a_report_can_be_made_again_from_what_it_stored(made):
 
 def test_the_tables_are_tidy(made):
     evaluations = pd.read_csv(made / "out" / "scores.csv")
-    assert list(evaluations.columns) == ["task", "algorithm", "seed", "step", "episodes", "return", "normalised"]
+    assert list(evaluations.columns) == [
+        "task",
+        "algorithm",
+        "seed",
+        "step",
+        "episodes",
+        "return",
+        "episode_std",
+        "normalised",
+    ]
     assert len(evaluations) == 2 * 2 * 5 * 21 and not evaluations.isna().any().any()
     tasks = pd.read_csv(made / "out" / "tasks.csv")
     last = evaluations[evaluations["step"] == 200]
@@ -587,3 +596,42 @@ def test_the_legend_fits_the_figure(panels, names):
         (legend,) = figure.legends
         box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+
+
+def test_curves_of_others_are_drawn_in_grey_with_their_source(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a", "b"], ["Ant-v5", "Made-v0"], 3, 20)
+    results = analysis.compute(scores.load([tmp_path / "runs"]), None, "last", 20)
+    end = results.scores.table["step"].max()
+    behind = parts.curves_behind(results, ["sac_simba_v2", "td3_authors"])
+    assert list(behind) == ["Ant-v5"] and set(behind["Ant-v5"]) == {"SAC (sac_simba_v2)", "TD3 (td3_authors)"}
+    assert all(steps.max() <= end for steps, *_ in behind["Ant-v5"].values())
+    report.main(
+        report.Args((tmp_path / "runs",), tmp_path / "out", curves=("td3_authors",), formats=("png",), page=False)
+    )
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "sfujim/TD3, learning" in text and "MIT" in text and "SimbaV2" not in text
+    assert not (tmp_path / "out" / "report.html").exists()
+    with pytest.raises(UserError, match="--curves takes sac_simba_v2, td3_authors, got 'x'"):
+        report.main(report.Args((tmp_path / "runs",), tmp_path / "new", curves=("x",)))
+
+
+def test_curves_of_others_are_what_their_source_says():
+    for name, said in suite.published_curves().items():
+        table = suite.read_curves(name)
+        assert list(table) == ["task", "algorithm", "seed", "step", "return"] and np.isfinite(table["return"]).all()
+        assert (table.groupby("task")["seed"].nunique() == int(said["seeds"])).all()
+        assert not table.duplicated(["task", "seed", "step"]).any() and said["licence"]
+    td3 = suite.read_curves("td3_authors")
+    last = td3[(td3["task"] == "HalfCheetah-v1") & (td3["step"] > 900_000)]["return"]
+    assert 9_000 < last.mean() < 10_000  # the paper says 9636.95 for the best of these
+
+
+def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a", "b"], ["Ant-v5"], 5, 2)  # one evaluation after the first
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", references="raw", formats=("png",)))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "(the same by mean of last 10%, max over last 10%" in page
+    assert page.count("Score: ") < 4
+    verdicts = pd.read_csv(tmp_path / "out" / "verdicts.csv")
+    assert verdicts[["task", "a", "b", "test"]].to_numpy().tolist() == [["Ant-v5", "a", "b", "Welch"]]
+    assert 'class="tip"' in page and "<title>a: " in page

@@ -68,7 +68,7 @@ def test_only_the_setting_that_diverged_keeps_an_earlier_score(tmp_path):
     loaded = scores.load([tmp_path])
     name = "iql (expectile=0.9, temperature=10)"
     assert [s["diverged"] for s in loaded.sources if s["diverged"]] == [[{"seed": 1, "step": 40}]]
-    assert loaded.notes == [
+    assert loaded.notes[:-1] == [
         f"Seed 1 of {name} on Hopper-v5 diverged before step 40 and counts with the return of its last evaluation."
     ]
     own = loaded.table[(loaded.table["algorithm"] == name) & (loaded.table["seed"] == 1)].set_index("step")["return"]
@@ -77,7 +77,7 @@ def test_only_the_setting_that_diverged_keeps_an_earlier_score(tmp_path):
 
 def test_many_diverged_seeds_of_a_setting_are_one_note(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID, diverged=[LOST | {"seed": seed} for seed in range(3)])
-    (note,) = scores.load([tmp_path]).notes
+    note, _ = scores.load([tmp_path]).notes  # the other one: there are few seeds
     assert note.startswith("Seeds 0, 1, 2 of iql (expectile=0.9, temperature=10) on Hopper-v5 diverged before steps 40")
 
 
@@ -159,19 +159,19 @@ def test_a_line_fixes_the_other_hyperparameters_and_the_mean_is_over_them(tmp_pa
     grid = sensitivity.grid_of(results, results.scores.grids["iql"], "Hopper-v5")
     raw = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
     raw = raw[raw["step"] == 100]
-    values, means, low, high = grid.points("expectile", {"temperature": 3.0}, 200)
+    values, means, low, high = grid.points("expectile", {"temperature": 3.0})
     assert list(values) == GRID["expectile"]
     np.testing.assert_allclose(means, raw[raw["temperature"] == 3].groupby("expectile")["return"].mean())
     assert (low < means).all() and (means < high).all()
-    np.testing.assert_allclose(grid.points("expectile", {}, 20)[1], raw.groupby("expectile")["return"].mean())
+    np.testing.assert_allclose(grid.points("expectile", {})[1], raw.groupby("expectile")["return"].mean())
 
 
 def test_the_interval_of_a_mean_over_settings_is_over_seeds_and_not_over_runs():
     settings = settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0, 4.0]})
     of_seed = np.array([0.0, 10.0, 20.0, 30.0])
     grid = sensitivity.Grid(settings, pd.DataFrame(dict.fromkeys(range(8), of_seed)))  # settings make no difference
-    _, _, low, high = grid.points("a", {}, 2_000)
-    _, _, one_low, one_high = grid.points("a", {"b": 1.0}, 2_000)
+    _, _, low, high = grid.points("a", {})
+    _, _, one_low, one_high = grid.points("a", {"b": 1.0})
     np.testing.assert_allclose([low, high], [one_low, one_high])  # with runs as units it would be half as wide
 
 
@@ -216,7 +216,7 @@ def test_few_combinations_are_lines_and_many_are_one_mean(tmp_path):
     results = results_of(tmp_path)
     grid = sensitivity.grid_of(results, results.scores.grids["iql"], "Hopper-v5")
     with figures.style():
-        drawn = {name: sensitivity.sensitivity_figure(results, grid, name, "T", 20) for name in "abc"}
+        drawn = {name: sensitivity.sensitivity_figure(results, grid, name, "T") for name in "abc"}
     assert [len(figure.axes[0].lines) for figure in drawn.values()] == [1, 7, 7]  # 9 combinations; 6 and their mean
     widths = [line.get_linewidth() for line in drawn["b"].axes[0].lines]
     assert widths[-1] > max(widths[:-1])

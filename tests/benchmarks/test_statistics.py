@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from rliable import library as rly
 from rliable import metrics
+from scipy import stats
 
 from benchmarks import statistics
 
@@ -26,14 +27,15 @@ def test_point_estimates_are_rliables(scores):
         assert batched(x[None])[0] == pytest.approx(estimates[name][0], rel=1e-12)
 
 
-def test_intervals_are_rliables_within_the_error_of_the_bootstrap(scores):
+def test_percentiles_are_rliables_within_the_error_of_the_bootstrap(scores):
     x, _ = scores
     functions = [
         metrics.aggregate_iqm, metrics.aggregate_median, metrics.aggregate_mean, metrics.aggregate_optimality_gap
     ]  # fmt: skip
     np.random.seed(0)  # noqa: NPY002  # rliable draws from the global generator
     _, theirs = rly.get_interval_estimates({"x": x}, lambda s: np.array([f(s) for f in functions]), reps=REPLICATIONS)
-    ours = np.array([values[1:] for values in statistics.aggregates(x, REPLICATIONS).values()]).T
+    drawn = statistics.bootstrap(x, lambda s: np.stack([f(s) for f in statistics.BATCHED.values()], 1), REPLICATIONS)
+    ours = statistics.percentiles(drawn)
     width = theirs["x"][1] - theirs["x"][0]
     assert (np.abs(ours - theirs["x"]) < 0.06 * width).all()
 
@@ -45,7 +47,11 @@ def test_profiles_are_rliables(scores):
     np.random.seed(0)  # noqa: NPY002
     points, theirs = rly.create_performance_profile({"x": x}, thresholds, reps=REPLICATIONS)
     share, band = statistics.profile(x, thresholds, REPLICATIONS)
-    assert share == pytest.approx(points["x"]) and np.abs(band - theirs["x"]).max() < 0.035
+    assert share == pytest.approx(points["x"])
+    widths, theirs_are = np.diff(band, axis=0)[0], np.diff(theirs["x"], axis=0)[0]
+    inner = (share > 0.1) & (share < 0.9)  # at the ends, percentiles are lopsided
+    freedom = stats.t.ppf(0.975, 5 * 6) / 1.96 * np.sqrt(7 / 6)
+    np.testing.assert_allclose(widths[inner], freedom * theirs_are[inner], rtol=0.12)
 
 
 def test_the_probability_of_improvement_is_rliables(scores):
@@ -54,13 +60,16 @@ def test_the_probability_of_improvement_is_rliables(scores):
     points, theirs = rly.get_interval_estimates({"p": [x, y]}, metrics.probability_of_improvement, reps=400)
     value, low, high = statistics.improvement(x, y, REPLICATIONS)
     assert value == pytest.approx(float(points["p"]), abs=1e-12)
-    assert [low, high] == pytest.approx(theirs["p"].ravel().tolist(), abs=0.03)
+    wider = stats.t.ppf(0.975, 5 * 12) / 1.96 * np.sqrt(7 / 6)
+    assert high - low == pytest.approx(wider * np.diff(theirs["p"].ravel())[0], rel=0.1)
 
 
 def test_the_probability_of_improvement_takes_different_numbers_of_runs():
     x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [2.0], [3.0]])
     assert statistics.improvement(x, y)[0] == pytest.approx((1 + 0 + 0 + 1 + 1 + 0.5) / 6)
-    assert statistics.improvement(x + 10, y)[0:3] == (1.0, 1.0, 1.0)
+    value, low, high = statistics.improvement(x + 10, y)
+    assert (value, high) == (1.0, 1.0) and low < 0.5  # two and three runs cannot decide
+    assert 0.5 < statistics.improvement(np.arange(10.0)[:, None] + 10, np.arange(10.0)[:, None])[1] < 1.0
 
 
 def test_iqm_over_training_is_rliables_at_every_step(scores):
@@ -88,11 +97,44 @@ def test_a_resample_is_stratified_by_task_and_keeps_a_runs_steps_together():
 
 def test_the_interval_covers_the_mean_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    hits = 0
+    for runs in (3, 5, 20):
+        low, high = statistics.task_means(rng.normal(3.0, 1.0, (runs, 4_000)))
+        assert ((low <= 3.0) & (high >= 3.0)).mean() == pytest.approx(0.95, abs=0.012)
+
+
+@pytest.mark.parametrize("statistic", ["IQM", "mean", "median"])
+def test_intervals_of_aggregates_hold_for_few_runs_where_percentiles_do_not(statistic):
+    rng = np.random.default_rng(1)
+    hits = {"ours": 0, "percentiles": 0}
     for _ in range(300):
-        low, high = statistics.task_means(rng.normal(3.0, 1.0, (20, 1)), 500)[:, 0]
+        x = rng.normal(3.0, 1.0, (5, 2))
+        _, low, high = statistics.aggregates(x, 300)[statistic]
+        hits["ours"] += low <= 3.0 <= high
+        low, high = statistics.percentiles(statistics.bootstrap(x, statistics.BATCHED[statistic], 300))
+        hits["percentiles"] += low <= 3.0 <= high
+    assert 0.915 <= hits["ours"] / 300 <= 0.985 and hits["percentiles"] / 300 < 0.915
+
+
+def test_the_interval_of_a_mean_is_students(scores):
+    x, _ = scores
+    low, high = stats.t.interval(0.95, 6, x.mean(0), x.std(0, ddof=1) / np.sqrt(7))
+    np.testing.assert_allclose(statistics.task_means(x), [low, high])
+    of_bootstrap = statistics.aggregates(x[:, :1], 20_000)["mean"]
+    assert of_bootstrap[1:] == pytest.approx((low[0], high[0]), rel=0.02)
+
+
+def test_intervals_hold_where_one_task_varies_most():
+    rng, hits = np.random.default_rng(2), 0
+    for _ in range(400):
+        x = 3.0 + rng.normal(size=(4, 4)) * [1.0, 0.1, 0.1, 0.1]
+        _, low, high = statistics.aggregates(x, 300)["mean"]
         hits += low <= 3.0 <= high
-    assert 0.88 < hits / 300 < 0.98
+    assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_a_single_run_has_no_interval():
+    assert np.isnan(statistics.task_means(np.ones((1, 2)))).all()
+    assert np.isnan(statistics.aggregates(np.ones((1, 2)), 10)["IQM"][1:]).all()
 
 
 def test_the_same_scores_give_the_same_intervals(scores):

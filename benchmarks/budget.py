@@ -1,0 +1,254 @@
+"""What choosing among offline-trained policies costs: the return against the number of episodes played to choose.
+
+    python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:5 --vary expectile=0.5,0.7,0.9
+    python -m benchmarks.evaluate runs/local-hopper-medium-replay-v0/iql/default
+    python -m benchmarks.budget runs/local-hopper-medium-replay-v0/iql/default --out runs/budget
+
+An offline method is trained with many hyperparameters, and someone has to choose. As in unifloral (Jackson et al. 2025,
+arXiv 2504.11453), a few policies of random hyperparameters and seeds are drawn again and again, and a bandit (UCB)
+plays episodes of them; after each episode, the true mean return of the policy that looks best is noted. The bonus of an
+arm is in units of the spread of returns, and every arm is played once before any is played twice; in unifloral's code
+the bonus has the scale of scores, and arms without an episode count as 0. Beside it stand the expected best of k random
+policies (Dodge et al. 2019 and Kurenkov and Kolesnikov 2022, arXiv 2110.04156), which is what an endless budget finds,
+and, where a run logged it, the policy to which the critic gives the highest value on the first states of the data,
+which needs no episode.
+
+A policy's episodes are those of `benchmarks.evaluate` in the run's folder, or else of its last evaluation. OUT gets
+page.md, figures/, curves.csv, best_of.csv, episodes.csv and sources.json. It can be made again from what it stored.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import tyro
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.special import comb
+
+from algos.arguments import Range, check
+from algos.cli import run_command
+from algos.errors import UserError
+from algos.folders import writable
+from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
+from benchmarks import figures
+from benchmarks.parts import file_name
+from benchmarks.report import origin
+from benchmarks.scores import Scores, label
+from benchmarks.tables import Table, between, number, word
+
+BONUS = 2.0  # alpha of UCB: the bonus is sqrt(alpha ln n / plays), times the spread
+VALUES = ("start_value", "policy_value")  # of a policy by its critic, as runs log it
+KINDS = {"task": "words", "algorithm": "words", "policy": "whole", "episode": "whole"}
+BUDGETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+
+
+@dataclass
+class Args:
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """folders of runs or sweeps, or what this command wrote"""
+    out: Path
+    """where the page goes"""
+    policies: Annotated[int, Range(2, 1_000)] = 8
+    """policies among which the bandit chooses"""
+    plays: Annotated[int, Range(1, 10_000)] = 200
+    """episodes that it may play"""
+    repetitions: Annotated[int, Range(10, 100_000)] = 1_000
+    """draws of policies and games of the bandit"""
+
+
+def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The episodes of all policies: task, algorithm, policy, episode, return, value; and where they come from.
+
+    Policies of one algorithm count from 0 on each task; `value` is the critic's, NaN where none is logged.
+    """
+    parts: list[pd.DataFrame] = []
+    sources: list[dict[str, Any]] = []
+    for folder in folders:
+        if os.path.lexists(folder / "episodes.csv"):
+            keys = ["task", "algorithm", "policy", "episode"]
+            parts.append(
+                read_csv(folder / "episodes.csv", [*keys, "return", "value"], keys, KINDS).assign(source=str(folder))
+            )
+            sources += read_json(folder / "sources.json", list[Config])
+            continue
+        for path in find(folder, "config.json"):
+            config = {"folder": str(path.parent), **read_json(path, Config)}
+            parts.append(of_run(path.parent, config))
+            config.get("args", {}).pop("out", None)
+            sources.append(config)
+    if not parts:
+        raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
+    whole = pd.concat(parts, ignore_index=True)
+    counted = [
+        rows.assign(policy=rows.groupby(["source", "policy"], sort=False).ngroup())
+        for _, rows in whole.groupby(["task", "algorithm"], sort=True)
+    ]
+    table = pd.concat(counted, ignore_index=True)
+    return table[["task", "algorithm", "policy", "episode", "return", "value"]], sources
+
+
+def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
+    """The episodes of a run's policies."""
+    varied = config.get("varied", [])
+    keys = ["seed", *varied]
+    stored = sorted((folder / "evaluation").glob("*/episodes.parquet"))
+    said = [(path, read_json(path.with_name("evaluation.json"), dict)) for path in stored]
+    whole = len(config.get("seeds") or config.get("identity", {}).get("seeds", [])) * len(
+        config.get("settings") or [{}]
+    )
+    own = [path for path, made in said if made.get("own", True) and len(made.get("runs", [])) >= whole]
+    success = ["success"] * (config.get("score") == "success")
+    table = read_table(
+        own[0] if own else folder / "eval.parquet", [*(EVAL[:1] if own else EVAL), "return", *success], varied
+    )
+    if not own:
+        table = table[table["step"] == table["step"].max()]
+    returns = 100.0 * table["success"].astype(float) if success else table["return"]
+    rows = table[keys].assign(**{"return": returns})
+    rows["policy"] = rows.groupby(keys, sort=True).ngroup()
+    rows["episode"] = rows.groupby("policy").cumcount()
+    logged = pd.DataFrame(columns=[*keys, "metric", "value", "step"])
+    if os.path.lexists(folder / "train.parquet"):
+        logged = read_table(folder / "train.parquet", TRAIN, varied)
+    name = next((name for name in VALUES if (logged["metric"] == name).any()), VALUES[0])
+    last = logged[logged["metric"] == name].sort_values("step").groupby(keys)["value"].last()
+    known = {key if isinstance(key, tuple) else (key,): value for key, value in last.items()}
+    rows["value"] = [known.get(tuple(key), np.nan) for key in rows[keys].itertuples(index=False, name=None)]
+    name_of = label({**config, "setting": {}})
+    return rows.assign(task=config.get("task") or config["env_id"], algorithm=name_of, source=str(folder))
+
+
+def matrix(rows: pd.DataFrame) -> tuple[NDArray, NDArray]:
+    """The returns [policies, episodes] and the critic's values [policies]; all have as many episodes as the fewest."""
+    fewest = int(rows.groupby("policy").size().min())
+    wide = rows[rows["episode"] < fewest].pivot(index="policy", columns="episode", values="return").dropna()
+    if len(wide) < 2:
+        raise UserError(f"{rows['algorithm'].iloc[0]} on {rows['task'].iloc[0]} has one policy, and there is no choice")
+    return wide.to_numpy(), rows.groupby("policy")["value"].first().loc[wide.index].to_numpy(float)
+
+
+def drawn(policies: int, count: int, repetitions: int) -> NDArray:
+    """`count` of so many policies for each repetition [repetitions, count], without replacement."""
+    rng = np.random.default_rng(1)
+    return rng.permuted(np.tile(np.arange(policies), (repetitions, 1)), axis=1)[:, :count]
+
+
+def bandit(returns: NDArray, policies: int, plays: int, repetitions: int) -> NDArray:
+    """The true mean return of the policy that looks best after each play [repetitions, plays]."""
+    rng = np.random.default_rng(0)
+    truth, spread = returns.mean(1), returns.std() or 1.0
+    count = min(policies, len(returns))
+    arms = drawn(len(returns), count, repetitions)
+    sums, pulls = np.zeros((repetitions, count)), np.zeros((repetitions, count))
+    every = np.arange(repetitions)
+    chosen = np.zeros((repetitions, plays))
+    for play in range(plays):
+        if play < count:
+            arm = np.full(repetitions, play)
+        else:
+            score = sums / pulls + spread * np.sqrt(BONUS * np.log(play + 1) / pulls)
+            arm = (score + 1e-9 * rng.random(score.shape)).argmax(1)
+        episode = rng.integers(returns.shape[1], size=repetitions)
+        sums[every, arm] += returns[arms[every, arm], episode]
+        pulls[every, arm] += 1
+        means = np.where(pulls > 0, sums / np.maximum(pulls, 1), -np.inf)
+        chosen[:, play] = truth[arms[every, means.argmax(1)]]
+    return chosen
+
+
+def best_of(truth: NDArray, most: int) -> NDArray:
+    """The expected greatest of k policies drawn without replacement, for k = 1 to `most`, by their mean returns."""
+    ordered, ranks = np.sort(truth), np.arange(len(truth))
+    return np.array([(ordered * comb(ranks, k - 1) / comb(len(truth), k)).sum() for k in range(1, most + 1)])
+
+
+def by_value(truth: NDArray, values: NDArray, count: int, repetitions: int) -> float:
+    """The mean return of the policy that the critic values most, over the same draws; NaN if a value is missing."""
+    if not np.isfinite(values).all():
+        return np.nan
+    arms = drawn(len(truth), count, repetitions)
+    return float(truth[arms[np.arange(repetitions), values[arms].argmax(1)]].mean())
+
+
+def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
+    """Return against episodes, a curve for each algorithm, with the middle 80% of games."""
+    figure = figures.Drawing(figsize=(5.6, 3.8))
+    axes = figure.subplots()
+    looks = figures.look(list(found))
+    for name, one in found.items():
+        color, steps = looks[name]["color"], np.arange(1, one["chosen"].shape[1] + 1)
+        middle = one["chosen"].mean(0)
+        low, high = np.quantile(one["chosen"], [0.1, 0.9], axis=0)
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(steps, middle, color=color, linewidth=1.7, label=name)
+        axes.axhline(one["best"][-1], color=color, linewidth=0.8, linestyle=":")
+        if np.isfinite(one["by_value"]):
+            axes.plot([1], [one["by_value"]], marker="D", color=color, markersize=5, clip_on=False)
+    axes.set_xscale("log")
+    axes.set(xlabel="episodes played to choose", ylabel="true mean return of the chosen policy", title=title)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main(args: Args) -> None:
+    check(args)
+    table, sources = episodes_of(args.folders)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for (task, name), rows in table.groupby(["task", "algorithm"]):
+        returns, values = matrix(rows)
+        truth = returns.mean(1)
+        count = min(args.policies, len(returns))
+        found.setdefault(str(task), {})[str(name)] = {
+            "chosen": bandit(returns, count, args.plays, args.repetitions), "best": best_of(truth, count),
+            "by_value": by_value(truth, values, count, args.repetitions), "truth": truth,
+            "episodes": returns.shape[1], "policies": count,
+        }  # fmt: skip
+    writable(args.out / "figures")
+    shown = [budget for budget in BUDGETS if budget <= args.plays]
+    listing = Table(
+        ["task", "algorithm", "policies", "of", *(f"{n} episodes" for n in shown), "best of them", "a random one",
+         "by the critic's value", "10 to 90% of games at the end"], [],
+    )  # fmt: skip
+    lines = ["# Choosing among policies", " ".join((__doc__ or "").split("\n\n")[2].split())]
+    curves, best = [], []
+    for task, algorithms in found.items():
+        with figures.style():
+            name = f"budget_{file_name(task)}"
+            figures.save(draw(algorithms, task), args.out / "figures" / name, ("png",))
+        lines.append(f"![return of the chosen policy on {task}](figures/{name}.png)")
+        for algorithm, one in algorithms.items():
+            means = one["chosen"].mean(0)
+            low, high = np.quantile(one["chosen"][:, -1], [0.1, 0.9])
+            listing.rows.append(
+                [word(task), word(algorithm), number(one["policies"], 0), number(len(one["truth"]), 0),
+                 *(number(means[n - 1]) for n in shown), number(one["best"][-1]), number(one["truth"].mean()),
+                 number(one["by_value"]), between(low, high)]
+            )  # fmt: skip
+            curves += [(task, algorithm, n + 1, mean) for n, mean in enumerate(means)]
+            best += [(task, algorithm, k + 1, value) for k, value in enumerate(one["best"])]
+    lines += [
+        "Bands hold the middle 80% of games, dotted lines are the expected best of as many policies, and diamonds are "
+        "the policy that the critic values most, which needs no episode. The true mean of a policy is that of the "
+        "episodes it has here: with few of them, the best looks better than it is.",
+        listing.markdown(),
+    ]
+    made = origin(Scores(table, table, table, sources), "budget")
+    lines.append(f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    for name, columns, rows_of in (
+        ("curves", ["task", "algorithm", "episodes", "return"], curves),
+        ("best_of", ["task", "algorithm", "policies", "return"], best),
+    ):
+        pd.DataFrame(rows_of, columns=columns).to_csv(args.out / f"{name}.csv", index=False, float_format="%.6g")
+    table.to_csv(args.out / "episodes.csv", index=False)
+    (args.out / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
+    print(listing.markdown(), args.out / "page.md", sep="\n\n")
+
+
+if __name__ == "__main__":
+    run_command(main)

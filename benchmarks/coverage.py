@@ -1,0 +1,237 @@
+"""How often the intervals and verdicts of reports are right, measured on runs with very many seeds.
+
+    python single_file/ppo.py --env-id InvertedPendulum-v5 --seeds 0:100 --out runs/coverage
+    python -m benchmarks.coverage runs/coverage --out results/coverage
+
+The scores of all seeds of a run are taken as the truth. A few of them are drawn again and again, with replacement, as
+if they were all that had been trained: how often does the interval from these few hold the true mean or the true IQM,
+how often does a report find a difference between two draws of the same scores, and how often one that is there? A
+verdict on eight comparisons of the same scores is wrong if any of them is decided.
+
+OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and sources.json. It can be made again from
+what it stored.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import tyro
+from matplotlib.figure import Figure
+
+from algos.arguments import Range, check
+from algos.cli import run_command
+from algos.errors import UserError
+from algos.folders import writable
+from algos.stored import Config, read_csv, read_json
+from benchmarks import figures, report, statistics
+from benchmarks.decide import LEVEL, Comparison, compare, corrected, least_difference
+from benchmarks.scores import Scores, final_scores, load
+from benchmarks.sequential import Sequential
+from benchmarks.tables import Table, number, word
+
+SIZES = (3, 5, 10, 20)  # seeds
+SEEDS = ((3, 3), (5, 5), (10, 10), (20, 20), (3, 10), (5, 20))  # of the two sides of a verdict
+FEWEST = 50  # seeds that may count as the truth
+KINDS = dict.fromkeys(("task", "algorithm", "scores", "interval"), "words") | dict.fromkeys(
+    ("seed", "seeds", "step"), "whole"
+)
+PAIRS = 8  # comparisons in a report
+INTERVALS = {
+    "Student": "Student's interval of the mean, as in reports",
+    "percentile mean": "percentile interval of the mean",
+    "IQM": "interval of the IQM, as in reports",
+    "percentile IQM": "percentile interval of the IQM",
+}
+
+
+@dataclass
+class Args:
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """folders of runs with at least 50 seeds, or what this command wrote"""
+    out: Path
+    """where the page goes"""
+    steps: Annotated[tuple[int, ...], Range(1)] = ()
+    """also take the scores of training up to these steps as truths, each by itself; by default those of all of it"""
+    repetitions: Annotated[int, Range(10, 100_000)] = 1_000
+    """draws of each number of seeds"""
+
+
+def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict], Scores | None]:
+    """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, and where it comes from."""
+    if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
+        keys = ["task", "algorithm", "step", "seed"]
+        stored = read_csv(folders[0] / "seeds.csv", [*keys, "score"], keys, KINDS)
+        return stored, read_json(folders[0] / "sources.json", list[Config]), None
+    scores = load(list(folders), mix=True)  # they are not compared
+    parts = []
+    for step in steps or (int(scores.table["step"].max()),):
+        early = scores.table[scores.table["step"] <= step]
+        parts.append(final_scores(early).rename(columns={"mean": "score"}).assign(step=step))
+    return pd.concat(parts)[["task", "algorithm", "step", "seed", "score"]], scores.sources, scores
+
+
+def populations(table: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
+    """The scores of each algorithm on each task at each step; raises UserError where there are too few or all alike."""
+    for (task, algorithm, step), rows in table.groupby(["task", "algorithm", "step"]):
+        name = f"{algorithm} on {task}, {step:,} steps"
+        if len(rows) < FEWEST:
+            raise UserError(f"{name}: there are {len(rows)} seeds, and {FEWEST} are needed to count as the truth")
+        if rows["score"].nunique() < 2:
+            raise UserError(f"{name}: all seeds have the same score, of which nothing can be learned: see --steps")
+        yield name, rows["score"].to_numpy(float)
+
+
+def coverage(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
+    """How often each interval holds its truth, and its mean width: name, seeds, interval, share, width."""
+    rng = np.random.default_rng(0)
+    mean, iqm = truth.mean(), statistics.middle_half(truth)
+    rows = []
+    for n in SIZES:
+        drawn = rng.choice(truth, (repetitions, n))
+        ends: dict[str, list[tuple[float, float]]] = {kind: [] for kind in INTERVALS}
+        for x in drawn[:, :, None]:
+            low, high = statistics.task_means(x)[:, 0]
+            ends["Student"].append((low, high))
+            values = statistics.bootstrap(
+                x, lambda s: np.stack([statistics.BATCHED[k](s) for k in ("mean", "IQM")], 1), 500
+            )
+            low, high = statistics.percentiles(values)
+            ends["percentile mean"].append((low[0], high[0]))
+            ends["percentile IQM"].append((low[1], high[1]))
+            low, high = statistics.interval(statistics.middle_half(x[:, 0]), values[:, 1], n, n - 1)
+            ends["IQM"].append((float(low), float(high)))
+        for kind, found in ends.items():
+            low, high = np.array(found).T
+            aim = iqm if "IQM" in kind else mean
+            rows.append((name, n, kind, float(((low <= aim) & (aim <= high)).mean()), float((high - low).mean())))
+    return rows
+
+
+def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
+    """How often verdicts are wrong, and how often they find what is there: name, seeds, others, case, share.
+
+    In "no difference", any of eight comparisons of the same scores is decided; in "difference", one is decided rightly
+    between scores that differ by what would be found four times in five if the scores were normal; in "looks", a sweep
+    that looks after each of four batches of five decides between the same scores.
+    """
+    rng = np.random.default_rng(1)
+    rows: list[tuple] = []
+    for n, m in SEEDS:
+        error, freedom = truth.std() * np.sqrt(1 / n + 1 / m), n + m - 2
+        shift = least_difference(error, freedom, LEVEL)
+        invented, found, wrong_way = 0, 0, 0
+        for _ in range(repetitions):
+            pairs = [one for _ in range(PAIRS) if (one := drawn(rng, truth, n, m, 0.0))]
+            invented += any(one.verdict != "not decided" for one in corrected(pairs))
+            if one := drawn(rng, truth, n, m, shift):
+                verdict = corrected([one])[0].verdict
+                found += verdict == "better"
+                wrong_way += verdict == "worse"
+        shares = {"no difference": invented, "difference": found, "wrong way": wrong_way}
+        rows += [(name, n, m, case, count / repetitions) for case, count in shares.items()]
+    decided = 0
+    for _ in range(repetitions):
+        test = Sequential(5, 4, LEVEL, draws=2_000)
+        a, b = rng.choice(truth, (2, 20))
+        decided += any(test.look(a[: 5 * k], b[: 5 * k]).decision != "not decided" for k in range(1, 5))
+    return [*rows, (name, 20, 20, "looks", decided / repetitions)]
+
+
+def drawn(rng: np.random.Generator, truth: np.ndarray, n: int, m: int, shift: float) -> Comparison | None:
+    """A comparison of n scores, shifted, with m others."""
+    x, y = rng.choice(truth, n) + shift, rng.choice(truth, m)
+    return compare("", "a", "b", dict(enumerate(x.tolist())), dict(enumerate(y.tolist())))
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """Coverage against the number of seeds, a panel for each run."""
+    names = list(dict.fromkeys(table["scores"]))
+    columns = min(3, len(names))
+    rows_of = -(-len(names) // columns)
+    figure = Figure(figsize=(1 + 3.3 * columns, 0.8 + 2.6 * rows_of))
+    looks = {"Student": ("#1f6feb", "-"), "percentile mean": ("#1f6feb", ":"), "IQM": ("#d1495b", "-"),
+             "percentile IQM": ("#d1495b", ":")}  # fmt: skip
+    for axes, name in zip(figure.subplots(rows_of, columns, sharey=True, squeeze=False).flat, names, strict=False):
+        for kind, (color, style) in looks.items():
+            rows = table[(table["scores"] == name) & (table["interval"] == kind)]
+            axes.plot(rows["seeds"], 100 * rows["coverage"], style, color=color, marker="o", markersize=3.5,
+                      label=INTERVALS[kind])  # fmt: skip
+        axes.axhline(95, color=figures.INK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_xticks(SIZES, list(map(str, SIZES)))
+        axes.minorticks_off()
+        axes.set(xlabel="seeds")
+        axes.set_title(name, fontsize=9)
+    figure.axes[0].set_ylabel("intervals that hold the truth (%)")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def main(args: Args) -> None:
+    check(args)
+    table, sources, scores = truths(args.folders, args.steps)
+    known = list(populations(table))
+    writable(args.out / "figures")
+    held = pd.DataFrame(
+        [row for name, truth in known for row in coverage(name, truth, args.repetitions)],
+        columns=["scores", "seeds", "interval", "coverage", "width"],
+    )
+    decided = pd.DataFrame(
+        [row for name, truth in known for row in errors(name, truth, args.repetitions)],
+        columns=["scores", "seeds", "others", "case", "share"],
+    )
+    with figures.style():
+        figures.save(draw(held), args.out / "figures" / "coverage", ("png",))
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    lines = ["# How often intervals and verdicts are right", about]
+    lines += [
+        "![coverage of intervals](figures/coverage.png)",
+        "The intervals, and the percentage of draws that hold the truth:",
+    ]
+    shown = Table(["scores", "seeds", *INTERVALS.values()], [])
+    for (name, n), rows in held.groupby(["scores", "seeds"], sort=False):
+        by = rows.set_index("interval")["coverage"]
+        shown.rows.append([word(name), number(n, 0), *(number(100 * by[kind], 1) for kind in INTERVALS)])
+    lines.append(shown.markdown())
+    columns = ["no difference: any of 8 decided (%)", "difference: found (%)", "wrong way (%)"]
+    verdicts = Table(["scores", "seeds", *columns], [])
+    looks = decided[decided["case"] == "looks"]
+    for (name, n, m), rows in decided[decided["case"] != "looks"].groupby(["scores", "seeds", "others"], sort=False):
+        by = rows.set_index("case")["share"]
+        cases = ("no difference", "difference", "wrong way")
+        size = word(f"{n}" if n == m else f"{n} against {m}")
+        verdicts.rows.append([word(name), size, *(number(100 * by[case], 1) for case in cases)])
+    aims = (
+        f"Verdicts; if scores were normal, {100 * LEVEL:.0f}% in the first column and 80% in the second were expected:"
+    )
+    told = ", ".join(f"{100 * float(str(row.share)):.1f}% ({row.scores})" for row in looks.itertuples())
+    lines += [
+        aims,
+        verdicts.markdown(),
+        f"A sweep that looks after each of four batches of five seeds, at the same scores, decides in {told}.",
+    ]
+    spread = Table(["scores", "seeds", "mean", "std", "min", "max"], [])
+    for name, truth in known:
+        cells = [number(x) for x in (truth.mean(), truth.std(ddof=1), truth.min(), truth.max())]
+        spread.rows.append([word(name), number(len(truth), 0), *cells])
+    lines += ["The scores that count as the truth (mean of last 10% of each seed):", spread.markdown()]
+    if scores:
+        made = report.origin(scores, "coverage")
+        lines += [f"`{made['report']}`, commit {', '.join(made['commits'])}, {args.repetitions:,} draws"]
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    held.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")
+    decided.to_csv(args.out / "errors.csv", index=False, float_format="%.6g")
+    table.to_csv(args.out / "seeds.csv", index=False)
+    (args.out / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
+    print(shown.markdown(), verdicts.markdown(), args.out / "page.md", sep="\n\n")
+
+
+if __name__ == "__main__":
+    run_command(main)

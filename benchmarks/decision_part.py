@@ -1,0 +1,174 @@
+"""The sections of a report that decide: which algorithm is better, and whether seeds or episodes are lacking."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.analysis import Results, each
+from benchmarks.decide import ALL_TASKS, LEVEL, POWER, Comparison, advice, combined, compare, corrected, split
+from benchmarks.parts import Part
+from benchmarks.scores import LABELS, OF_TASK, family_name, label
+from benchmarks.tables import Cell, Table, between, number, word
+
+MOST_SENTENCES = 24
+PRECISION = 0.05  # half width of an interval, as a share of the mean, for which advice is given
+
+
+def comparisons(results: Results) -> list[Comparison]:
+    """All pairs of algorithms on all tasks, and over all common tasks where scores are normalised."""
+    final, column = results.final, results.headline
+    scores: dict[tuple[str, str], dict[int, float]] = {
+        (task, name): dict(zip(rows["seed"], rows[column], strict=True))
+        for (task, name), rows in final.groupby(["task", "algorithm"])
+    }
+    together = processes(results)
+    found: list[Comparison] = []
+    for a, b in combinations(results.scores.algorithms, 2):
+        of_pair = []
+        for task in results.scores.tasks:
+            if (task, a) in scores and (task, b) in scores:
+                paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
+                if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
+                    of_pair.append(one)
+        found += of_pair
+        on_common = [one for one in of_pair if one.task in results.common]
+        apart = not any(OF_TASK in one.task for one in on_common)  # tasks of one environment share their policies
+        if results.references is not None and apart and 1 < len(on_common) == len(results.common):
+            found.append(combined(ALL_TASKS, on_common))
+    return corrected(found)
+
+
+def processes(results: Results) -> dict[tuple[str, str], set[str]]:
+    """The folders of the processes that trained the settings of an algorithm on a task; other runs have none."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for config in results.scores.sources:
+        if config.get("setting"):
+            key = config["task"], label(config)
+            places.setdefault(key, set()).add(f"{family_name(config)} {config.get('folder', '')}")
+    return places
+
+
+def decision_part(results: Results, found: list[Comparison]) -> Part:
+    """A verdict for each pair of algorithms on each task."""
+    text = (
+        f"Differences of means ({results.unit}, {LABELS[results.score]}) by Welch's t-test, or by the paired t-test "
+        "for settings of one process, whose runs see the same random numbers seed by seed; with fewer than five seeds, "
+        "or different numbers of them, by exchanging scores between the two. The intervals are for one difference; the "
+        f"p-values are corrected for all {len(found):,} of them by Holm's method, which aims at any wrong verdict in a "
+        f"report like this with a probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds "
+        "which both have: where it is not above 0, the same seeds make a difference no more certain. The least "
+        "difference is what so many seeds would have shown, in the hardest of these tests, with a probability of "
+        f"{POWER:.0%}."
+    )
+    named: list[Comparison] = found
+    best = results.ranked[0]
+    if len(found) > MOST_SENTENCES:
+        named = [one for one in found if best in (one.a, one.b)]
+        text += f" There are too many pairs for all of them to be listed: these are those with {best}."
+    text += " " + counted(found)
+    columns = ["task", "a", "b", "a − b", "95% interval", "p (Holm)", "a is", "least difference", "correlation", "test"]
+    table = Table([*columns, "seeds"], [])
+    digits = None if results.references is None else 3
+    for one in named:
+        seeds = f"{one.seeds[0]}" if one.seeds[0] == one.seeds[1] else f"{one.seeds[0]}, {one.seeds[1]}"
+        table.rows.append(
+            [
+                word(one.task), word(one.a), word(one.b), number(one.difference, digits),
+                between(one.low, one.high, digits), chance(one.corrected), word(one.verdict),
+                number(one.least, digits), number(one.correlation, 2), word(one.test),
+                word(seeds),
+            ]
+        )  # fmt: skip
+    part = Part("Verdicts", text, tables=[("Differences of means", table)])
+    part.sentences = [one.sentence(results.unit) for one in named[:MOST_SENTENCES]]
+    return part
+
+
+def chance(p: float) -> Cell:
+    """A p-value."""
+    return ("< 0.001", p) if p < 0.001 else number(p, 3)
+
+
+def counted(found: list[Comparison]) -> str:
+    """How many differences are decided."""
+    decided = sum(one.verdict != "not decided" for one in found)
+    return f"{decided:,} of {len(found):,} differences are decided."
+
+
+def variance_part(results: Results) -> Part | None:
+    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells."""
+    table = results.scores.table
+    ends = table.groupby("task")["step"].transform("max")
+    late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
+    costs = costs_of(results)
+    columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval", "would need"]
+    shown = Table([*columns, "seeds now", "evaluations × episodes now"], [])
+    for task, algorithm, rows in each(late, results.scores):
+        means, spreads = (
+            rows.pivot(index="seed", columns="step", values=name).dropna(axis=1) for name in ("return", "episode_std")
+        )
+        if means.shape[0] < 2 or not means.shape[1] or rows["episodes"].nunique() > 1:
+            continue
+        episodes = int(rows["episodes"].iloc[0])
+        found = split(means.to_numpy(), spreads.to_numpy() ** 2, episodes)
+        count = found.evaluations
+        parts = np.array([found.seeds, found.checkpoints / count, found.episodes / (count * episodes)])
+        whole = parts.sum()
+        if not whole > 0:
+            continue
+        shares = [number(100 * part / whole, 0) for part in parts]
+        seeds = len(means)
+        final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
+        half = (final["high"] - final["low"]) / 2
+        wanted = PRECISION * abs(found.mean)
+        words = "–"
+        if wanted > 0 and (cost := costs.get((task, algorithm))):
+            need = advice(found, wanted, *cost)
+            words = f"{need[0]:,} seeds × {need[1]:,} episodes" if need else "more than 10,000 seeds"
+        shown.rows.append(
+            [word(task), word(algorithm), *shares, number(half), word(words), number(seeds, 0),
+             word(f"{count} × {episodes}")]
+        )  # fmt: skip
+    if not shown.rows:
+        return None
+    text = (
+        "Shares, in percent, of the variance of a seed's score (mean of last 10%) that are due to seeds, to the "
+        "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
+        "episodes reduce the last part only, and more evaluations the last two. The last columns say what an interval "
+        f"of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation took "
+        "here; the estimates rest on few seeds, so take them as a rough guide."
+    )
+    return Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
+
+
+def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
+    """Seconds of training of one run, and of one evaluation episode, by task and algorithm."""
+    costs: dict[tuple[str, str], tuple[float, float]] = {}
+    sizes: dict[str, int] = {}
+    for config in results.scores.sources:
+        place = str(config.get("folder") or id(config))
+        sizes[place] = sizes.get(place, 0) + len(config["seeds"])
+    table = results.scores.table
+    for config in results.scores.sources:
+        key = config["task"], label(config)
+        runs = sizes[str(config.get("folder") or id(config))]
+        rows = table[(table["task"] == key[0]) & (table["algorithm"] == key[1])]
+        episodes = float(rows.groupby("seed")["episodes"].sum().mean()) if len(rows) else 0.0
+        seconds: Any = config.get("seconds")
+        if seconds and episodes:
+            costs[key] = seconds / runs, max(config.get("evaluation_seconds", 0.0) / runs / episodes, 1e-6)
+    return costs
+
+
+def verdict_table(found: list[Comparison]) -> pd.DataFrame:
+    """All comparisons as a table to store."""
+    rows = [
+        {"task": one.task, "a": one.a, "b": one.b, "difference": one.difference, "low": one.low, "high": one.high,
+         "p": one.p, "p_corrected": one.corrected, "verdict": one.verdict, "least": one.least,
+         "correlation": one.correlation, "test": one.test, "seeds_a": one.seeds[0],
+         "seeds_b": one.seeds[1]}
+        for one in found
+    ]  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,174 @@
+"""Sweeps that add batches of seeds until two algorithms are told apart, and what reports say of their looks."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from algos.checkpoint import write_atomically
+from algos.cli import settings
+from algos.errors import UserError
+from algos.stored import Finite, Stored, Whole, find, read_json
+from benchmarks.decide import LEVEL
+from benchmarks.parts import Part
+from benchmarks.plan import Job
+from benchmarks.scores import final_scores, load
+from benchmarks.sequential import Sequential
+from benchmarks.suite import Entry, Suite
+from benchmarks.tables import Table, number, word
+
+FILE = "looks.json"
+FEWEST = 3  # seeds of a batch
+
+
+class StoredLook(Stored):
+    """One look at one task."""
+
+    number: Annotated[int, Field(ge=1)]
+    seeds: Whole
+    means: tuple[Finite, Finite]
+    statistic: Finite
+    boundary: Finite
+    decision: str
+
+
+class Looks(Stored):
+    """Each of looks.json of a sweep or a report."""
+
+    a: str
+    b: str
+    score: str
+    batch: Whole
+    most: Whole
+    level: Finite
+    tasks: dict[str, list[StoredLook]]
+
+
+def entries_of(suite: Suite, names: tuple[str, ...]) -> list[Entry]:
+    """The two algorithms that are to be told apart; raises UserError for others."""
+    known = {entry.name: entry for entry in suite.entries}
+    if len(names) != 2 or names[0] == names[1]:
+        raise UserError(f"--until-decided takes the names of two algorithms, got {' '.join(names) or 'none'}")
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--until-decided: {suite.name} has no algorithm {unknown[0]!r}; it has {', '.join(known)}")
+    for name in names:
+        if any(len(settings(args)) > 1 for args in known[name].args.values()):
+            raise UserError(f"--until-decided: {name} has several settings, and one can be compared")
+    return [known[name] for name in names]
+
+
+def until_decided(
+    suite: Suite,
+    names: tuple[str, ...],
+    out: Path,
+    batch: int,
+    most_seeds: int,
+    train: Callable[[Suite], tuple[list[Job], bool]],
+) -> bool:
+    """Trains batches of seeds of two algorithms on the tasks that are not decided, up to `most_seeds` of each.
+
+    `train` runs a suite, and gives its jobs and whether all have finished. Returns whether this was always so. Over all
+    tasks, a decision is wrong with a probability of at most 5%. Seeds count from the suite's first one. looks.json in
+    `out` has what was found at each look.
+    """
+    pair = entries_of(suite, names)
+    most = most_seeds // batch
+    if most < 2:
+        raise UserError(f"--max-seeds must be at least {2 * batch}, two batches of --seeds-per-look; got {most_seeds}")
+    stored = read_json(out / FILE, list[Looks]) if (out / FILE).exists() else []
+    others = [looks for looks in stored if {looks["a"], looks["b"]} != set(names)]
+    for looks in stored:
+        if looks not in others and (looks["a"], looks["batch"], looks["most"]) != (names[0], batch, most):
+            raise UserError(
+                f"--until-decided: {out} has looks at {looks['a']} and {looks['b']} in {looks['most']} batches of "
+                f"{looks['batch']} seeds, and another plan would look once more: keep to it, or take another --out"
+            )
+    level = LEVEL / len(suite.tasks)
+    tests = {task: Sequential(batch, most, level) for task in suite.tasks}
+    first = suite.seeds[0]
+    for look in range(1, most + 1):
+        open_tasks = [task for task, test in tests.items() if not decided(test)]
+        if not open_tasks:
+            break
+        seeds = list(range(first, first + look * batch))
+        jobs, done = train(replace(suite, tasks=open_tasks, seeds=seeds, entries=pair))
+        if not done:
+            return False
+        for task in open_tasks:
+            a, b = (scores_of(suite, seeds, [j for j in jobs if of(j, entry, task)]) for entry in pair)
+            found = tests[task].look(a, b)
+            told = f"{names[0]} {found.means[0]:,.1f}, {names[1]} {found.means[1]:,.1f}"
+            verdict = f"{names[0]} is {found.decision} than {names[1]}" if found.decision != "not decided" else "open"
+            print(f"look {look} of {most} at {task}: {told} with {found.seeds} seeds each: {verdict}", flush=True)
+        content: dict[str, Any] = {"a": names[0], "b": names[1], "score": suite.score, "batch": batch, "most": most}
+        content |= {"level": level, "tasks": {task: [asdict(one) for one in t.looks] for task, t in tests.items()}}
+        write_atomically(out / FILE, json.dumps([*others, content], indent=1).encode())
+    return True
+
+
+def decided(test: Sequential) -> bool:
+    return bool(test.looks) and test.looks[-1].decision != "not decided"
+
+
+def of(job: Job, entry: Entry, task: str) -> bool:
+    """Whether a job trains an algorithm of a suite on a task."""
+    return job.args.task == task and (job.identity["algorithm"], job.args.variant) == (entry.algorithm, entry.variant)
+
+
+def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
+    """The suite's score of each of these seeds; their jobs may have trained more."""
+    final = final_scores(load([job.folder for job in jobs]).table)
+    if final["task"].nunique() > 1:
+        raise UserError(f"--until-decided: {jobs[0].name} has several scores, one for each task of its environment")
+    by_seed = final.set_index("seed")[suite.score]
+    if lost := [seed for seed in seeds if seed not in by_seed.index]:
+        raise UserError(f"--until-decided: seed {lost[0]} of {jobs[0].name} has no score, and nothing can be compared")
+    return by_seed.loc[seeds].to_numpy(float)
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def stored_looks(folders: tuple[Path, ...]) -> list[dict[str, Any]]:
+    """The looks of the sweeps in some folders."""
+    paths = [path for folder in folders for path in find(folder, FILE)]
+    return [looks for path in paths for looks in read_json(path, list[Looks])]
+
+
+def looks_part(every: list[dict[str, Any]]) -> Part:
+    """Which looks were taken, and what they decided."""
+    columns = ["task", "a", "b", "look", "seeds each", "mean of a", "mean of b", "size", "decides above", "a is"]
+    table = Table(columns, [])
+    sentences = []
+    for looks in every:
+        for task, taken in looks["tasks"].items():
+            for look in taken:
+                means = [number(mean) for mean in look["means"]]
+                table.rows.append(
+                    [word(task), word(looks["a"]), word(looks["b"]), word(f"{look['number']} of {looks['most']}"),
+                     number(look["seeds"], 0), *means, number(look["statistic"]), number(look["boundary"]),
+                     word(look["decision"])]
+                )  # fmt: skip
+            if taken:
+                last = taken[-1]
+                end = "the budget was spent" if last["number"] == looks["most"] else "the sweep was broken off"
+                sentences.append(
+                    f"{looks['a']} is {last['decision']} than {looks['b']} on {task}, by {last['seeds']} seeds of each."
+                    if last["decision"] != "not decided"
+                    else f"Between {looks['a']} and {looks['b']} on {task} nothing was decided before {end}, "
+                    f"after {last['seeds']} seeds of each."
+                )
+    levels = ", ".join(dict.fromkeys(f"{looks['level']:.2g}" for looks in every))
+    text = (
+        "Seeds were added in batches until a group-sequential permutation test decided (AdaStop, arXiv 2306.10882), "
+        f"with the level {levels} for each task, so that any wrong decision on a pair, over all tasks, has a "
+        f"probability of at most {LEVEL:.0%}, however many looks there were. Other sections of this report do not know "
+        "of the looks. The size is that of the sum of differences of batches."
+    )
+    part = Part("Looks", text, tables=[("Looks at the scores while seeds were added", table)])
+    part.sentences = sentences
+    return part

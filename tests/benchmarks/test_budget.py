@@ -1,0 +1,81 @@
+"""The bandit that chooses among policies, the expected best of k, and the page."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from algos.errors import UserError
+from benchmarks import budget
+from benchmarks.budget import bandit, best_of
+
+
+def test_the_expected_best_of_k_is_the_mean_over_all_draws():
+    truth = np.array([3.0, 1.0, 2.0, 7.0])
+    expected = [np.mean([max(draw) for draw in itertools.combinations(truth, k)]) for k in (1, 2, 3)]
+    assert best_of(truth, 3) == pytest.approx(expected)
+    assert best_of(truth, 1)[0] == pytest.approx(truth.mean())
+
+
+def test_without_noise_one_play_of_each_finds_the_best():
+    returns = np.tile(np.array([[1.0], [5.0], [3.0]]), (1, 4))
+    chosen = bandit(returns, 3, 6, 200)
+    assert (chosen[:, 2:] == 5.0).all()
+    assert chosen[:, 0].mean() == pytest.approx(3.0, abs=0.4)  # the first play says nothing of the others
+    assert best_of(returns.mean(1), 2)[1] == pytest.approx((5 + 5 + 3) / 3)
+    few = bandit(returns, 2, 6, 3_000)[:, -1].mean()
+    assert few == pytest.approx((5 + 5 + 3) / 3, abs=0.08)  # the best of two drawn without replacement
+
+
+def test_noise_costs_episodes():
+    rng = np.random.default_rng(0)
+    truth = np.linspace(0, 1, 8)
+    quiet, noisy = (bandit(truth[:, None] + s * rng.standard_normal((8, 400)), 8, 100, 400) for s in (0.05, 2.0))
+    assert quiet[:, 10].mean() > 0.95 > noisy[:, 10].mean() + 0.1
+    assert noisy[:, 99].mean() > noisy[:, 10].mean()
+
+
+@pytest.fixture
+def run(train_short):
+    """A run of IQL with two settings and two seeds."""
+    from scripts import EVALUATED
+
+    return train_short(
+        "iql", seeds=("0", "1"), vary=("expectile=0.6,0.9",), **EVALUATED | {"eval_episodes": 3}, eval_every=10
+    ).folder
+
+
+def test_scripts_log_the_critics_value_of_first_states(run):
+    log = pd.read_parquet(run / "train.parquet")
+    values = log[log["metric"] == "start_value"]
+    assert len(values) == 2 * 2 * 3 and values["value"].nunique() > 2 and np.isfinite(values["value"]).all()
+
+
+def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path):
+    budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
+    page = (tmp_path / "page" / "page.md").read_text()
+    assert "| iql | 4 | 4 |" in page and (tmp_path / "page" / "figures" / "budget_data.hdf5.png").exists()
+    episodes = pd.read_csv(tmp_path / "page" / "episodes.csv")
+    assert len(episodes) == 4 * 3 and episodes["value"].notna().all()
+    last = pd.read_parquet(run / "eval.parquet").query("step == 20")
+    assert sorted(episodes["return"]) == pytest.approx(sorted(last["return"]))
+    budget.main(budget.Args((tmp_path / "page",), tmp_path / "again", plays=20, repetitions=50))
+    for name in ("curves.csv", "best_of.csv", "episodes.csv"):
+        assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+def test_episodes_of_evaluate_come_first(run, tmp_path):
+    from benchmarks import evaluate
+
+    evaluate.main(evaluate.Args(run, episodes=7))
+    budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
+    assert len(pd.read_csv(tmp_path / "page" / "episodes.csv")) == 4 * 7
+
+
+def test_one_policy_is_no_choice(train_short, tmp_path):
+    from scripts import EVALUATED
+
+    folder = train_short("bc", **EVALUATED).folder
+    with pytest.raises(UserError, match="has one policy, and there is no choice"):
+        budget.main(budget.Args((folder,), tmp_path / "page"))

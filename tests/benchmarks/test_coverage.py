@@ -1,0 +1,87 @@
+"""How often intervals hold, and the sections of a report that decide, from runs of which the truth is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+
+from algos.errors import UserError
+from benchmarks import analysis, coverage, method, scores
+from benchmarks.decision_part import comparisons, costs_of, decision_part, variance_part
+
+
+def store(folder, algorithm, task, values, episodes=1, noise=0.0, variant="default"):
+    """A run with one evaluation after step 0, in which each seed has its value, with noise over episodes."""
+    rng = np.random.default_rng(len(values))
+    rows = [
+        (seed, step, episode, value * (step > 0) + noise * rng.standard_normal())
+        for seed, value in enumerate(values)
+        for step in (0, 100)
+        for episode in range(episodes)
+    ]
+    table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+    synthetic.store(folder, algorithm, table, task, variant)
+
+
+def results_of(folder):
+    return analysis.compute(scores.load([folder]), None, "last", 50)
+
+
+def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
+    store(tmp_path / "runs", "a", "Made-v0", np.random.default_rng(0).normal(size=60))
+    coverage.main(coverage.Args((tmp_path / "runs",), tmp_path / "page", repetitions=60))
+    held = pd.read_csv(tmp_path / "page" / "coverage.csv")
+    by = held.set_index(["seeds", "interval"])["coverage"]
+    assert by[3, "Student"] > by[3, "percentile mean"] + 0.05 and by[20, "Student"] > 0.85
+    decided = pd.read_csv(tmp_path / "page" / "errors.csv")
+    assert decided[decided["case"] == "no difference"]["share"].max() < 0.15
+    assert decided[(decided["case"] == "difference") & (decided["seeds"] == 20)]["share"].min() > 0.6
+    assert set(decided["case"]) == {"no difference", "difference", "wrong way", "looks"}
+    said = method.in_a_sentence(tmp_path / "page")
+    assert "1 sets of scores" in said and "percentile intervals in" in said
+    assert method.in_a_sentence(tmp_path) == ""
+    coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
+    for name in ("coverage.csv", "errors.csv", "seeds.csv"):
+        assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+@pytest.mark.parametrize(("values", "said"), [(range(9), "there are 9 seeds"), ([1.0] * 60, "the same score")])
+def test_scores_that_tell_nothing_are_refused(values, said, tmp_path):
+    store(tmp_path / "runs", "a", "Made-v0", list(values))
+    with pytest.raises(UserError, match=said):
+        coverage.main(coverage.Args((tmp_path / "runs",), tmp_path / "page"))
+
+
+def test_settings_of_one_process_are_paired_in_a_report(tmp_path):
+    synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"tau": [0.1, 0.2]})
+    results = results_of(tmp_path)
+    (one,) = comparisons(results)
+    assert one.test == "paired" and one.a != one.b
+    (_, table), *_ = decision_part(results, [one]).tables
+    assert table.rows[0][table.columns.index("test")][0] == "paired"
+
+
+def test_other_algorithms_are_not(tmp_path):
+    for name in ("a", "b"):
+        store(tmp_path, name, "Made-v0", np.arange(5.0))
+    (one,) = comparisons(results_of(tmp_path))
+    assert one.test == "Welch" and one.correlation == pytest.approx(1.0) and one.p == 1.0
+
+
+def test_a_report_says_what_lacks(tmp_path):
+    rng = np.random.default_rng(0)
+    store(tmp_path / "seeds", "a", "Made-v0", 100 + 30 * rng.normal(size=6), episodes=10, noise=1.0)
+    store(tmp_path / "episodes", "a", "Made-v0", [100.0] * 6, episodes=10, noise=60.0)
+    shares = {}
+    for name in ("seeds", "episodes"):
+        results = results_of(tmp_path / name)
+        part = variance_part(results)
+        row = dict(zip(part.tables[0][1].columns, part.tables[0][1].rows[0], strict=True))
+        shares[name] = float(row["seeds"][1]), float(row["episodes"][1])
+        assert "seeds ×" in row["would need"][0] and costs_of(results)["Made-v0", "a"][0] == 10.0
+    assert shares["seeds"][0] > 95 and shares["episodes"][1] > 60
+
+
+def test_without_single_episodes_nothing_is_said(tmp_path):
+    store(tmp_path, "a", "Made-v0", range(6))
+    assert variance_part(results_of(tmp_path)) is None

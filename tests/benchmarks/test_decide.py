@@ -1,0 +1,159 @@
+"""Tests of two algorithms against scipy's, corrections against numbers by hand, and the split of variance."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import decide
+from benchmarks.decide import Comparison, advice, combined, compare, corrected, least_difference, split
+
+
+def scores(values, first=0):
+    return dict(enumerate(values, first))
+
+
+def test_two_algorithms_are_compared_as_welch_does():
+    x, y = [3.0, 5.0, 4.0, 8.0, 6.0], [1.0, 2.5, 4.0, 2.0, 3.0]
+    one = compare("T", "a", "b", scores(x), scores(y))
+    theirs = stats.ttest_ind(x, y, equal_var=False)
+    assert (one.difference, one.p, one.freedom) == pytest.approx((5.2 - 2.5, theirs.pvalue, theirs.df))
+    assert (one.low, one.high) == pytest.approx(tuple(theirs.confidence_interval()))
+    assert one.correlation == pytest.approx(np.corrcoef(x, y)[0, 1]) and one.test == "Welch"
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (4, 2), (3, 10), (5, 20)])
+def test_few_or_different_numbers_of_seeds_are_exchanged(sizes):
+    rng = np.random.default_rng(1)
+    x, y = rng.lognormal(size=sizes[0]) + 1.0, rng.lognormal(size=sizes[1])
+    theirs = stats.permutation_test(
+        (x, y), lambda a, b, axis: stats.ttest_ind(a, b, axis=axis, equal_var=False).statistic, vectorized=True,
+        n_resamples=20_000 if sum(sizes) > 20 else np.inf, rng=rng,
+    )  # fmt: skip
+    share = (np.abs(theirs.null_distribution) >= abs(theirs.statistic) * (1 - 1e-9)).mean()
+    one = compare("T", "a", "b", scores(x), scores(y))
+    assert one.test == "exchanges" and one.p == pytest.approx(share, abs=0.015)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (3, 10), (5, 5), (5, 20)])
+@pytest.mark.parametrize("kind", ["lopsided", "two-valued", "normal"])
+def test_nothing_is_found_where_nothing_is(kind, sizes):
+    draw = {
+        "lopsided": lambda rng, n: np.minimum(rng.normal(1.0, 1.0, n), 1.0),
+        "two-valued": lambda rng, n: 100.0 * (rng.random(n) < 0.7),
+        "normal": lambda rng, n: rng.normal(size=n),
+    }[kind]
+    rng, wrong, repetitions = np.random.default_rng(0), 0, 150
+    for _ in range(repetitions):
+        pairs = [compare("T", "a", "b", *(scores(draw(rng, n)) for n in sizes)) for _ in range(4)]
+        wrong += any(one.verdict != "not decided" for one in corrected(pairs))
+    assert wrong / repetitions < 0.09
+
+
+def test_settings_of_one_process_are_compared_in_pairs():
+    x, y = [3.0, 5.0, 4.0, 8.0, 7.0], [2.0, 4.5, 3.0, 6.0, 5.5]
+    one, unpaired = (compare("T", "a", "b", scores(x), scores(y), paired) for paired in (True, False))
+    theirs = stats.ttest_rel(x, y)
+    assert one.test == "paired" and one.p == pytest.approx(theirs.pvalue) and one.freedom == 4
+    assert (one.low, one.high) == pytest.approx(tuple(theirs.confidence_interval()))
+    assert one.p < unpaired.p  # the seeds are alike
+    other_seeds = compare("T", "a", "b", scores(x), scores(y, first=1), True)
+    assert other_seeds.test == "Welch"
+    three = compare("T", "a", "b", scores(x[:3]), scores(y[:3]), True)
+    assert three.test == "exchanges in pairs" and three.p == 2 / 2**3  # all differences have one sign
+
+
+def test_pairs_without_spread_and_single_seeds():
+    assert compare("T", "a", "b", scores([1.0]), scores([2.0, 3.0])) is None
+    same, apart = (compare("T", "a", "b", scores([5.0, 5.0]), scores([y, y])) for y in (5.0, 6.0))
+    assert same.p == 1.0 and apart.p == pytest.approx(2 / 6)  # of six exchanges, two are as far apart
+    assert corrected([apart])[0].verdict == "not decided"
+    five = compare("T", "a", "b", scores([5.0] * 5), scores([6.0] * 5))
+    assert five.p == pytest.approx(2 / 252) and corrected([five])[0].verdict == "worse"
+    for value in (0.1, 0.3, 1e-9, 1e90):
+        equal = compare("T", "a", "b", scores([value] * 2), scores([value] * 14))
+        assert equal.p == 1.0 and equal.difference == 0.0
+    nearly = compare("T", "a", "b", scores([0.1] * 10), scores([0.1 + 1e-16] * 10))
+    assert nearly.p == 1.0
+
+
+def of_p(p, difference=1.0):
+    return Comparison("T", "a", "b", difference, 0, 0, p, "Welch", np.nan, (5, 5), 1.0, 8.0)
+
+
+def test_holm_by_hand():
+    found = corrected([of_p(0.01), of_p(0.04), of_p(0.03), of_p(0.005, -1.0)])
+    assert [one.corrected for one in found] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [one.verdict for one in found] == ["better", "not decided", "not decided", "worse"]
+
+
+def test_the_least_difference_is_found_four_times_in_five():
+    rng, n = np.random.default_rng(0), 5
+    error, freedom = np.sqrt(2 / n), 2 * n - 2
+    least = least_difference(error, freedom, 0.05)
+    x, y = rng.normal(least, 1, (20_000, n)), rng.normal(0, 1, (20_000, n))
+    assert (stats.ttest_ind(x, y, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.01)
+    assert least_difference(error, freedom, 0.01) > least
+    assert np.isnan(least_difference(0.0, freedom, 0.05)) and np.isnan(least_difference(1.0, 2.9, 0.05))
+
+
+def test_the_difference_over_tasks_is_the_mean_over_them():
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(2_000):
+        parts = [
+            compare(str(task), "a", "b", scores(rng.normal(1.0, spread, 5)), scores(rng.normal(0.0, spread, 5)))
+            for task, spread in enumerate((1.0, 3.0))
+        ]
+        whole = combined("both", parts)
+        assert whole.difference == pytest.approx((parts[0].difference + parts[1].difference) / 2)
+        hits.append(whole.low <= 1.0 <= whole.high)
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.015)
+
+
+def test_sentences_say_who_is_better_or_what_could_have_been_shown():
+    better, worse, neither = corrected([of_p(1e-6), of_p(1e-5, -2.0), of_p(0.5)])
+    assert better.sentence("return") == "a is better than b on T (+1.00 in return, p < 0.001 after correction)."
+    assert worse.sentence("return").startswith("a is worse than b on T (-2.00 in return")
+    assert neither.sentence("return").startswith("Between a and b on T it is not decided (+1.00 in return, p = 0.5")
+    assert "would have been shown four times in five" in neither.sentence("return")
+    large = of_p(1e-6, -1820.4)
+    assert "(-1,820.4 in return" in corrected([large])[0].sentence("return")
+
+
+# -- variance ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_sources_of_variance_are_found():
+    rng = np.random.default_rng(0)
+    seeds, evaluations, episodes = 400, 6, 20
+    truth = (4.0, 2.25, 9.0)
+    returns = 50.0 + sum(
+        np.sqrt(variance) * rng.standard_normal(shape)
+        for variance, shape in zip(
+            truth, [(seeds, 1, 1), (seeds, evaluations, 1), (seeds, evaluations, episodes)], strict=True
+        )
+    )
+    found = split(returns.mean(2), returns.var(2, ddof=1), episodes)
+    assert (found.seeds, found.checkpoints, found.episodes) == pytest.approx(truth, rel=0.15)
+    spread = returns.mean((1, 2)).std(ddof=1)
+    assert found.error(1, evaluations, episodes) == pytest.approx(spread, rel=0.02)
+
+
+def test_a_source_below_zero_counts_as_none():
+    found = split(np.array([[1.0, 1.0], [1.0, 1.0]]), np.full((2, 2), 4.0), 10)
+    assert (found.seeds, found.checkpoints, found.episodes) == (0.0, 0.0, 4.0)
+    single = split(np.array([[1.0], [3.0]]), np.array([[0.0], [0.0]]), 10)
+    assert (single.seeds, single.checkpoints) == (2.0, 0.0)
+
+
+def test_advice_buys_what_lacks():
+    noisy_episodes = decide.Split(0.01, 0.0, 100.0, 1, 10, 50.0)
+    noisy_seeds = decide.Split(100.0, 0.0, 0.01, 1, 10, 50.0)
+    assert advice(noisy_episodes, 1.0, 100.0, 1.0)[1] > advice(noisy_seeds, 1.0, 100.0, 1.0)[1] == 1
+    for found in (noisy_episodes, noisy_seeds):
+        seeds, episodes = advice(found, 2.0, 100.0, 1.0)
+        assert stats.t.ppf(0.975, seeds - 1) * found.error(seeds, 1, episodes) <= 2.0
+    assert advice(decide.Split(0.0, 0.0, 2.5e5, 1, 10, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
+    assert advice(decide.Split(1e9, 0.0, 0.0, 1, 10, 50.0), 1.0, 1.0, 1.0) is None
+    dear, cheap = (advice(noisy_episodes, 1.0, 100.0, cost)[1] for cost in (10.0, 0.001))
+    assert dear < cheap
