@@ -54,6 +54,7 @@ from envs.seeded import SeededEnvs
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = Path(__file__).parent
+CURVES = BENCHMARKS / "published" / "curves"
 Score = Literal["last", "mean", "max", "three", "best"]
 SCORES: tuple[Score, ...] = get_args(Score)
 LARGEST = 1 << 20  # characters of a suite
@@ -129,10 +130,10 @@ def read(path: Path) -> Suite:
         raise UserError(f"{path} is too large, or its tables or lists are nested too deeply") from None
     types: dict[str, Any] = {
         "purpose": str, "tasks": list[str], "seeds": str | list[int], "total_steps": int, "eval_every": int,
-        "eval_episodes": int, "score": Score, "references": str, "published": list[str], "flags": dict[str, Any],
-        "algorithms": dict[str, dict[str, Any]],
+        "eval_episodes": int, "score": Score, "references": str, "published": list[str], "curves": list[str],
+        "flags": dict[str, Any], "algorithms": dict[str, dict[str, Any]],
     }  # fmt: skip
-    optional = ("score", "references", "published", "flags")
+    optional = ("score", "references", "published", "curves", "flags")
     _known(path, table, types)
     for key, kind in types.items():
         if key in table:
@@ -161,6 +162,9 @@ def read(path: Path) -> Suite:
         _table(path, "references", table["references"]) if "references" in table else None,
         [_table(path, "published", name) for name in table.get("published", [])],
     )  # fmt: skip
+    for curve in table.get("curves", []):
+        if curve not in published_curves():
+            raise UserError(f"{path}: curves: there are no curves {curve!r}; there are {', '.join(published_curves())}")
     places: dict[tuple[str, str], str] = {}
     for name, entry in table["algorithms"].items():
         suite.entries.append(new := _entry(suite, name, entry, table.get("flags", {})))
@@ -215,6 +219,17 @@ def d4rl_references() -> Iterator[dict[str, Any]]:
 def read_published(path: Path) -> pd.DataFrame:
     """Published scores: task, algorithm, score, spread, seeds, protocol, source; spread and seeds may be empty."""
     return _csv(path, ["task", "algorithm", "score", "spread", "seeds", "protocol", "source"])
+
+
+def published_curves() -> dict[str, dict[str, str]]:
+    """The learning curves of others that are shipped: what sources.csv says of each, by name."""
+    table = pd.read_csv(CURVES / "sources.csv", dtype=str).set_index("curve")
+    return {str(name): {str(k): str(v) for k, v in row.items()} for name, row in table.iterrows()}
+
+
+def read_curves(name: str) -> pd.DataFrame:
+    """Learning curves of others: task, algorithm, seed, step, return."""
+    return pd.read_csv(CURVES / f"{name}.csv")
 
 
 def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
