@@ -63,15 +63,14 @@ def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int,
     tasks = max(1, len(place.tasks))
     rows: list[dict[str, Any]] = []
     exact = place.env_id.startswith(TABULAR)
-    counts = (
-        [1] if exact else [min(AT_ONCE // tasks or 1, episodes - e) for e in range(0, episodes, AT_ONCE // tasks or 1)]
-    )
-    together = max(1, AT_ONCE // (counts[0] * tasks))  # runs
+    most = max(1, AT_ONCE // tasks)
+    counts = [1] if exact else [min(most, episodes - done) for done in range(0, episodes, most)]
+    together = max(1, AT_ONCE // (counts[0] * tasks))  # runs; one, if its episodes do not fit
     with tqdm(
         total=len(numbers) * len(counts), unit=" parts", disable=not sys.stderr.isatty(), leave=False
     ) as progress:
-        for place_of in range(0, len(numbers), together):
-            part = numbers[place_of : place_of + together]
+        for start in range(0, len(numbers), together):
+            part = numbers[start : start + together]
             policy = trained.file.policy(part)
             first = 0
             for count in counts:
@@ -84,11 +83,7 @@ def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int,
                 progress.update(len(part))
     frame = pd.DataFrame(rows)
     there = {"task": (frame["task"] != "").any(), "success": frame["success"].notna().any()}
-    frame = frame.drop(columns=[name for name, is_there in there.items() if not is_there])
-    order = {tuple(trained.file.runs[number].values()): i for i, number in enumerate(numbers)}
-    keys = list(trained.file.runs[0])
-    places = [order[key] for key in frame[keys].itertuples(index=False, name=None)]
-    return frame.assign(place=places).sort_values("place", kind="stable", ignore_index=True).drop(columns="place")
+    return frame.drop(columns=[name for name, is_there in there.items() if not is_there])
 
 
 def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
