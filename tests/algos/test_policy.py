@@ -131,7 +131,8 @@ def test_images_act_as_they_do_one_by_one():
     images = torch.rand(2, 6, 400)
     features = agent.features.seen(images, torch.tensor(3))
     alone = torch.stack([agent.critic(features[:, i]) for i in range(6)], 1)
-    torch.testing.assert_close(agent.critic(features), alone)
+    rounding = 1e-5 * alone.abs().max().item()  # of sums of large terms, which may cancel
+    torch.testing.assert_close(agent.critic(features), alone, rtol=0, atol=rounding)
     assert torch.equal(agent.policy(images, torch.tensor(3)), alone.argmax(-1))
 
 
