@@ -209,31 +209,6 @@ def test_a_signal_to_the_process_gives_exit_code_130(tmp_path):
     assert newest == config["step"] > 0
 
 
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
-    finish(tmp_path / "whole", "--total-steps", "600")
-    for damage in ("truncated", "flipped"):
-        out = tmp_path / damage
-        kill_after_checkpoints(out, 3, "--total-steps", "600")
-        newest = max(out.rglob("checkpoint/*.safetensors"))
-        data = bytearray(newest.read_bytes())
-        data[-10] ^= 1
-        newest.write_bytes(data[:-100] if damage == "truncated" else data)
-        text = finish(out, "--total-steps", "600", "--resume")
-        assert f"checkpoint {newest} is damaged" in text and "resumed at step" in text
-        expected = parameters(tmp_path / "whole")
-        assert all(torch.equal(t, expected[n]) for n, t in parameters(out).items())
-
-
-@pytest.mark.slow
-def test_when_all_checkpoints_are_damaged_the_run_is_refused(tmp_path):
-    kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000")
-    for file in tmp_path.rglob("checkpoint/*.safetensors"):
-        file.write_bytes(b"nonsense")
-    done = subprocess.run(command(tmp_path, "--total-steps", "100000", "--resume"), capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("error: all checkpoints in")
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
@@ -323,17 +298,6 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     assert algos.device.choose_device("auto") == torch.device("cuda:0")
     assert chosen == [torch.device("cuda:0"), "high"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "message"), [("eval.parquet", "eval.parquet is damaged"), ("config.json", "is not a run's")]
-)
-def test_a_damaged_table_or_config_is_refused(name, message, tmp_path):
-    kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000")
-    next(tmp_path.rglob(name)).write_bytes(b"{}")
-    done = subprocess.run(command(tmp_path, "--total-steps", "100000", "--resume"), capture_output=True, text=True)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------

@@ -113,10 +113,10 @@ def test_temperature_rises_when_entropy_is_short():
 @pytest.mark.slow
 @needs_compiler
 def test_a_run_in_bfloat16_differs_by_its_rounding_only(train_short):
-    overrides = {"compile": True, "hidden": (64, 64)}
-    exact = train_short("sac", out="exact", **overrides).agent
-    rounded = train_short("sac", out="rounded", bf16=True, **overrides).agent
-    assert not torch.equal(exact["critic.net.out.weight"], rounded["critic.net.out.weight"])
+    exact = train_short("sac", out="exact", hidden=(64, 64)).agent
+    rounded = train_short("sac", out="rounded", hidden=(64, 64), compile=True, bf16=True).agent
+    weight = "critic.net.hidden.1.0.weight"
+    assert (rounded[weight] - exact[weight]).abs().max() > 5e-4  # where compiling alone changes 2e-5
     for name, tensor in exact.items():
         if name.startswith(("actor.", "critic.")):
             torch.testing.assert_close(rounded[name], tensor, atol=0.01, rtol=0)

@@ -679,7 +679,7 @@ def network(train, seeds, **flags):
     return result.eval.query("step > 0")["return"]
 
 
-FEW = [(0.375, 2), (0.75, 1), (0.75, 2), (0.75, 3)]  # in 20 seeds of ours, one of 1,000 episodes passes with k = 2
+FEW = [(0.375, 2), (0.75, 3)]  # in 20 seeds of ours, one of 1,000 episodes passes with k = 2
 
 
 @pytest.mark.parametrize(("d", "k"), [(0.375, 1), *(pytest.param(*gate, marks=pytest.mark.slow) for gate in FEW)])
