@@ -80,6 +80,8 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
         if name == "policy_value" and (np.concatenate(groups) > 0).all():
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
     return figure
 
 

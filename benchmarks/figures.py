@@ -168,6 +168,8 @@ def lines(
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
     if bound is not None:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
         axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
     return figure
 
