@@ -66,9 +66,7 @@ class Evaluator:
         self.seeds, self.device, self.goals, self.timed = list(seeds), torch.device(device), goals, timed
         self.dtype = torch.get_default_dtype()
         self.ways: Ways | None = None
-        self.places = [
-            (task, first + e) for task in tasks or [""] for e in range(episodes)
-        ]  # of the episodes of one run
+        self.places = [(task, first + e) for task in tasks or [""] for e in range(episodes)]  # of one run
         self.episodes = len(self.places)
         count = len(self.seeds) * self.episodes
         self.venv = make([task for _ in self.seeds for task, _ in self.places] if tasks else count)

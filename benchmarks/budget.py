@@ -189,8 +189,7 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
         axes.axhline(one["best"][-1], color=color, linewidth=0.8, linestyle=":")
         if np.isfinite(one["by_value"]):
             axes.plot([1], [one["by_value"]], marker="D", color=color, markersize=5, clip_on=False)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    figures.make_log(axes, "x")
     axes.set(xlabel="episodes played to choose", ylabel="true mean return of the chosen policy", title=title)
     axes.legend(frameon=False, fontsize=8)
     return figure

@@ -79,9 +79,7 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
         if name == "policy_value" and (np.concatenate(groups) > 0).all():
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
+            figures.make_log(axes, "y")
     return figure
 
 

@@ -117,7 +117,8 @@ def main(args: Args) -> None:
     writable(out)
     started = time.monotonic()
     frame = evaluated(trained, place, numbers, args.episodes, args.threads or None)
-    table = summary(frame, trained.config.get("varied", []))
+    varied = trained.config.get("varied", [])
+    table = summary(frame, varied)
     write_atomically(out / "episodes.parquet", parquet_bytes(frame))
     write_atomically(out / "runs.csv", table.to_csv(index=False).encode())
     said = {
@@ -133,7 +134,6 @@ def main(args: Args) -> None:
 
     set_to = {name: value for name, value in place.options.items() if value not in ([], False, None)}
     where = place.env_id + (f" with {set_to}" if set_to else "")
-    varied = trained.config.get("varied", [])
     print(f"{trained.config['algorithm']} after {trained.file.step:,} steps in {where}:\n")
     shown = table.dropna(axis=1, how="all").astype(dict.fromkeys(varied, str))
     print(shown.to_string(index=False, float_format=lambda v: f"{v:,.1f}" if abs(v) >= 100 else f"{v:.4g}"))

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -167,11 +167,17 @@ def lines(
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
     if bound is not None:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+        make_log(axes, "y")
         axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
     return figure
+
+
+def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Makes an axis logarithmic, with plain numbers, because mathematical text is shown as it is written."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def draw_behind(axes: Axes, curves: dict[str, Curve], names: Sequence[str]) -> None:

@@ -557,7 +557,7 @@ def test_in_a_browser_evil_names_do_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_a_large_report_is_quick(tmp_path):
-    """10 algorithms x 10 tasks x 10 seeds x 100 evaluations, 2,000 replications: below 30 s on two cores."""
+    """10 algorithms x 10 tasks x 10 seeds x 100 evaluations, 2,000 replications: below 20 s on two cores."""
     algorithms, tasks = [f"algorithm {i}" for i in range(10)], [f"Task{i}-v5" for i in range(10)]
     synthetic.make(tmp_path / "in", algorithms, tasks, 10, 100, 1)
     references = pd.DataFrame({"task": tasks, "low": 0.0, "high": 3_000.0, "source": "made up"})
@@ -565,7 +565,7 @@ def test_a_large_report_is_quick(tmp_path):
     started = time.monotonic()
     report.main(report.Args((tmp_path / "in",), tmp_path / "out", str(tmp_path / "references.csv")))
     print(f"{time.monotonic() - started:.0f} s")
-    assert time.monotonic() - started < 120  # four times as much, for machines that do other things too
+    assert time.monotonic() - started < 80  # four times as much, for machines that do other things too
     assert len(pd.read_csv(tmp_path / "out" / "scores.csv")) == 10 * 10 * 10 * 101
 
 
