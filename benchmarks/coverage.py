@@ -31,7 +31,8 @@ from algos.folders import writable
 from algos.stored import Config, read_csv, read_json
 from benchmarks import figures, report, statistics
 from benchmarks.decide import LEVEL, Comparison, compare, corrected, least_difference
-from benchmarks.scores import Scores, final_scores, load
+from benchmarks.load_scores import load
+from benchmarks.scores import Scores, final_scores
 from benchmarks.sequential import Sequential
 from benchmarks.tables import Table, number, word
 

@@ -18,7 +18,8 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Finite, Stored
 from benchmarks import figures, line_world, statistics
-from benchmarks.scores import Scores, check_arguments, final_scores, label, load
+from benchmarks.load_scores import check_arguments, load
+from benchmarks.scores import Scores, final_scores, label
 from benchmarks.tables import table_of
 
 

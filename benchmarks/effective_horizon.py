@@ -37,8 +37,9 @@ from algos.folders import writable
 from algos.plot import thousands
 from algos.stored import Stored, Whole
 from benchmarks import figures, report
+from benchmarks.load_scores import check_arguments, load
 from benchmarks.parts import Part
-from benchmarks.scores import Scores, check_arguments, label, load
+from benchmarks.scores import Scores, label
 from benchmarks.tables import Cell, Table, between, escape, number, word
 from envs.make import TABULAR
 from envs.tabular import Table as FiniteTable

@@ -14,9 +14,10 @@ from algos.cli import settings
 from algos.errors import UserError
 from algos.stored import Finite, Stored, Whole, find, read_json
 from benchmarks.decide import LEVEL
+from benchmarks.load_scores import load
 from benchmarks.parts import Part
 from benchmarks.plan import Job
-from benchmarks.scores import final_scores, load
+from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
 from benchmarks.suite import Entry, Suite
 from benchmarks.tables import Table, number, word

@@ -27,7 +27,8 @@ from algos.folders import writable
 from algos.stored import Stored
 from benchmarks import figures, report
 from benchmarks.effective_horizon import known_table
-from benchmarks.scores import Scores, check_arguments, label, load
+from benchmarks.load_scores import check_arguments, load
+from benchmarks.scores import Scores, label
 from benchmarks.tables import Table, between, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 
 from benchmarks import figures, statistics
 from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
+from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
-from benchmarks.scores import LABELS, OF_TASK, family_name, label, protocol
+from benchmarks.scores import LABELS, OF_TASK, family_name, label
 from benchmarks.suite import SCORES, Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 

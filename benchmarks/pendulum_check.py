@@ -18,7 +18,7 @@ import tyro
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
-from benchmarks.scores import load
+from benchmarks.load_scores import load
 from benchmarks.tables import table_of
 
 WARM_UP, PER_UPDATE, FIRST, LIMIT = 10_000, 20, 7_000, -250.0

@@ -40,12 +40,13 @@ from benchmarks import figures, maze_part, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.decision_part import comparisons, decision_part, variance_part, verdict_table
 from benchmarks.goal_part import goal_part
+from benchmarks.load_scores import load
 from benchmarks.looks import FILE as LOOKS
 from benchmarks.looks import looks_part, stored_looks
 from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, load, reference_of
+from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape

@@ -9,7 +9,8 @@ import pytest
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import pendulum_check, scores, throughput
+from benchmarks import pendulum_check, throughput
+from benchmarks.load_scores import load
 from benchmarks.suite import BENCHMARKS
 
 COMMANDS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "run_command(main)" in path.read_text()]
@@ -25,13 +26,13 @@ def store(folder, returns):
 def test_the_learning_check_sees_a_late_dip(tmp_path, dip, passed):
     steps = range(0, 250_001, 2_000)
     store(tmp_path, {s: -1_200.0 if s < 120_000 else dip if s == 200_000 else -150.0 for s in steps})
-    assert list(pendulum_check.check(scores.load([tmp_path]).table)["above -250"]) == [passed]
+    assert list(pendulum_check.check(load([tmp_path]).table)["above -250"]) == [passed]
 
 
 def test_the_learning_check_refuses_a_short_run(tmp_path):
     store(tmp_path, dict.fromkeys(range(0, 100_000, 2_000), -150.0))
     with pytest.raises(UserError, match=r"ends before update 7,000"):
-        pendulum_check.check(scores.load([tmp_path]).table)
+        pendulum_check.check(load([tmp_path]).table)
 
 
 def test_environments_are_measured(tmp_path, monkeypatch, capsys):

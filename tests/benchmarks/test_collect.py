@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from algos.cli import report_errors
 from algos.data import load, validate
 from algos.errors import UserError
-from benchmarks import collect, d3rlpy_iql, dataset, policies, random_policy, scores
+from benchmarks import collect, d3rlpy_iql, dataset, load_scores, policies, random_policy
 from benchmarks.collect import Args, recipes
 from benchmarks.recipes import antmaze, manipulation
 from benchmarks.recipes import locomotion as recipes_of
@@ -315,7 +315,7 @@ def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path)
     make("hopper-random-v0")
     short = {"dataset": "local/hopper-random-v0", "total_steps": 2, "eval_every": 1, "eval_episodes": 1}
     d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("3", "5"), out=tmp_path / "peer", **short))
-    loaded = scores.load([tmp_path / "peer"])
+    loaded = load_scores.load([tmp_path / "peer"])
     assert loaded.table.groupby("seed")["step"].apply(list).to_dict() == {3: [0, 1, 2], 5: [0, 1, 2]}
     assert loaded.sources[0]["status"] == "finished" and loaded.sources[0]["facts"]["digest"]
     with pytest.raises(UserError, match="negative"):

@@ -6,8 +6,9 @@ import pytest
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import analysis, coverage, method, scores
+from benchmarks import analysis, coverage, method
 from benchmarks.decision_part import comparisons, costs_of, decision_part, variance_part
+from benchmarks.load_scores import load
 
 
 def store(folder, algorithm, task, values, episodes=1, noise=0.0, variant="default"):
@@ -24,7 +25,7 @@ def store(folder, algorithm, task, values, episodes=1, noise=0.0, variant="defau
 
 
 def results_of(folder):
-    return analysis.compute(scores.load([folder]), None, "last", 50)
+    return analysis.compute(load([folder]), None, "last", 50)
 
 
 def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):

@@ -19,6 +19,7 @@ from synthetic import store
 
 from algos.errors import UserError
 from benchmarks import analysis, figures, index, parts, report, scores, suite
+from benchmarks.load_scores import load
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -39,7 +40,7 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
 def make(folder, out, **flags) -> analysis.Results:
     args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
     report.main(args)
-    loaded = scores.load([folder], args.mix)
+    loaded = load([folder], args.mix)
     chosen = report.from_suites(args, loaded)
     return analysis.compute(loaded, chosen.references, chosen.score, 50)
 
@@ -65,7 +66,7 @@ def test_the_four_final_scores():
 
 def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
     store(tmp_path, "a", table({0: {0: [0.0]}, 10: {0: [1.0, 3.0], 1: [4.0, 8.0]}}), "Hopper-v5")
-    evaluations = scores.load([tmp_path]).table
+    evaluations = load([tmp_path]).table
     row = evaluations[(evaluations["step"] == 10) & (evaluations["seed"] == 1)].iloc[0]
     assert (row["return"], row["episodes"]) == (6.0, 2)
 
@@ -73,7 +74,7 @@ def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
 def test_a_diverged_seed_counts_with_the_score_that_it_had_and_is_listed(tmp_path):
     frame = table({0: {0: [0.0], 1: [0.0]}, 10: {0: [1.0], 1: [4.0]}, 20: {1: [8.0]}})
     store(tmp_path, "a", frame, "Hopper-v5", status="diverged", diverged={"0": 15})
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     final = scores.final_scores(loaded.table).set_index("seed")["last"]
     assert final.to_dict() == {0: 1.0, 1: 8.0}
     assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in loaded.notes)
@@ -92,7 +93,7 @@ def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
 def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
     frame = table({step: {0: [float(step)], 1: [np.nan if step >= 50 else 7.0]} for step in range(0, 101, 10)})
     store(tmp_path, "a", frame, "Hopper-v5")
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     assert scores.final_scores(loaded.table).set_index("seed")["last"].to_dict() == {0: 100.0, 1: 7.0}
     assert any("Seed 1 of a on Hopper-v5 diverged before step 50" in note for note in loaded.notes)
 
@@ -109,8 +110,8 @@ def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
 def test_what_is_not_finished_can_be_left_out(tmp_path):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path, "b", table({0: {0: [1.0]}, 10: {0: [2.0]}}), "Hopper-v5", status="interrupted")
-    assert scores.load([tmp_path], mix=True).table["step"].max() == 10
-    loaded = scores.load([tmp_path], finished_only=True)
+    assert load([tmp_path], mix=True).table["step"].max() == 10
+    loaded = load([tmp_path], finished_only=True)
     assert loaded.table["step"].max() == 100 and loaded.algorithms == ["a"]
     assert "b on Hopper-v5 is not finished, and is left out." in loaded.notes
 
@@ -120,24 +121,24 @@ def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
         store(tmp_path, name, table({0: {0: [0.0]}, 10: {0: [1.0]}}), task)
     store(tmp_path, "a", table({0: {0: [0.0]}, 20: {0: [1.0]}}), "Ant-v5")  # of another length: refused with the others
     with pytest.raises(UserError, match="differ"):
-        scores.load([tmp_path])
-    loaded = scores.load([tmp_path], algorithms=["b"])
+        load([tmp_path])
+    loaded = load([tmp_path], algorithms=["b"])
     assert (loaded.tasks, loaded.algorithms, len(loaded.sources)) == (["Ant-v5", "Hopper-v5"], ["b"], 2)
     store(tmp_path, "c", table({0: {0: [1.0]}}), "Ant-v5", status="running")  # left out with a sentence
-    loaded = scores.load([tmp_path], tasks=["Hopper-v5"])
+    loaded = load([tmp_path], tasks=["Hopper-v5"])
     assert (loaded.tasks, loaded.algorithms) == (["Hopper-v5"], ["a", "b"])
     assert not any("left out" in note for note in loaded.notes)
     with pytest.raises(UserError, match="--tasks: no run is named 'Walker2d-v5'; there are Ant-v5, Hopper-v5"):
-        scores.load([tmp_path], tasks=["Walker2d-v5"])
+        load([tmp_path], tasks=["Walker2d-v5"])
     with pytest.raises(UserError, match="--algorithms: no run is named 'c'; there are a, b"):
-        scores.load([tmp_path], algorithms=["c"])
+        load([tmp_path], algorithms=["c"])
 
 
 def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
     store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")
     store(tmp_path, "b", often, "Hopper-v5", identity={"total_steps": 100, "eval_episodes": 2, "eval_every": 5})
-    final = scores.final_scores(scores.load([tmp_path], mix=True).table).set_index("algorithm")["last"]
+    final = scores.final_scores(load([tmp_path], mix=True).table).set_index("algorithm")["last"]
     assert final.to_dict() == {"a": 5.0, "b": 95.0}
 
 
@@ -146,7 +147,7 @@ def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(t
     whole = table({step: {0: [float(step)]} for step in (0, 10, 20, 30)})
     store(tmp_path, "a", whole, "Hopper-v5", identity=identity)
     store(tmp_path, "b", whole[whole["step"] <= 20], "Hopper-v5", identity=identity, status="interrupted")
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     assert scores.final_scores(loaded.table).set_index("algorithm")["last"].to_dict() == {"a": 20.0, "b": 20.0}
     assert any("compared at step 20 of 30" in note and "b (seed 0)" in note for note in loaded.notes)
 
@@ -164,8 +165,8 @@ def test_protocols_are_not_mixed_silently(tmp_path, change, said):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5", identity=identity)
     store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", identity=identity | change)
     with pytest.raises(UserError, match=re.escape(said)):
-        scores.load([tmp_path])
-    assert any(said in note for note in scores.load([tmp_path], mix=True).notes)
+        load([tmp_path])
+    assert any(said in note for note in load([tmp_path], mix=True).notes)
 
 
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(tmp_path):
@@ -173,28 +174,28 @@ def test_an_argument_that_an_earlier_version_lacked_had_its_default(tmp_path):
     for seed, more in enumerate([{}, {"stop_when_solved": False}, {"tau": 0.005}]):
         rows = table(ten(1, 2, 3)).assign(seed=seed)
         store(tmp_path / str(seed), "sac", rows, "Hopper-v5", identity=identity | more)
-    assert not any("Differs" in note for note in scores.load([tmp_path]).notes)
+    assert not any("Differs" in note for note in load([tmp_path]).notes)
     rows = table(ten(1, 2, 3)).assign(seed=3)
     store(tmp_path / "3", "sac", rows, "Hopper-v5", identity=identity | {"tau": 0.1})
     with pytest.raises(UserError, match=r"tau: 0.005 but 0.1"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_other_versions_of_the_environments_are_another_protocol(tmp_path):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", versions={"gymnasium": "2", "mujoco": "3"})
     with pytest.raises(UserError, match=r"Gymnasium on Hopper-v5: 1 \(a\) but 2 \(b\)"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_other_data_under_one_name_are_refused_but_not_what_an_algorithm_adds(tmp_path):
     task = "local/hopper-medium-v0"
     store(tmp_path, "a", table(ten(1, 2, 3)), task, facts={"digest": "x"})
     store(tmp_path, "b", table(ten(1, 2, 3)), task, facts={"digest": "x and more", "dataset_digest": "x"})
-    scores.load([tmp_path])
+    load([tmp_path])
     store(tmp_path, "c", table(ten(1, 2, 3)), task, facts={"digest": "y"})
     with pytest.raises(UserError, match=r"data on local/hopper-medium-v0: x \(a, b\) but y \(c\)"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_other_hyperparameters_under_one_name_are_refused(tmp_path):
@@ -203,30 +204,30 @@ def test_other_hyperparameters_under_one_name_are_refused(tmp_path):
     store(tmp_path / "x", "a", frame, "Hopper-v5", identity=identity | {"tau": 1})
     store(tmp_path / "y", "a", frame.assign(seed=1), "Hopper-v5", identity=identity | {"tau": 2})
     with pytest.raises(UserError, match=r"a on Hopper-v5: tau"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_a_seed_that_occurs_twice_is_refused(tmp_path):
     store(tmp_path / "x", "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path / "y", "a", table(ten(1, 2, 3)), "Hopper-v5")
     with pytest.raises(UserError, match="seed 0 of a on Hopper-v5 occurs twice"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_damage_and_nothing_are_refused(tmp_path):
     with pytest.raises(UserError, match="no run that has learned"):
-        scores.load([tmp_path])
+        load([tmp_path])
     with pytest.raises(UserError, match="there is no folder"):
-        scores.load([tmp_path / "none"])
+        load([tmp_path / "none"])
     place = store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     data = bytearray((place / "eval.parquet").read_bytes())
     data[len(data) // 8] ^= 255
     (place / "eval.parquet").write_bytes(data)
     with pytest.raises(UserError, match=r"eval.parquet is damaged"):
-        scores.load([tmp_path])
+        load([tmp_path])
     (place / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config.json is damaged"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 @pytest.mark.parametrize("name", ["scores.csv", "sources.json", "report.json", "values.csv"])
@@ -234,21 +235,21 @@ def test_a_damaged_report_is_refused(made, tmp_path, name):
     shutil.copytree(made / "out", tmp_path / "out")
     (tmp_path / "out" / name).write_text("{,")
     with pytest.raises(UserError, match="damaged"):
-        scores.load([tmp_path / "out"])
+        load([tmp_path / "out"])
 
 
 def test_few_seeds_are_warned_of(tmp_path):
     synthetic.make(tmp_path / "few", ["a"], ["Hopper-v5"], 4, 10)
     synthetic.make(tmp_path / "many", ["a"], ["Hopper-v5"], 10, 10)
-    assert any("Only 4 seeds" in note for note in scores.load([tmp_path / "few"]).notes)
-    assert not scores.load([tmp_path / "many"]).notes
+    assert any("Only 4 seeds" in note for note in load([tmp_path / "few"]).notes)
+    assert not load([tmp_path / "many"]).notes
 
 
 def test_aggregates_are_of_common_tasks_and_equal_numbers_of_seeds(tmp_path):
     for algorithm, task, seeds in (("a", "T1", 3), ("a", "T2", 2), ("b", "T1", 3), ("b", "T2", 3), ("b", "T3", 3)):
         frame = pd.concat([table(ten(1, 2, float(seed))).assign(seed=seed) for seed in range(seeds)])
         store(tmp_path, algorithm, frame, task)
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     matrices, tasks, notes = scores.matrices(scores.final_scores(loaded.table), "last")
     assert tasks == ["T1", "T2"] and matrices["a"].shape == (2, 2) and matrices["b"].shape == (3, 2)
     assert any("without T3" in note for note in notes) and any("2 lowest" in note for note in notes)
@@ -600,7 +601,7 @@ def test_the_legend_fits_the_figure(panels, names):
 
 def test_curves_of_others_are_drawn_in_grey_with_their_source(tmp_path):
     synthetic.make(tmp_path / "runs", ["a", "b"], ["Ant-v5", "Made-v0"], 3, 20)
-    results = analysis.compute(scores.load([tmp_path / "runs"]), None, "last", 20)
+    results = analysis.compute(load([tmp_path / "runs"]), None, "last", 20)
     end = results.scores.table["step"].max()
     behind = parts.curves_behind(results, ["sac_simba_v2", "td3_authors"])
     assert list(behind) == ["Ant-v5"] and set(behind["Ant-v5"]) == {"SAC (sac_simba_v2)", "TD3 (td3_authors)"}

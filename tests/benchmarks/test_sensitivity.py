@@ -11,13 +11,14 @@ from synthetic import GRID, settings_of, store
 
 from algos.errors import UserError
 from benchmarks import analysis, figures, index, parts, report, scores, sensitivity, suite
+from benchmarks.load_scores import load
 
 LOST = {"seed": 1, "expectile": 0.9, "temperature": 10.0, "step": 40}
 
 
 def results_of(folder, references="d4rl", replications=20) -> analysis.Results:
     rows = suite.read_references(suite.BENCHMARKS / "references" / "d4rl.csv") if references == "d4rl" else None
-    return analysis.compute(scores.load([folder]), rows, "last", replications)
+    return analysis.compute(load([folder]), rows, "last", replications)
 
 
 def rewrite(folder, change) -> None:
@@ -43,7 +44,7 @@ def made(tmp_path_factory):
 
 def test_each_setting_is_an_algorithm_of_its_own_with_its_own_source(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"expectile": [0.7, 0.9], "temperature": [3.0, 10.0]})
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     assert loaded.algorithms == [
         "iql (expectile=0.7, temperature=3)", "iql (expectile=0.7, temperature=10)",
         "iql (expectile=0.9, temperature=3)", "iql (expectile=0.9, temperature=10)",
@@ -60,12 +61,12 @@ def test_each_setting_is_an_algorithm_of_its_own_with_its_own_source(tmp_path):
 
 def test_a_suites_name_for_a_varied_algorithm_is_the_one_in_the_report(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"lr": [1e-5, 3e-4]}, variant="tuning")
-    assert scores.load([tmp_path]).algorithms == ["tuning (lr=1e-05)", "tuning (lr=0.0003)"]
+    assert load([tmp_path]).algorithms == ["tuning (lr=1e-05)", "tuning (lr=0.0003)"]
 
 
 def test_only_the_setting_that_diverged_keeps_an_earlier_score(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID, diverged=[LOST])
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     name = "iql (expectile=0.9, temperature=10)"
     assert [s["diverged"] for s in loaded.sources if s["diverged"]] == [[{"seed": 1, "step": 40}]]
     assert loaded.notes[:-1] == [
@@ -77,7 +78,7 @@ def test_only_the_setting_that_diverged_keeps_an_earlier_score(tmp_path):
 
 def test_many_diverged_seeds_of_a_setting_are_one_note(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID, diverged=[LOST | {"seed": seed} for seed in range(3)])
-    note, _ = scores.load([tmp_path]).notes  # the other one: there are few seeds
+    note, _ = load([tmp_path]).notes  # the other one: there are few seeds
     assert note.startswith("Seeds 0, 1, 2 of iql (expectile=0.9, temperature=10) on Hopper-v5 diverged before steps 40")
 
 
@@ -85,31 +86,31 @@ def test_settings_of_two_processes_come_together_and_no_seed_occurs_twice(tmp_pa
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"expectile": [0.7, 0.9]}, seeds=3)
     synthetic.vary(tmp_path / "more", "iql", ["Hopper-v5"], {"expectile": [0.7, 0.9]}, seeds=5)
     rewrite(tmp_path / "more", lambda frame: frame[frame["seed"] >= 3])
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     assert sorted(loaded.table["seed"].unique()) == [0, 1, 2, 3, 4] and len(loaded.algorithms) == 2
     shutil.copytree(tmp_path / "Hopper-v5", tmp_path / "again" / "Hopper-v5")
     with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0.7\) on Hopper-v5 occurs twice"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_rows_of_a_setting_that_the_configuration_lacks_are_damage(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"lr": [1e-4, 1e-3]})
     rewrite(tmp_path, lambda frame: frame.replace({"lr": {1e-3: 2e-3}}))
     with pytest.raises(UserError, match=r"eval.parquet is damaged: it has rows of settings"):
-        scores.load([tmp_path])
+        load([tmp_path])
     rewrite(tmp_path, lambda frame: frame.drop(columns="lr"))
     with pytest.raises(UserError, match=r"eval.parquet is damaged: it has no column 'lr'"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 def test_other_protocols_are_told_by_algorithm_and_not_by_setting(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID)
     synthetic.make(tmp_path, ["bc"], ["Hopper-v5"], 5, 10)
-    assert len(scores.load([tmp_path]).algorithms) == 13
+    assert len(load([tmp_path]).algorithms) == 13
     (config,) = tmp_path.rglob("bc/default/config.json")
     config.write_text(config.read_text().replace('"eval_episodes": 2', '"eval_episodes": 5'))
     with pytest.raises(UserError, match=r"evaluation episodes on Hopper-v5: 5 \(bc\) but 2 \(iql\)\. Report"):
-        scores.load([tmp_path])
+        load([tmp_path])
 
 
 @pytest.mark.parametrize("form", [{"1": 40}, [{"seed": 1, "step": 40}]])
@@ -120,7 +121,7 @@ def test_diverged_seeds_are_read_as_runs_wrote_them_before_and_now(tmp_path, for
     config = json.loads((place / "config.json").read_text())
     config["identity"]["total_steps"] = 100
     (place / "config.json").write_text(json.dumps(config))
-    loaded = scores.load([tmp_path])
+    loaded = load([tmp_path])
     assert loaded.algorithms == ["a"] and loaded.sources[0]["diverged"] == [{"seed": 1, "step": 40}]
     assert scores.final_scores(loaded.table).set_index("seed")["last"].to_dict() == {0: 101.0, 1: 31.0}
 
@@ -138,16 +139,16 @@ def test_tasks_of_one_environment_are_reported_one_by_one(tmp_path):
     assert sorted(table["task"].unique()) == ["Hopper-v5 · task1", "Hopper-v5 · task2"]
     means = table.groupby("task")["return"].mean()
     assert means["Hopper-v5 · task2"] - means["Hopper-v5 · task1"] == pytest.approx(1.0)
-    loaded = scores.load([tmp_path / "out"])
+    loaded = load([tmp_path / "out"])
     ((_, runs),) = parts.source_part(results_of(tmp_path / "out")).tables
     assert [row[0][0] for row in runs.rows] == ["Hopper-v5, 2 tasks"] and len(loaded.sources) == 4
 
 
 def test_a_task_column_with_one_task_and_success_change_nothing(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"lr": [1e-4, 1e-3]})
-    before = scores.load([tmp_path]).table
+    before = load([tmp_path]).table
     rewrite(tmp_path, lambda frame: frame.assign(task="only", success=False))
-    pd.testing.assert_frame_equal(scores.load([tmp_path]).table, before)
+    pd.testing.assert_frame_equal(load([tmp_path]).table, before)
 
 
 # -- what is computed -------------------------------------------------------------------------------------------------

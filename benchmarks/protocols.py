@@ -1,0 +1,58 @@
+"""What must be the same in runs for their scores to be compared."""
+
+import functools
+from collections import defaultdict
+from typing import Any
+
+from algos.run_folder import defaults, difference
+from benchmarks.scores import family_name, label
+from benchmarks.suite import ROOT, load_args
+
+
+def protocol(config: dict[str, Any]) -> dict[str, Any]:
+    """Everything that must be the same for scores on a task to be compared."""
+    arguments = config.get("identity") or config.get("args", {})
+    versions, data = config.get("versions", {}), config.get("facts", {})
+    return {
+        "score": "success" if config.get("score") == "success" else "return",
+        "steps": arguments.get("total_steps"),
+        "evaluation episodes": arguments.get("eval_episodes"),
+        "steps between evaluations": arguments.get("eval_every"),
+        "Gymnasium": versions.get("gymnasium"),
+        "MuJoCo": versions.get("mujoco"),
+        "environment": data.get("evaluated_in"),
+        "data": data.get("dataset_digest", data.get("digest")),
+    }
+
+
+def differences(sources: list[dict[str, Any]]) -> list[str]:
+    """How runs on a task differ where they must not, a phrase for each difference."""
+    found = []
+    by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for config in sources:
+        by_task[config["task"]].append(config)
+    for task, configs in sorted(by_task.items()):
+        for name in protocol(configs[0]):
+            groups: dict[Any, set[str]] = defaultdict(set)
+            for config in configs:
+                groups[protocol(config)[name]].add(family_name(config))
+            if len(groups) > 1:
+                parts = [f"{value} ({', '.join(sorted(names))})" for value, names in groups.items()]
+                found.append(f"{name} on {task}: {' but '.join(parts)}")
+        same: dict[str, dict[str, Any]] = {}
+        for config in configs:
+            known = ("seeds", "device", "vary", "total_steps", "eval_episodes", "eval_every")
+            rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
+            rest |= config.get("facts", {})  # such as a dataset's digest
+            first = same.setdefault(label(config), rest)
+            if differs := difference(rest, first, _defaults(config.get("algorithm", ""))):
+                name, earlier, later = differs
+                found.append(f"{label(config)} on {task}: {name}: {earlier} but {later}")
+    return found
+
+
+@functools.cache
+def _defaults(algorithm: str) -> dict[str, Any]:
+    """The defaults of a shipped script's arguments; of others, nothing is known."""
+    script = ROOT / "single_file" / f"{algorithm}.py"
+    return defaults(load_args(script)) if script in (ROOT / "single_file").glob("*.py") else {}
