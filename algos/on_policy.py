@@ -34,7 +34,7 @@ class OnPolicyArgs(RunArgs):
     horizon: Count = 2048
     """T, the steps of each environment in an iteration; a run learns in whole iterations"""
     batch_size: Annotated[int, Range(2, 1_000_000)] = 64
-    """samples of a minibatch; left-over samples of an iteration are not used"""
+    """samples of a minibatch; each pass leaves out the samples that do not fill one"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     trace: Tunable[Fraction] = 0.95

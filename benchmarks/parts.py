@@ -278,8 +278,8 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
     units = given.map({True: "D4RL score", False: results.scores.measure})
     steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
-    ran = {config["task"]: config.get("args", {}) for config in results.scores.sources}
-    sizes = rows["task"].map(lambda task: sizes_of(ran[task]))
+    ran = {(config["task"], label(config)): config.get("args", {}) for config in results.scores.sources}
+    sizes = [sizes_of(ran[key]) for key in zip(rows["task"], rows["algorithm"], strict=True)]
     rows["protocol"] = (
         units + f", {LABELS[results.score]}; " + steps + sizes + "; spread: std over seeds" + rows["note"]
     )

@@ -3,7 +3,7 @@
 Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (arXiv 2005.09814), in the form of its
 official code. It is soft actor-critic with a state value and a fixed temperature, whose policy is held near an old copy
 of itself: the Bregman distance to the copy has the weight c = 1/t, and the copy is made anew every 1,000 steps. With
-c = lambda and q = 1 the copy plays no part, and the rest is the first version of SAC with Q1 alone in the policy's
+c = lambda the copy plays no part; with q = 1 too, the rest is the first version of SAC with Q1 alone in the policy's
 loss. With q above 1, logarithms are those of Tsallis, taken of the density of each dimension. The squares of mean and
 log standard deviation have weights of 1e-3 in the policy's loss, as in the code; the paper does not mention them.
 
@@ -81,10 +81,11 @@ class Args(RunArgs):
     """lambda, the weight of the policy's entropy"""
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
     """c = 1/t, the weight of the distance to the old policy, above half of the entropy's weight. The paper chose one
-    for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an early version"""
+    for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an earlier version of
+    the paper as a user of the code quotes it. For other tasks, 1 is a guess"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
     """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
-    for Ant without the tricks of its code"""
+    for Ant in the paper's minimal form"""
     refresh_every: Count = 1_000
     """environment steps between two copies of the policy into the old policy"""
     value_loss: Literal["per_state", "broadcast"] = "per_state"

@@ -1,14 +1,14 @@
 """MDPO, on-policy: mirror descent policy optimisation, many seeds at once.
 
 Tomar, Shani, Efroni and Ghavamzadeh, "Mirror Descent Policy Optimization" (arXiv 2005.09814), in the form of its
-official code with the steps of its README. In each iteration, the policy takes m gradient steps on all samples towards
+official code as its README calls it. In each iteration, the policy takes m gradient steps on all samples towards
 more advantage and against KL(new || old) / t_k, where old is the policy at the iteration's start; then the critic
 learns from minibatches with an optimiser of its own. t_k falls linearly from 1 + 1/n, where n is the number of whole
 iterations in all steps, to 1/n, or to 2/n if nothing is left over (paper: from 1 to 0). The learning rates are constant
 (paper: annealed).
 
 A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the
-last observation instead. Three things differ from the official code: it always trains for ten million steps, in its
+last observation instead. The official code differs in three things: it always trains for ten million steps, in its
 first iteration the policy that acts is not the one that learns, and its Adam adds epsilon before it corrects the bias.
 Discrete actions are not supported.
 
@@ -39,7 +39,7 @@ from envs import Task
 @dataclass
 class Args(OnPolicyArgs):
     batch_size: Size = 128
-    """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
+    """samples of a minibatch of the critic, each of whose passes leaves out the samples that do not fill one"""
     policy_steps: Count = 10
     """m, gradient steps of the policy in an iteration, each on all samples; 1 is the plain policy gradient"""
     step_size: Tunable[Positive] = 1.0

@@ -9,7 +9,8 @@ actions are drawn from a softmax.
 Three things differ from CleanRL. Running statistics are those of Stable-Baselines: they are over all environments of a
 run, do not count the observation at which an episode ends, and start the sum by which rewards are normalised anew after
 an episode's last reward. Where the number of steps is not a multiple of an iteration's, the last iteration is a whole
-one, which CleanRL leaves out. A last minibatch that is not full is left out, and CleanRL takes it.
+one, and counts in the learning rate's fall; CleanRL leaves it out. A last minibatch that is not full is left out, and
+CleanRL takes it.
 
     python single_file/ppo.py --env-id HalfCheetah-v5 --seeds 0:10
 

@@ -8,7 +8,7 @@ episode like any other end, without bootstrapping; `--bootstrap-limits` counts t
 instead. Discrete actions are not supported.
 
 That script does not normalise observations and rewards. Here they are normalised by default, because the MDPO paper
-compares methods with the same tricks; the critic's loss is not clipped, as in that script.
+compares methods with the same tricks. One of these, a clipped loss of the critic, is in neither that script nor here.
 
     python single_file/trpo.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -45,7 +45,7 @@ class Args(OnPolicyArgs):
     trace: Tunable[Fraction] = 0.98
     """lambda of generalised advantage estimation"""
     batch_size: Size = 128
-    """samples of a minibatch of the critic; left-over samples of an iteration are not used"""
+    """samples of a minibatch of the critic, each of whose passes leaves out the samples that do not fill one"""
     delta: Tunable[Positive] = 0.01
     """size of the trust region, a mean KL divergence"""
     damping: Tunable[NotNegative] = 0.1

@@ -9,7 +9,7 @@ from scripts import agent_of, differing, state_of
 
 from algos.random import Random
 from algos.rollout import Rollout
-from envs import SeededEnvs
+from envs import SeededEnvs, Task
 
 
 class Walk(gym.Env):
@@ -63,6 +63,23 @@ def test_observations_are_normalised_by_the_statistics_of_their_time():
         own.update(np.array([[obs], [obs]], float))
         expected = np.clip((obs - own.mean[0]) / np.sqrt(own.var[0] + 1e-8), -10, 10)
         assert rollout.obs[0, t].flatten().tolist() == pytest.approx([expected] * 2, rel=1e-5)
+
+
+def test_far_observations_are_clipped():
+    agent, _ = walked(5)
+    assert agent.normalise(torch.tensor([[[1e6]], [[-1e6]]])).flatten().tolist() == [10.0, -10.0]
+
+
+def test_networks_begin_orthogonal_with_a_small_last_layer_of_the_policy():
+    task = Task("Made-v0", (17,), 6, False, (-1.0,) * 6, (1.0,) * 6, 50)
+    agent = agent_of("mdpo_on_policy", seeds=(0,), task=task, hidden=(64, 64))
+    for net, gain in ((agent.actor.net, 0.01), (agent.critic.net, 1.0)):
+        values = [torch.linalg.svdvals(layer.weight[0]) for layer in (net.hidden[0][0], net.hidden[1][0], net.out)]
+        for found, expected in zip(values, (2**0.5, 2**0.5, gain), strict=True):
+            torch.testing.assert_close(found, torch.full_like(found, expected))
+    assert not agent.actor.log_std.any()
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (agent.actor, agent.critic)]
+    assert sizes == [5_708, 5_377]  # those of the sheet for HalfCheetah
 
 
 def test_evaluation_changes_nothing_and_uses_the_statistics_as_they_are():

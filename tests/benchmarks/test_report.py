@@ -337,6 +337,13 @@ def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tm
     assert not any("antmaze" in task for task, *_ in rows)  # v0 and v2 are different data
 
 
+def test_our_scores_name_the_sizes_of_their_own_runs(tmp_path):
+    for algorithm, size in (("ppo", 64), ("trpo", 128)):
+        store(tmp_path / "in", algorithm, table(ten(1, 2, 3)), "Hopper-v5", args={"batch_size": size})
+    rows = parts.own_rows(make(tmp_path / "in", tmp_path / "out"), ["Hopper-v5"])
+    assert {row.algorithm: "batches of 64" in row.protocol for row in rows} == {"ppo": True, "trpo": False}
+
+
 def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
     synthetic.make(tmp_path / "in", ["a"], ["Mine-v0"], 5, 10)
     (tmp_path / "in" / "suite.toml").write_text('references = "tables/mine.csv"\n')

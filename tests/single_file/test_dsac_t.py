@@ -258,10 +258,7 @@ def test_parameter_counts_are_the_published_ones():
 @pytest.mark.slow
 @needs_compiler
 def test_the_compiled_update_is_the_same(train):
-    """Whole runs, eager and compiled, agree to the rounding of float32.
-
-    SAC's are compared in `test_a_compiled_grid_equals_an_eager_one`.
-    """
+    """Whole runs, eager and compiled, agree to the rounding of float32."""
     short = {
         "env_id": "Pendulum-v1", "seeds": ("0", "1"), "total_steps": 30, "learning_starts": 20, "batch_size": 16,
         "hidden": (16,), "eval_every": 30, "eval_episodes": 1, "log_every": 10,

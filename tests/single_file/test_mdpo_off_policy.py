@@ -13,6 +13,8 @@ from algos.replay import Batch
 from envs import Task
 
 TASK = Task("Made-v0", (1,), 2, False, (-1.0, -1.0), (1.0, 1.0), 50)
+BOUNDED = Task("Made-v0", (1,), 2, False, (-0.4, -3.0), (0.4, 3.0), 50)
+CHEETAH = Task("Made-v0", (17,), 6, False, (-1.0,) * 6, (1.0,) * 6, 50)
 LAMBDA = 0.2
 
 
@@ -20,14 +22,14 @@ def gaussian(mean: tuple[float, float], log_std: tuple[float, float]) -> Gaussia
     return Gaussian(*(torch.tensor([[values]], requires_grad=True) for values in (mean, log_std)))
 
 
-def agent_with(new: Gaussian, old: Gaussian, q: float, c: float) -> MDPO:
-    """An agent with given policies, whose first action value is -sum a^2 + sum a / 2, and whose second is 9."""
-    agent = agent_of("mdpo_off_policy", seeds=(0,), task=TASK, q=q, kl_weight=c, entropy_weight=LAMBDA)
+def agent_with(new: Gaussian, old: Gaussian, q: float, c: float, task: Task = TASK) -> MDPO:
+    """An agent with given policies, whose first action value is -sum a^2 + sum a / 2, and whose second is -9."""
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=task, q=q, kl_weight=c, entropy_weight=LAMBDA)
     agent.actor.forward, agent.old_actor.forward = lambda obs: new, lambda obs: old
 
     def values(obs: Tensor, action: Tensor) -> Tensor:
         first = (-action.square() + 0.5 * action).sum(-1)
-        return torch.stack([first, torch.full_like(first, 9.0)], 1)
+        return torch.stack([first, torch.full_like(first, -9.0)], 1)
 
     agent.critic.forward = values
     return agent
@@ -37,11 +39,17 @@ NEW, OLD = ((0.3, -0.4), (-0.5, -1.0)), ((0.1, -0.1), (-0.4, -0.8))
 NOISE = (0.2, -0.6)
 
 
-def policy_loss(q: float, c: float, old: tuple = OLD) -> tuple[float, float, list[float], list[float]]:
-    """The loss, log_q pi, and the gradients with respect to mean and log standard deviation."""
+def policy_loss(
+    q: float, c: float, old: tuple = OLD, task: Task = TASK
+) -> tuple[float, float, list[float], list[float]]:
+    """The loss, log_q pi, and the gradients with respect to mean and log standard deviation.
+
+    The second action value is smaller than the first one: the state's value learns from it, and the policy does not.
+    """
     new = gaussian(*NEW)
-    agent = agent_with(new, gaussian(*old), q, c)
-    loss, log_new, *_ = agent.policy_loss(torch.zeros(1, 1, 1), torch.tensor([[NOISE]]))
+    agent = agent_with(new, gaussian(*old), q, c, task)
+    loss, log_new, min_value, _ = agent.policy_loss(torch.zeros(1, 1, 1), torch.tensor([[NOISE]]))
+    assert min_value.item() == -9.0
     gradients = torch.autograd.grad(loss.sum(), new)
     return loss.item(), log_new.item(), *(g.flatten().tolist() for g in gradients)
 
@@ -61,6 +69,36 @@ def test_the_policys_loss(q, c, log_new, loss, mean, log_std, float64):
     assert values[1] == pytest.approx(log_new, abs=1e-6)
     assert values[2] == pytest.approx(mean, abs=1e-6)
     assert values[3] == pytest.approx(log_std, abs=1e-6)
+
+
+def test_the_policys_loss_is_in_units_of_one_whatever_the_tasks_bounds(float64):
+    assert policy_loss(1.4, 1.0, task=BOUNDED) == policy_loss(1.4, 1.0)
+
+
+def test_log_standard_deviations_are_clipped_without_a_gradient_beyond():
+    actor = agent_of("mdpo_off_policy", seeds=(0,), task=TASK).actor
+    actor.net.out.weight.data.zero_()
+    actor.net.out.bias.data[0, 0] = torch.tensor([0.0, 0.0, 5.0, -30.0])
+    log_std = actor(torch.zeros(1, 1, 1)).log_std
+    assert log_std.flatten().tolist() == [2.0, -20.0]
+    (slope,) = torch.autograd.grad(log_std.sum(), actor.net.out.bias)
+    assert not slope.any()
+
+
+def test_networks_begin_as_tensorflows_dense_layers_and_have_the_sheets_sizes():
+    """In the last layer, mean and log standard deviation begin as two layers of their own."""
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=CHEETAH, hidden=(256, 256))
+    layers = [
+        (agent.actor.net.hidden[0][0], 17, 256), (agent.actor.net.hidden[1][0], 256, 256),
+        (agent.actor.net.out, 256, 6),
+        (agent.critic.twins.hidden[0][0], 23, 256), (agent.critic.state.net.hidden[0][0], 17, 256),
+    ]  # fmt: skip
+    for layer, fan_in, fan_out in layers:
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        assert 0.995 * bound < layer.weight.abs().max() <= bound
+        assert not layer.bias.any()
+    sizes = [sum(p.numel() for p in net.parameters()) for net in (agent.actor, agent.critic.twins, agent.critic.state)]
+    assert sizes == [73_484, 144_386, 70_657]
 
 
 @pytest.mark.parametrize(("q", "expected"), [(1.0, -0.888960), (1.4, -0.814322), (2.0, -0.717503)])
@@ -131,7 +169,7 @@ def test_action_values_learn_towards_the_target_value_half_squared(float64):
     assert metrics["action_loss"].item() == pytest.approx(0.5 * ((81 + 0) / 2 + (49 + 9) / 2))
 
 
-# -- exact steps over three actions ------------------------------------------------------------------------------------
+# -- exact steps over three actions: what the loss must lead to, by these tests' own arithmetic and the script's log_q -
 
 
 def exact_step(old: Tensor, value: Tensor, q: float, c: float, weight: float) -> Tensor:
@@ -234,8 +272,7 @@ def test_an_update_equals_the_algorithm_written_for_one_run(float64):
 
 
 def test_actions_are_in_the_tasks_bounds_and_learned_from_in_units_of_one():
-    task = Task("Made-v0", (1,), 2, False, (-0.4, -3.0), (0.4, 3.0), 50)
-    agent = agent_of("mdpo_off_policy", task=task)
+    agent = agent_of("mdpo_off_policy", task=BOUNDED)
     action = agent.act(torch.zeros(2, 500, 1), 5 * torch.randn(2, 500, 2)).abs().amax((0, 1))
     assert 0.39 < action[0] <= 0.4
     assert 2.9 < action[1] <= 3.0
@@ -253,6 +290,23 @@ def test_with_explore_mean_noise_does_nothing():
     sampling, plain = agent_of("mdpo_off_policy"), agent_of("mdpo_off_policy", explore="mean")
     assert torch.equal(plain.act(obs, noise), sampling.policy(obs))
     assert not torch.equal(sampling.act(obs, noise), sampling.policy(obs))
+
+
+def test_exploring_actions_have_the_policys_spread():
+    agent = agent_of("mdpo_off_policy", seeds=(0,), task=TASK)
+    agent.actor.forward = lambda obs: gaussian((0.1, -0.2), (-2.0, -1.0))
+    noise = torch.tensor([[[1.0, -0.5]]])
+    expected = torch.tanh(torch.tensor([0.1 + math.exp(-2.0), -0.2 - 0.5 * math.exp(-1.0)]))
+    torch.testing.assert_close(agent.act(torch.zeros(1, 1, 1), noise).flatten(), expected)
+
+
+def test_learning_begins_after_the_random_steps_and_the_old_policy_is_renewed_on_time(train, monkeypatch):
+    """Steps count from 1 here and from 0 in the sheet, by which the copy is made at the multiples of m."""
+    due, update = [], MDPO.update
+    monkeypatch.setattr(MDPO, "update", lambda agent, *given: due.append(given[-1]) or update(agent, *given))
+    short = {"env_id": "Pendulum-v1", "batch_size": 4, "hidden": (8,), "eval_episodes": 0}
+    train("mdpo_off_policy", learning_starts=3, refresh_every=2, total_steps=8, **short)
+    assert due == [False, True, False, True, False]  # steps 3 to 7, counted from 0
 
 
 @pytest.mark.parametrize(
