@@ -26,8 +26,8 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Stored
 from benchmarks import figures, report
-from benchmarks.effective_horizon import known_table
 from benchmarks.load_scores import check_arguments, load
+from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
 from benchmarks.tables import Table, between, number, word
 from envs.make import TABULAR

@@ -9,12 +9,11 @@ import pytest
 import sqirl
 
 from algos.errors import UserError
-from benchmarks.effective_horizon import (
-    Args,
+from benchmarks.effective_horizon import Args, main
+from benchmarks.sample_complexity import (
     Study,
     correlate,
     exact_row,
-    main,
     medians_of,
     records,
     sample_complexities,
