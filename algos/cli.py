@@ -241,10 +241,12 @@ def run_command(main: Callable[[Any], None]) -> None:
 
 def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
-    said = io.StringIO()
+    said, module = io.StringIO(), inspect.getmodule(main)
+    assert module
+    prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(get_type_hints(main)["args"], description=inspect.getmodule(main).__doc__)  # type: ignore[union-attr]
+            return tyro.cli(get_type_hints(main)["args"], prog=prog, description=module.__doc__)
     except SystemExit as end:
         if not end.code:  # --help
             raise
