@@ -9,7 +9,7 @@ import pytest
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import pendulum_check, throughput
+from benchmarks import env_speed, offline_speed, pendulum_check, throughput, timing
 from benchmarks.load_scores import load
 from benchmarks.suite import BENCHMARKS
 
@@ -36,8 +36,8 @@ def test_the_learning_check_refuses_a_short_run(tmp_path):
 
 
 def test_environments_are_measured(tmp_path, monkeypatch, capsys):
-    real = throughput.env_rate
-    monkeypatch.setattr(throughput, "env_rate", lambda env, seconds: real(env, 0.05))
+    real = env_speed.env_rate
+    monkeypatch.setattr(env_speed, "env_rate", lambda env, seconds: real(env, 0.05))
     throughput.main(throughput.Args("envs", rounds=1, num_envs=4, env_ids=("Hopper-v5",), out=tmp_path))
     (row,) = json.loads((tmp_path / "envs.json").read_text())["rows"]
     assert row["rate"] > 0 and row["ratio"] == pytest.approx(row["rate"] / row["gymnasium sync"])
@@ -47,13 +47,13 @@ def test_environments_are_measured(tmp_path, monkeypatch, capsys):
 
 def test_scripts_are_measured(tmp_path):
     args = throughput.Args(env_id="InvertedPendulum-v5", threads=1, steps=500, out=tmp_path, device="cpu")
-    rate, start = throughput.script_rate("sac", args, 1, "--hidden", "8", "--batch-size", "8")
+    rate, start = timing.script_rate("sac", args, 1, "--hidden", "8", "--batch-size", "8")
     assert rate > 50 and 0 < start < 60
 
 
 def test_sampling_is_measured():
     args = throughput.Args("offline", threads=1, steps=50, rounds=1, device="cpu")
-    assert throughput.sampling_rate(args, count=1_000) > 100
+    assert offline_speed.sampling_rate(args, count=1_000) > 100
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)

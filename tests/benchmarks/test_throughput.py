@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from algos.errors import UserError
-from benchmarks import model_speed, throughput
-from benchmarks.throughput import Args, busy, main, measure_on_policy, measure_scripts, measure_streams
+from benchmarks import model_speed, online_speed, throughput
+from benchmarks.online_speed import busy, measure_on_policy, measure_scripts, measure_streams
+from benchmarks.throughput import Args, main
 from benchmarks.timing import thread_variables
 
 
@@ -41,8 +42,8 @@ def test_every_figure_is_measured_again_beside_busy_processes(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", Process)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(throughput, "script_rate", lambda *args: (speed(100, 60), 7.0))
-    monkeypatch.setattr(throughput, "peer_rate", lambda *args: speed(50, 20))
+    monkeypatch.setattr(online_speed, "script_rate", lambda *args: (speed(100, 60), 7.0))
+    monkeypatch.setattr(online_speed, "peer_rate", lambda *args: speed(50, 20))
     rows = {row["name"]: row for row in measure_scripts(Args(rounds=3, beside=1, device="cpu"))}
     ours = rows["sac, 1 seed"]
     assert (ours["rate"], ours["beside 1"], ours["kept"]) == (100, 60, 0.6)
@@ -68,9 +69,9 @@ def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
         return pd.Series([30 + number * seconds for number in range(len(index))], index=index)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(throughput, "script_log", log)
-    monkeypatch.setattr(throughput, "script_rate", lambda script, *args: ({"sac": 100}.get(script, 80), 7.0))
-    monkeypatch.setattr(throughput, "peer_rate", lambda *args: 512)
+    monkeypatch.setattr(online_speed, "script_log", log)
+    monkeypatch.setattr(online_speed, "script_rate", lambda script, *args: ({"sac": 100}.get(script, 80), 7.0))
+    monkeypatch.setattr(online_speed, "peer_rate", lambda *args: 512)
     rows = {row["name"]: row for row in measure_on_policy(Args(rounds=3, steps=3_000, device="cpu"))}
     assert (rows["ppo, 1 seed"]["rate"], rows["ppo, 1 seed"]["ratio to sb3"]) == (1024, 2.0)
     assert (rows["ppo, 8 seeds"]["run-steps/s"], rows["ppo, 8 seeds"]["ratio to sb3"]) == (2048, 4.0)
@@ -115,7 +116,7 @@ def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):
     def log(script, args, seeds, *flags):
         return pd.Series({step: step * {1: 1, 2: 2, 8: 4}[seeds] for step in range(0, 5_001, 500)})
 
-    monkeypatch.setattr(throughput, "script_log", log)
+    monkeypatch.setattr(online_speed, "script_log", log)
     few = measure_streams(Args("streams", stream_seeds=(1, 2), rounds=1))
     assert [row["rate"] for row in few] == [1.0, 0.5, 1.0] and all(math.isnan(row["cost"]) for row in few)
     rows = measure_streams(Args("streams", stream_seeds=(1, 8), rounds=1))
