@@ -161,14 +161,16 @@ class Evaluator:
         running = np.ones(shape, bool)
         for t in range(LONGEST):
             time = [torch.tensor(t, device=self.device)] if self.timed else []
-            action = torch.nan_to_num(act(self._tensor(obs), *goals, *time)).cpu().numpy()
+            action = act(self._tensor(obs), *goals, *time).cpu().numpy()
+            lost = ~np.isfinite(action.reshape(*shape, -1)).all(-1)  # policies that give no number have no return
+            action = np.nan_to_num(action)
             action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
             action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
             before = obs.reshape(*shape, -1)
             obs, reward, terminated, truncated, infos = venv.step(action)
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
             success = success_of(infos, terminated | truncated)
-            reward = np.where(running, reward.reshape(shape), 0.0)
+            reward = np.where(running, np.where(lost, np.nan, reward.reshape(shape)), 0.0)
             played = action.reshape(*shape, -1)
             yield Moment(reward, running.copy(), terminated & running, success, before, played)
             running &= ~(terminated | truncated)

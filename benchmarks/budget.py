@@ -93,21 +93,33 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
 
 
 def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
-    """The episodes of a run's policies."""
+    """The episodes of a run's policies: of `benchmarks.evaluate` if it played all, otherwise of their last evaluation.
+
+    A policy that diverged has the episodes of its last evaluation, as often as the others have theirs.
+    """
     varied = config.get("varied", [])
     keys = ["seed", *varied]
     stored = sorted((folder / "evaluation").glob("*/episodes.parquet"))
     said = [(path, read_json(path.with_name("evaluation.json"), dict)) for path in stored]
     whole = len(config.get("seeds") or config.get("identity", {}).get("seeds", [])) * len(
         config.get("settings") or [{}]
-    )
-    own = [path for path, made in said if made.get("own", True) and len(made.get("runs", [])) >= whole]
+    ) - len(config.get("diverged", []))
+    own = [
+        path for path, made in said
+        if made.get("own", True) and made.get("step") == config.get("step") and len(made.get("runs", [])) >= whole
+    ]  # fmt: skip
     success = ["success"] * (config.get("score") == "success")
-    table = read_table(
-        own[0] if own else folder / "eval.parquet", [*(EVAL[:1] if own else EVAL), "return", *success], varied
-    )
-    if not own:
-        table = table[table["step"] == table["step"].max()]
+    table = read_table(folder / "eval.parquet", [*EVAL, "return", *success], varied)
+    table = table[table["step"] == table.groupby(keys)["step"].transform("max")]
+    if own:
+        played = read_table(own[0], [EVAL[0], "return", *success], varied)
+        there = set(played[keys].itertuples(index=False, name=None))
+        lost = table[[key not in there for key in table[keys].itertuples(index=False, name=None)]]
+        each = int(played.groupby(keys).size().iloc[0])
+        again = [rows.iloc[np.arange(each) % len(rows)] for _, rows in lost.groupby(keys)]
+        table = pd.concat([played, *again], ignore_index=True)
+    of_each = int(table.groupby(keys).size().min())
+    print(f"{folder}: {of_each} episodes of each policy, {'after training' if own else 'of its last evaluation'}")
     returns = 100.0 * table["success"].astype(float) if success else table["return"]
     rows = table[keys].assign(**{"return": returns})
     rows["policy"] = rows.groupby(keys, sort=True).ngroup()

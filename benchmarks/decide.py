@@ -3,15 +3,19 @@
 Where both have the same number of seeds, at least five, means are compared by Welch's t-test, as Colas et al. recommend
 ("A Hitchhiker's Guide to Statistical Comparisons of Reinforcement Learning Algorithms", arXiv 1904.06979). With fewer
 seeds, or with different numbers of them, that test is wrong too often on lopsided scores, and its statistic is compared
-with those of all exchanges of scores between the two algorithms instead (Janssen 1997), which is exact if the two are
-equally good. Two settings of one process see the same random numbers, seed by seed, and are compared in pairs: by the
-paired t-test, or below five seeds by exchanges within pairs. The choice follows from how the runs were made, never
-from what came out.
+with those of all exchanges of scores between the two algorithms instead (Janssen 1997), which is exact if the scores of
+both have the same distribution. Where means are equal and one algorithm's scores spread far more than the other's, each
+of these tests is wrong more often than it says if seeds are few. Two settings of one process see the same random
+numbers, seed by seed, and are compared in pairs: by the paired t-test, or below five seeds by exchanges within pairs.
+The choice follows from how the runs were made, never from what came out.
+
+The mean over tasks is tested by exchanges in all tasks at once if one of its tasks is tested by exchanges.
 
 Over all pairs and tasks of a report, p-values are corrected by Holm's method. `benchmarks.coverage` measures how often
 a report has a wrong verdict.
 """
 
+import bisect
 import functools
 import math
 from dataclasses import dataclass
@@ -19,7 +23,7 @@ from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 from scipy.special import stdtr, stdtrit
 
 from benchmarks.tables import number
@@ -31,6 +35,7 @@ ENOUGH = 5  # seeds from which on the t-tests are right often enough
 EXCHANGES = 20_000  # of scores, where there are more
 ROUNDING = 1e-9  # relative to the scores: smaller differences are none
 ALL_TASKS = "all tasks"
+PAIRED = ("paired", "exchanges in pairs")  # tests
 MOST_SEEDS = 10_000  # that advice may ask for
 
 
@@ -50,13 +55,12 @@ class Comparison:
     seeds: tuple[int, int]
     error: float  # standard error of the difference
     freedom: float
+    ours: NDArray  # scores of a over seeds
+    theirs: NDArray  # of b; in the order of the same seeds if they are paired
+    smallest: float = 0.0  # p that so many seeds could give
     corrected: float = 1.0  # p by Holm's method
-    level: float = LEVEL  # of the test that is hardest to pass, with which all others are corrected
-
-    @property
-    def least(self) -> float:
-        """The difference that would have been shown with a probability of 80%."""
-        return least_difference(self.error, self.freedom, self.level)
+    decidable: bool = True  # whether so many seeds could decide it among so many comparisons
+    least: float = np.nan  # difference that would have been shown with a probability of 80%; unknown for exchanges
 
     @property
     def verdict(self) -> str:
@@ -74,7 +78,9 @@ class Comparison:
         if self.verdict != "not decided":
             return f"{self.a} is {self.verdict} than {self.b}{where} ({told})."
         known = ""
-        if np.isfinite(self.least):
+        if not self.decidable:
+            known = f"; among so many differences, {min(self.seeds)} seeds cannot decide one, however large it is"
+        elif np.isfinite(self.least):
             known = f"; a difference of {number(self.least)[0]} would have been shown four times in five"
         return f"Between {self.a} and {self.b}{where} it is not decided ({told}{known})."
 
@@ -99,20 +105,19 @@ def compare(
     difference = float((x / scale).mean() - (y / scale).mean())
     if abs(difference) < ROUNDING:
         difference = 0.0
-    test = "paired" if paired else "Welch"
-    if paired and len(x) < ENOUGH:
-        p, test = exchanged_pairs(x / scale, y / scale), "exchanges in pairs"
-    elif not paired and (len(x) != len(y) or len(x) < ENOUGH):
-        p, test = exchanged(x / scale, y / scale), "exchanges"
+    test, smallest = "paired" if paired else "Welch", 0.0
+    if len(x) != len(y) or len(x) < ENOUGH:
+        test = "exchanges in pairs" if paired else "exchanges"
+        p, smallest = extreme(*exchanged(x / scale, y / scale, paired)), smallest_p([(len(x), len(y))], [paired])
     elif error > ROUNDING:
         p = float(2 * stdtr(freedom, -abs(difference) / error))
-    else:  # one exchange of the scores, and its mirror image, are as far apart
-        p = 2 / (2 ** len(x) if paired else math.comb(2 * len(x), len(x))) if difference else 1.0
+    else:
+        p = smallest_p([(len(x), len(y))], [paired]) if difference else 1.0
     difference, error = difference * scale, error * scale
     half = float(stdtrit(freedom, 0.975)) * error
     return Comparison(
         task, a, b, difference, difference - half, difference + half, p, test, correlation, (len(x), len(y)), error,
-        freedom,
+        freedom, x, y, smallest,
     )  # fmt: skip
 
 
@@ -129,16 +134,28 @@ def paired_error(x: NDArray, y: NDArray) -> tuple[float, float]:
     return float((x - y).std(ddof=1) / np.sqrt(len(x))), float(len(x) - 1)
 
 
-def exchanged(x: NDArray, y: NDArray) -> float:
-    """The share of exchanges between x and y whose Welch statistic is at least as far from 0: a p-value."""
-    both, n, m = np.concatenate([x, y]), len(x), len(y)
+def exchanged(x: NDArray, y: NDArray, paired: bool) -> tuple[NDArray, NDArray]:
+    """The difference of means and its standard error after each exchange between x and y, as they are first of all."""
+    n, m = len(x), len(y)
+    if paired:
+        gaps = (x - y) * flips(n)
+        return gaps.mean(1), gaps.std(1, ddof=1) / np.sqrt(n)
+    both = np.concatenate([x, y])
     both = both - both.mean()
     chosen = exchanges(n, m)
     sums, squares = chosen @ both, chosen @ both**2
     ours, theirs = sums / n, (both.sum() - sums) / m
     spread = (squares / n - ours**2) / (n - 1), ((both**2).sum() - squares) / m / (m - 1) - theirs**2 / (m - 1)
-    error = np.sqrt(np.maximum(spread[0], 0) + np.maximum(spread[1], 0))
-    return extreme(ours - theirs, error, ours[0] - theirs[0], error[0])
+    return ours - theirs, np.sqrt(np.maximum(spread[0], 0) + np.maximum(spread[1], 0))
+
+
+def smallest_p(seeds: list[tuple[int, int]], paired: list[bool]) -> float:
+    """The smallest p-value of exchanges on tasks with these numbers of seeds.
+
+    Where both sides have as many, one exchange and its mirror image are as far apart.
+    """
+    counts = [2**n if pairs else math.comb(n + m, n) for (n, m), pairs in zip(seeds, paired, strict=True)]
+    return (2 if all(n == m for n, m in seeds) else 1) / min(math.prod(counts), EXCHANGES)
 
 
 @functools.cache
@@ -155,21 +172,35 @@ def exchanges(n: int, m: int) -> NDArray:
     return chosen
 
 
-def exchanged_pairs(x: NDArray, y: NDArray) -> float:
-    """The share of exchanges within pairs whose paired statistic is at least as far from 0: a p-value."""
-    gaps = (x - y) * np.array(list(product((1, -1), repeat=len(x))))
-    return extreme(gaps.mean(1), gaps.std(1, ddof=1) / np.sqrt(len(x)), (x - y).mean(), paired_error(x, y)[0])
+@functools.cache
+def flips(n: int) -> NDArray:
+    """Which of n pairs are exchanged, -1.0 or 1.0, in each exchange; the first changes none."""
+    if 2**n > EXCHANGES:
+        signs = np.random.default_rng(0).choice([1.0, -1.0], (EXCHANGES, n))
+        signs[0] = 1.0
+        return signs
+    return np.array(list(product((1.0, -1.0), repeat=n)))
 
 
-def extreme(differences: NDArray, errors: NDArray, difference: float, error: float) -> float:
-    """The share of statistics that are at least as large as the one that was found; equal scores have none."""
+def extreme(differences: NDArray, errors: NDArray) -> float:
+    """The share of statistics that are at least as far from 0 as the first, a p-value; equal scores have none."""
+    gaps = np.where(np.abs(differences) < ROUNDING, 0.0, np.abs(differences))
+    sizes = np.where(gaps > 0, gaps / np.maximum(errors, np.sqrt(ROUNDING)), 0.0)
+    return float((sizes >= sizes[0] * (1 - 1e-6)).mean())
 
-    def size(gap: NDArray, spread: NDArray) -> NDArray:
-        gap = np.where(np.abs(gap) < ROUNDING, 0.0, np.abs(gap))
-        return np.where(gap > 0, gap / np.maximum(spread, np.sqrt(ROUNDING)), 0.0)
 
-    found = size(np.array(difference), np.array(error))
-    return float((size(differences, errors) >= found * (1 - 1e-6)).mean())
+def exchanged_everywhere(parts: list[Comparison]) -> tuple[NDArray, NDArray]:
+    """The mean difference over tasks and its standard error after exchanges in each task, in 20,000 random ones."""
+    rng, count = np.random.default_rng(0), len(parts)
+    scale = max(float(np.abs([*one.ours, *one.theirs]).max()) for one in parts) or 1.0
+    gap, variance = np.zeros(EXCHANGES), np.zeros(EXCHANGES)
+    for one in parts:
+        gaps, errors = exchanged(one.ours / scale, one.theirs / scale, one.test in PAIRED)
+        chosen = rng.integers(len(gaps), size=EXCHANGES)
+        chosen[0] = 0
+        gap += gaps[chosen] / count
+        variance += errors[chosen] ** 2 / count**2
+    return gap, np.sqrt(variance)
 
 
 def combined(name: str, parts: list[Comparison]) -> Comparison:
@@ -180,25 +211,33 @@ def combined(name: str, parts: list[Comparison]) -> Comparison:
     weights = sum(variance**2 / one.freedom for variance, one in zip(variances, parts, strict=True))
     freedom = float(variances.sum() ** 2 / weights) if weights > 0 else sum(one.freedom for one in parts)
     difference = float(np.mean([one.difference for one in parts]))
-    p = float(2 * stdtr(freedom, -abs(difference) / error)) if error > 0 else max(one.p for one in parts)
-    if any("exchanges" in one.test for one in parts):
-        p = min(1.0, count * min(one.p for one in parts))  # Bonferroni: no task alone is wrong too often
+    smallest = 0.0
+    if any("exchanges" in one.test for one in parts) or error <= ROUNDING * abs(difference):
+        p = extreme(*exchanged_everywhere(parts))
+        smallest = smallest_p([one.seeds for one in parts], [one.test in PAIRED for one in parts])
+    else:
+        p = float(2 * stdtr(freedom, -abs(difference) / error))
     half = float(stdtrit(freedom, 0.975)) * error
     seeds = min(one.seeds[0] for one in parts), min(one.seeds[1] for one in parts)
     return Comparison(
         name, parts[0].a, parts[0].b, difference, difference - half, difference + half, p,
         " and ".join(dict.fromkeys(one.test for one in parts)), np.nan, seeds, error, freedom,
+        np.array([]), np.array([]), smallest,
     )  # fmt: skip
 
 
 def corrected(comparisons: list[Comparison]) -> list[Comparison]:
     """The same comparisons with p-values by Holm's method over all of them, and the least difference for each."""
     order = sorted(comparisons, key=lambda one: one.p)
+    limits = sorted(one.smallest for one in comparisons)
     highest = 0.0
     for place, one in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - place) * one.p))
         one.corrected = highest
-        one.level = LEVEL / len(order)
+        # at best, all that can have a smaller p come before it
+        one.decidable = (len(order) - bisect.bisect_left(limits, one.smallest)) * one.smallest < LEVEL
+        if one.smallest == 0:
+            one.least = least_difference(one.error, one.freedom, LEVEL / len(order))
     return comparisons
 
 
@@ -209,13 +248,12 @@ def least_difference(error: float, freedom: float, level: float) -> float:
     """
     if not (error > 0 and 3 <= freedom < np.inf):
         return np.nan
-    edge = float(stdtrit(freedom, 1 - level / 2))
-    low, high = 0.0, 4 * edge + 40.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        power = float(stats.nct.sf(edge, freedom, middle) + stats.nct.cdf(-edge, freedom, middle))
-        low, high = (middle, high) if power < POWER else (low, middle)
-    return high * error
+    edge = float(stdtrit(freedom, 1 - level / 2))  # beyond its negative, nothing is found at such a difference
+
+    def lacking(size: float) -> float:
+        return float(stats.nct.sf(edge, freedom, size)) - POWER
+
+    return float(optimize.brentq(lacking, 0.0, 4 * edge + 40.0, xtol=1e-6)) * error
 
 
 # -- where the variance comes from -------------------------------------------------------------------------------------
@@ -246,7 +284,10 @@ def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
     """
     seeds, evaluations = means.shape
     within = float(variances.mean())
-    between = float(means.var(1, ddof=1).mean()) if evaluations > 1 else 0.0
+    apart = means - means.mean(1, keepdims=True)
+    if seeds > 1:  # what all seeds learn between two evaluations is no chance
+        apart = (apart - apart.mean(0)) * np.sqrt(seeds / (seeds - 1))
+    between = float((apart**2).sum() / (seeds * (evaluations - 1))) if evaluations > 1 else 0.0
     checkpoints = max(0.0, between - within / episodes) if evaluations > 1 else 0.0
     of_seeds = float(means.mean(1).var(ddof=1)) if seeds > 1 else 0.0
     rest = max(0.0, of_seeds - checkpoints / evaluations - within / (evaluations * episodes))
@@ -256,7 +297,8 @@ def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
 def advice(found: Split, half_width: float, seed_cost: float, episode_cost: float) -> tuple[int, int] | None:
     """The seeds, and the episodes of each evaluation, by which the 95% interval has this half width at least cost.
 
-    None if 10,000 seeds are too few. A seed costs its training, and each of its evaluations the episodes.
+    None if 10,000 seeds are too few. `seed_cost` is that of a seed's training, and `episode_cost` that of one more
+    episode in each of its evaluations.
     """
     best: tuple[float, int, int] | None = None
     for episodes in (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000):
@@ -266,7 +308,7 @@ def advice(found: Split, half_width: float, seed_cost: float, episode_cost: floa
             seeds += 1
         if seeds == MOST_SEEDS:
             continue
-        cost = seeds * (seed_cost + found.evaluations * episodes * episode_cost)
+        cost = seeds * (seed_cost + episodes * episode_cost)
         if best is None or cost < best[0]:
             best = cost, seeds, episodes
     return (best[1], best[2]) if best else None

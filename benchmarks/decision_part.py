@@ -50,24 +50,29 @@ def processes(results: Results) -> dict[tuple[str, str], set[str]]:
     return places
 
 
-def decision_part(results: Results, found: list[Comparison]) -> Part:
-    """A verdict for each pair of algorithms on each task."""
+def decision_part(results: Results, found: list[Comparison], looked: bool) -> Part:
+    """A verdict for each pair of algorithms on each task; `looked` if seeds were added until a pair was decided."""
     text = (
         f"Differences of means ({results.unit}, {LABELS[results.score]}) by Welch's t-test, or by the paired t-test "
         "for settings of one process, whose runs see the same random numbers seed by seed; with fewer than five seeds, "
-        "or different numbers of them, by exchanging scores between the two. The intervals are for one difference; the "
+        "or different numbers of them, by exchanging scores between the two, and over tasks by exchanges in all of "
+        "them at once if one is tested so. The intervals are for one difference; the "
         f"p-values are corrected for all {len(found):,} of them by Holm's method, which aims at any wrong verdict in a "
         f"report like this with a probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds "
         "which both have: where it is not above 0, the same seeds make a difference no more certain. The least "
         "difference is what so many seeds would have shown, in the hardest of these tests, with a probability of "
-        f"{POWER:.0%}."
+        f"{POWER:.0%}; it is not known for exchanges. If seeds are few and one algorithm's scores spread far more than "
+        "the other's, verdicts are wrong more often than this aim."
     )
     named: list[Comparison] = found
     best = results.ranked[0]
     if len(found) > MOST_SENTENCES:
         named = [one for one in found if best in (one.a, one.b)]
-        text += f" There are too many pairs for all of them to be listed: these are those with {best}."
+        text += f" There are too many pairs for all of them to be listed: these are those with {best}"
+        text += f", the first {MOST_SENTENCES} in words too." if len(named) > MOST_SENTENCES else "."
     text += " " + counted(found)
+    if looked:
+        text += " Seeds were added until a pair was decided, which these tests do not count: see Looks for that pair."
     columns = ["task", "a", "b", "a − b", "95% interval", "p (Holm)", "a is", "least difference", "correlation", "test"]
     table = Table([*columns, "seeds"], [])
     digits = None if results.references is None else 3
@@ -144,21 +149,22 @@ def variance_part(results: Results) -> Part | None:
 
 
 def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds of training of one run, and of one evaluation episode, by task and algorithm."""
+    """Seconds of training of one run, and of one episode in each of its evaluations, by task and algorithm."""
     costs: dict[tuple[str, str], tuple[float, float]] = {}
-    sizes: dict[str, int] = {}
+    trained: dict[str, set[tuple[str, int]]] = {}  # the runs of each process
     for config in results.scores.sources:
         place = str(config.get("folder") or id(config))
-        sizes[place] = sizes.get(place, 0) + len(config["seeds"])
+        runs = {(str(config.get("setting")), seed) for seed in config["seeds"]}
+        trained[place] = trained.get(place, set()) | runs
     table = results.scores.table
     for config in results.scores.sources:
         key = config["task"], label(config)
-        runs = sizes[str(config.get("folder") or id(config))]
+        count = len(trained[str(config.get("folder") or id(config))])
         rows = table[(table["task"] == key[0]) & (table["algorithm"] == key[1])]
-        episodes = float(rows.groupby("seed")["episodes"].sum().mean()) if len(rows) else 0.0
         seconds: Any = config.get("seconds")
-        if seconds and episodes:
-            costs[key] = seconds / runs, max(config.get("evaluation_seconds", 0.0) / runs / episodes, 1e-6)
+        if seconds and len(rows):
+            episodes = float(rows["episodes"].mean())  # of one evaluation
+            costs[key] = seconds / count, max(config.get("evaluation_seconds", 0.0) / count / episodes, 1e-6)
     return costs
 
 

@@ -49,6 +49,8 @@ class Args:
     """the seed: best, median or worst by the last 10% of training, or a number"""
     setting: tuple[str, ...] = ()
     """its hyperparameters where they varied, such as `tau=0.01`"""
+    env_id: str = ""
+    """Gymnasium id of the environment whose observations the model is checked on; by default that of the run"""
 
 
 class Batched(nn.Module):
@@ -147,7 +149,7 @@ def main(args: Args) -> None:
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)
-    place = Place(trained)
+    place = Place(trained, args.env_id)
     writable(args.onnx.parent, "--onnx")
     groups = observed(policy, place)
     model = exported(policy, groups[0])

@@ -83,10 +83,12 @@ def until_decided(
     stored = read_json(out / FILE, list[Looks]) if (out / FILE).exists() else []
     others = [looks for looks in stored if {looks["a"], looks["b"]} != set(names)]
     for looks in stored:
-        if looks not in others and (looks["a"], looks["batch"], looks["most"]) != (names[0], batch, most):
+        plan = looks["a"], looks["batch"], looks["most"], looks["score"], set(looks["tasks"])
+        if looks not in others and plan != (names[0], batch, most, suite.score, set(suite.tasks)):
             raise UserError(
                 f"--until-decided: {out} has looks at {looks['a']} and {looks['b']} in {looks['most']} batches of "
-                f"{looks['batch']} seeds, and another plan would look once more: keep to it, or take another --out"
+                f"{looks['batch']} seeds, by the score {looks['score']} on {', '.join(looks['tasks'])}, and another "
+                "plan would look once more: keep to it, or take another --out"
             )
     level = LEVEL / len(suite.tasks)
     tests = {task: Sequential(batch, most, level) for task in suite.tasks}
@@ -167,8 +169,9 @@ def looks_part(every: list[dict[str, Any]]) -> Part:
     text = (
         "Seeds were added in batches until a group-sequential permutation test decided (AdaStop, arXiv 2306.10882), "
         f"with the level {levels} for each task, so that any wrong decision on a pair, over all tasks, has a "
-        f"probability of at most {LEVEL:.0%}, however many looks there were. Other sections of this report do not know "
-        "of the looks. The size is that of the sum of differences of batches."
+        f"probability of at most {LEVEL:.0%}, however many looks there were. Other sections of this report do not "
+        "count the looks: where they say something else of such a pair, this one holds. The size is that of the sum of "
+        "differences of batches."
     )
     part = Part("Looks", text, tables=[("Looks at the scores while seeds were added", table)])
     part.sentences = sentences

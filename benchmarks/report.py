@@ -178,7 +178,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(parts.improvement_part(results, replications))
         found = comparisons(results)
         if found:
-            sections.append(decision_part(results, found))
+            sections.append(decision_part(results, found, bool(taken)))
         if taken:
             sections.append(looks_part(taken))
         panels = curves_by_task(results, scores.table, "return")

@@ -1,6 +1,7 @@
 """Trained policies for the commands that use them: which runs are meant, and the environment in which they act."""
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,8 @@ class Trained:
             return alive
         ranked = sorted((number for number in alive if np.isfinite(self.scores[number])), key=lambda i: -self.scores[i])
         found: list[int] = []
+        if set(words) & set(RANKS) and self.config.get("args", {}).get("eval_episodes") == 0:
+            print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
         for word in words:
             if word in RANKS:
                 if not ranked:
@@ -110,6 +113,7 @@ class Place:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
         self.options = ({} if env_id and env_id != own["env_id"] else own["options"]) | options_of(options)
         self.tasks: list[str] = own["tasks"]
+        self.warned = False
         self.is_own = self.env_id == own["env_id"] and self.options == own["options"]
 
     def try_out(self, policy: Policy) -> None:
@@ -147,6 +151,7 @@ class Place:
         return evaluator
 
     def _check(self, policy: Policy, venv: Any) -> None:
+        """Raises UserError where the policy does not fit the environment, and warns of other bounds of actions."""
         task = policy.task
         size = int(np.prod(venv.single_observation_space.shape))
         space = venv.single_action_space
@@ -159,6 +164,15 @@ class Place:
         ):
             if ours != theirs:
                 raise UserError(f"--env-id {self.env_id} has {theirs} {what}, and the policies were made for {ours}")
+        if not (task.discrete or self.is_own or self.warned):
+            ours, theirs = np.array([task.low, task.high]), np.array([space.low.ravel(), space.high.ravel()])
+            if not np.allclose(ours, theirs):
+                self.warned = True
+                told = ", and those of ".join(
+                    f"{name} are from {low.min():g} to {high.max():g}"
+                    for name, (low, high) in (("the policies", ours), (self.env_id, theirs))
+                )
+                print(f"warning: actions of {told}", file=sys.stderr)
 
 
 def episode_rows(

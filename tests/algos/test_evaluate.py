@@ -157,6 +157,17 @@ def test_several_tasks_are_evaluated_at_once_each_by_its_name():
         assert [score.success for score in scores[run]] == [True, True, False, False]
 
 
+def test_a_policy_without_numbers_has_no_return():
+    def acts(obs):
+        action = torch.zeros(*obs.shape[:2], 1)
+        action[1] = torch.nan
+        return action
+
+    scores = evaluator("Three-v0", (0, 1, 2), 2)(acts, 0)
+    assert [score.total for run in (0, 2) for score in scores[run]] == [6.0] * 4
+    assert all(np.isnan(score.total) and score.length == 3 for score in scores[1])
+
+
 @pytest.mark.parametrize(("bonus", "returns"), [(0.0, [2.75, 3.5, 3.0]), (10.0, [10.25, 8.5, 3.0])])
 def test_observed_values_are_discounted_returns_with_the_bonus_of_later_states(bonus, returns):
     # 3; 2 + 0.5 (b + 3); 1 + 0.5 (b + 2 + 0.5 (b + 3))

@@ -1,6 +1,7 @@
 """The bandit that chooses among policies, the expected best of k, and the page."""
 
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,40 @@ def test_episodes_of_evaluate_come_first(run, tmp_path):
     evaluate.main(evaluate.Args(run, episodes=7))
     budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
     assert len(pd.read_csv(tmp_path / "page" / "episodes.csv")) == 4 * 7
+
+
+def test_a_policy_that_diverged_keeps_its_last_score(run, tmp_path, capsys):
+    from benchmarks import evaluate
+
+    evaluate.main(evaluate.Args(run, episodes=7))
+    (folder,) = (run / "evaluation").iterdir()
+    config, said = (json.loads(path.read_text()) for path in (run / "config.json", folder / "evaluation.json"))
+    lost, played = said["runs"].pop(1), pd.read_parquet(folder / "episodes.parquet")
+    config["diverged"] = [lost | {"step": 15}]
+    of_lost = (played["seed"] == lost["seed"]) & (played["expectile"] == lost["expectile"])
+    played[~of_lost].to_parquet(folder / "episodes.parquet", write_page_checksum=True)
+    table = pd.read_parquet(run / "eval.parquet")
+    own = (table["seed"] == lost["seed"]) & (table["expectile"] == lost["expectile"])
+    table = table[~(own & (table["step"] == 20))]
+    table.to_parquet(run / "eval.parquet", write_page_checksum=True)
+    (run / "config.json").write_text(json.dumps(config))
+    (folder / "evaluation.json").write_text(json.dumps(said))
+    rows = budget.of_run(run, config)
+    assert "7 episodes of each policy, after training" in capsys.readouterr().out
+    assert rows.groupby("policy").size().tolist() == [7] * 4
+    last = table[own[table.index] & (table["step"] == 10)]["return"].tolist()
+    mine = rows[(rows["seed"] == lost["seed"]) & (rows["expectile"] == lost["expectile"])]
+    assert mine["return"].tolist() == pytest.approx((last * 3)[:7])
+    (folder / "evaluation.json").write_text(json.dumps(said | {"step": 10}))  # made before the run went on
+    assert budget.of_run(run, config).groupby("policy").size().tolist() == [3] * 4
+    assert "3 episodes of each policy, of its last evaluation" in capsys.readouterr().out
+
+
+def test_the_critics_choice_is_the_policy_it_values_most():
+    truth, values = np.array([1.0, 2.0, 3.0]), np.array([5.0, 9.0, 7.0])
+    assert budget.by_value(truth, values, 3, 50) == 2.0
+    assert budget.by_value(truth, values, 2, 3_000) == pytest.approx((2 + 2 + 3) / 3, abs=0.05)
+    assert np.isnan(budget.by_value(truth, np.array([5.0, np.nan, 7.0]), 3, 50))
 
 
 def test_one_policy_is_no_choice(train_short, tmp_path):

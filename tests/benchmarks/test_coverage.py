@@ -37,7 +37,7 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     decided = pd.read_csv(tmp_path / "page" / "errors.csv")
     assert decided[decided["case"] == "no difference"]["share"].max() < 0.15
     assert decided[(decided["case"] == "difference") & (decided["seeds"] == 20)]["share"].min() > 0.6
-    assert set(decided["case"]) == {"no difference", "difference", "wrong way", "looks"}
+    assert set(decided["case"]) == {"no difference", "other spread", "difference", "wrong way", "looks"}
     said = method.in_a_sentence(tmp_path / "page")
     assert "1 sets of scores" in said and "percentile intervals in" in said
     assert method.in_a_sentence(tmp_path) == ""
@@ -58,7 +58,9 @@ def test_settings_of_one_process_are_paired_in_a_report(tmp_path):
     results = results_of(tmp_path)
     (one,) = comparisons(results)
     assert one.test == "paired" and one.a != one.b
-    (_, table), *_ = decision_part(results, [one]).tables
+    part = decision_part(results, [one], False)
+    assert "see Looks" in decision_part(results, [one], True).text and "see Looks" not in part.text
+    (_, table), *_ = part.tables
     assert table.rows[0][table.columns.index("test")][0] == "paired"
 
 

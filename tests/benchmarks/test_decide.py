@@ -7,6 +7,8 @@ from scipy import stats
 from benchmarks import decide
 from benchmarks.decide import Comparison, advice, combined, compare, corrected, least_difference, split
 
+NONE = np.array([])
+
 
 def scores(values, first=0):
     return dict(enumerate(values, first))
@@ -77,7 +79,7 @@ def test_pairs_without_spread_and_single_seeds():
 
 
 def of_p(p, difference=1.0):
-    return Comparison("T", "a", "b", difference, 0, 0, p, "Welch", np.nan, (5, 5), 1.0, 8.0)
+    return Comparison("T", "a", "b", difference, 0, 0, p, "Welch", np.nan, (5, 5), 1.0, 8.0, NONE, NONE)
 
 
 def test_holm_by_hand():
@@ -96,6 +98,34 @@ def test_the_least_difference_is_found_four_times_in_five():
     assert np.isnan(least_difference(0.0, freedom, 0.05)) and np.isnan(least_difference(1.0, 2.9, 0.05))
 
 
+@pytest.mark.parametrize("freedom", [3, 4, 8])
+@pytest.mark.parametrize("count", [1, 6, 100, 408])
+def test_the_least_difference_holds_for_many_comparisons_and_few_seeds(freedom, count):
+    rng, level = np.random.default_rng(0), 0.05 / count
+    least = least_difference(2.0, freedom, level) / 2.0
+    statistic = (rng.standard_normal(100_000) + least) / np.sqrt(rng.chisquare(freedom, 100_000) / freedom)
+    assert (statistic > stats.t.ppf(1 - level / 2, freedom)).mean() == pytest.approx(0.8, abs=0.006)
+
+
+def test_so_few_seeds_cannot_decide():
+    three, four, ten = (
+        compare("T", "a", "b", scores(np.arange(n) + 100.0), scores(np.arange(m) * 1.0))
+        for n, m in ((3, 3), (4, 4), (3, 10))
+    )
+    assert (three.smallest, four.smallest, ten.smallest) == pytest.approx((2 / 20, 2 / 70, 1 / 286))
+    assert (three.p, four.p, ten.p) == pytest.approx((2 / 20, 2 / 70, 1 / 286))
+    (alone,) = corrected([three])
+    assert not alone.decidable and "3 seeds cannot decide" in alone.sentence("return")
+    assert [one.verdict for one in corrected([four])] == ["better"] and four.decidable
+    two = [compare("T", "a", "b", scores(np.arange(4) + 100.0), scores(np.arange(4) * 1.0)) for _ in range(2)]
+    assert {(one.verdict, one.decidable) for one in corrected(two)} == {("not decided", False)}
+    with_more = corrected([four, ten])  # the one with more seeds comes first, and leaves the whole level
+    assert all(one.decidable for one in with_more) and with_more[0].corrected == pytest.approx(2 / 70)
+    assert np.isnan(four.least) and "would have been shown" not in two[0].sentence("return")
+    assert corrected([of_p(0.5)])[0].least == pytest.approx(least_difference(1.0, 8.0, 0.05))
+    assert corrected([of_p(0.5), of_p(0.6)])[0].least == pytest.approx(least_difference(1.0, 8.0, 0.025))
+
+
 def test_the_difference_over_tasks_is_the_mean_over_them():
     rng = np.random.default_rng(0)
     hits = []
@@ -108,6 +138,29 @@ def test_the_difference_over_tasks_is_the_mean_over_them():
         assert whole.difference == pytest.approx((parts[0].difference + parts[1].difference) / 2)
         hits.append(whole.low <= 1.0 <= whole.high)
     assert np.mean(hits) == pytest.approx(0.95, abs=0.015)
+
+
+def test_over_tasks_exchanges_test_the_mean_difference():
+    """A difference on one task does not decide for the wrong side over all of them, and the level is kept."""
+    first = compare("t1", "a", "b", scores(0.5 + 0.01 * np.arange(5)), scores(0.4 + 0.005 * np.arange(6)))
+    second = compare("t2", "a", "b", scores([0.0, 0.4, 0.2, 0.5, 0.1]), scores([0.5, 0.1, 0.9, 0.2, 0.8, 0.5]))
+    assert first.p < 0.005 and first.difference > 0 > second.difference
+    whole = combined("both", [first, second])
+    assert whole.difference < 0 and whole.p > 0.2 and corrected([whole])[0].verdict == "not decided"
+    rng, small, found = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        parts = [
+            compare(str(task), "a", "b", scores(rng.normal(0, spread, 3)), scores(rng.normal(0, spread, n)))
+            for task, (spread, n) in enumerate([(1.0, 3), (3.0, 3), (1.0, 4)])
+        ]
+        small += combined("all", parts).p < 0.05
+        parts = [
+            compare(str(task), "a", "b", scores(rng.normal(4, 1, 3)), scores(rng.normal(0, 1, 3))) for task in range(3)
+        ]
+        whole = combined("all", parts)
+        found += whole.p < 0.05
+    assert small / 300 < 0.085 and found / 300 > 0.95
+    assert whole.smallest == pytest.approx(2 / 20**3)
 
 
 def test_sentences_say_who_is_better_or_what_could_have_been_shown():
@@ -137,6 +190,21 @@ def test_the_sources_of_variance_are_found():
     assert (found.seeds, found.checkpoints, found.episodes) == pytest.approx(truth, rel=0.15)
     spread = returns.mean((1, 2)).std(ddof=1)
     assert found.error(1, evaluations, episodes) == pytest.approx(spread, rel=0.02)
+
+
+def test_what_all_seeds_learn_is_no_chance():
+    rng = np.random.default_rng(0)
+    seeds, evaluations = 5, 4
+    found = []
+    for _ in range(300):
+        means = (
+            rng.standard_normal((seeds, 1)) * 3
+            + np.linspace(-15, 15, evaluations)
+            + rng.normal(0, 2, (seeds, evaluations))
+        )
+        found.append(split(means, np.zeros_like(means), 10))
+    assert np.mean([one.checkpoints for one in found]) == pytest.approx(4.0, rel=0.06)
+    assert np.mean([one.seeds for one in found]) == pytest.approx(9.0, rel=0.15)
 
 
 def test_a_source_below_zero_counts_as_none():

@@ -1,6 +1,7 @@
 """Sequential sweeps: the test against simulations and the package, and the batches that a sweep trains."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,18 @@ def test_the_same_command_goes_on_where_it_was(tmp_path, pair):
     looks, count = (tmp_path / "out" / FILE).read_text(), len(seen)
     until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)
     assert (tmp_path / "out" / FILE).read_text() == looks and seen[:count] == seen[count:]
+
+
+def test_another_plan_is_refused(tmp_path, pair):
+    train, _ = trained(tmp_path / "out", 30.0)
+    tasks = 'tasks = ["InvertedPendulum-v5", "Hopper-v5"]'
+    two = suite.read(small_suite.write(tmp_path, TWO.replace('tasks = ["InvertedPendulum-v5"]', tasks)))
+    until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
+    assert looks["level"] == 0.025 and set(looks["tasks"]) == set(two.tasks)  # the level is that of all tasks
+    for other, batch, most in ((pair, 5, 20), (replace(two, score="best"), 5, 20), (two, 4, 20), (two, 5, 25)):
+        with pytest.raises(UserError, match="another plan would look once more"):
+            until_decided(other, ("sac", "other"), tmp_path / "out", batch, most, train)
 
 
 def test_a_failed_batch_ends_the_looks(tmp_path, pair):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -91,6 +92,40 @@ def test_policies_act_in_another_environment(run, capsys):
         "error: InvertedPendulum-v5 cannot begin an episode with these options (ValueError"
     )
     assert (pd.read_parquet(folder / "episodes.parquet")["length"] == 3).all()
+
+
+def test_other_bounds_of_actions_are_told(train, bare_runs, capsys):
+    run = train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder
+    command(evaluate, run, "--episodes", 1)
+    assert not capsys.readouterr().err
+    trained = Trained(run)
+    place, policy = Place(trained, "Pendulum-v1", ["max_episode_steps=5"]), trained.file.policy([0])
+    place.evaluator(policy, 1).close()
+    assert not capsys.readouterr().err
+    policy.agent.task = replace(policy.task, low=(-1.0,), high=(1.0,))
+    for _ in range(2):
+        place.evaluator(policy, 1).close()
+    said = capsys.readouterr().err
+    assert said == "warning: actions of the policies are from -1 to 1, and those of Pendulum-v1 are from -2 to 2\n"
+
+
+def test_episodes_after_training_are_not_those_of_training(train, bare_runs):
+    run = train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder
+    trained = Trained(run)
+    place = Place(trained)
+    policy = trained.file.policy([0])
+    evaluator = place.evaluator(policy, 2)
+    then = [score.total for score in evaluator(policy.act, trained.file.step)[0]]
+    evaluator.close()
+    assert then == pytest.approx(pd.read_parquet(run / "eval.parquet").query("step == 60")["return"].tolist())
+    now = evaluate.evaluated(trained, place, [0], 2, 1)["return"].tolist()
+    assert min(abs(ours - theirs) for ours in now for theirs in then) > 1e-3
+
+
+def test_a_rank_by_episodes_of_learning_says_so(train, bare_runs, capsys):
+    run = train("stream_ac", env_id="InvertedPendulum-v5", total_steps=300, eval_every=100, eval_episodes=0).folder
+    assert Trained(run).numbers(["0"]) == [0] and not capsys.readouterr().out
+    assert Trained(run).numbers(["best"]) == [0] and "the episodes that they learned from" in capsys.readouterr().out
 
 
 def test_runs_in_parts_are_the_same(run, monkeypatch):
