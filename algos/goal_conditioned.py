@@ -4,7 +4,9 @@ Goals are states of the data, and rewards come from goals: -1 until the goal is 
 networks have the form of OGBench's.
 """
 
+import contextlib
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from torch.func import functional_call
 from algos.arguments import Count, FewOrNone, Incidental, OpenFraction, Positive, Size, Tunable, Widths, by_domain
 from algos.cli import check_env_id
 from algos.data import Dataset, check_name, is_file, load, validate
+from algos.data.names import GOALS
 from algos.data.ogbench import cached
 from algos.errors import UserError
 from algos.evaluate import Ways
@@ -39,6 +42,7 @@ from envs.mazes import maze_of
 Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
 KINDS = ("navigate", "stitch", "explore", "play", "noisy")
+WITH_GOALS = r"(AntMaze_|Fetch|Hand(Reach|Manipulate)|FrankaKitchen)"  # Gymnasium-Robotics' other ids with goals
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
@@ -68,9 +72,11 @@ class GoalArgs(OfflineArgs):
     def keys(self) -> list[str]:
         """The keys of defaults that depend on the dataset: the actor's loss, family with kind, names, words.
 
-        The stitching mazes have the defaults of OGBench's point mazes for stitching.
+        The stitching mazes have the defaults of OGBench's point mazes for stitching, and D4RL's maze2d those of its
+        point mazes.
         """
-        words = [*self.words, *(("pointmaze", "stitch") if "stitching" in self.words else ())]
+        more = {"stitching": ("pointmaze", "stitch"), "maze2d": ("pointmaze",)}
+        words = [*self.words, *(word for name, of_name in more.items() if name in self.words for word in of_name)]
         family = next((word for word in words if word in FAMILIES), "")
         kind = next((word for word in words if word in KINDS), "")
         return [getattr(self, "actor_loss", ""), f"{family}-{kind}", *super().keys, *words]
@@ -86,6 +92,8 @@ class GoalArgs(OfflineArgs):
         for name in ("value_goals", "actor_goals"):
             if hasattr(self, name):
                 check_mix(f"--{name.replace('_', '-')}", getattr(self, name))
+        if hasattr(self, "subgoal_steps") and self.actor_goals[0]:  # type: ignore[attr-defined]
+            raise UserError("--actor-goals must begin with 0: the current state is never the goal of the high policy")
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -104,7 +112,8 @@ class ValueArgs(GoalArgs):
     value_geometric: bool = True
     """goals of values in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
     actor_goals: Probabilities = by_domain((0.0, 1.0, 0.0), stitch=(0.0, 0.5, 0.5), explore=(0.0, 0.0, 1.0))
-    """goals of the actor: the same three probabilities; 0 0.5 0.5 for stitch data, 0 0 1 for explore data"""
+    """goals of the actor, or of HIQL's and OTA's high policy: the same three probabilities, of which the first is 0 for
+    these two; 0 0.5 0.5 for stitch data, 0 0 1 for explore data"""
     actor_geometric: bool = False
     """goals of the actor in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
 
@@ -259,13 +268,21 @@ def goal_run(
     cannot be trained on, and for an environment that has no goals or other ones.
     """
     held_out = validation_data(args) if args.validation else None  # first: it is downloaded where the dataset is not
-    data = load_states(args.dataset, args.exact_d4rl)
+    data = load_states(args.dataset, args.exact_d4rl, args.env_id)
+    if is_file(args.dataset) and not set(args.words) & {*KINDS, "stitching"}:
+        print(
+            f"note: the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals and weights "
+            "have the defaults of navigate data",
+            file=sys.stderr,
+        )
     if args.env_id and args.env_id != data.env_id:
         if args.eval_episodes:
             check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
     if (positions or places) and data.env_id and not has_maze(data.env_id):
         raise UserError(f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position")
+    if (positions or places) and "antsoccer" in (data.env_id or ""):
+        raise UserError(f"--dataset {data.name}: a state begins with the ant's position, and the goal is the ball's")
     obs_space, act_space = spaces(args, data)
     tasks = []
     if args.eval_episodes:
@@ -283,11 +300,15 @@ def goal_run(
         )
     for part in filter(None, (data, held_out)):
         for warning in validate(part, obs_space, act_space):
-            if "rewards" not in warning:  # goals give them
+            # goals give rewards, and the episodes of some mazes are longer than those of their evaluation
+            if "rewards" not in warning and "of the task" not in warning:
                 print(f"warning: {part.name}: {warning}", file=sys.stderr)
+    note = "" if data.note == GOALS else data.note
+    if note and tasks:
+        print(f"warning: {data.name} and {data.env_id}: {note}", file=sys.stderr)
     for part in filter(None, (data, held_out)):
         part.fit_actions(act_space.low, act_space.high, edge=0.0)
-    facts: dict[str, Any] = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": ""}
+    facts: dict[str, Any] = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": note}
     facts |= {"low": None, "high": None, "evaluated_in": data.env_id, "env_options": data.env_options}
     facts |= {"validation_digest": held_out.digest if held_out else None}
     run = Run(args, algorithm, score="success", facts=facts)
@@ -297,20 +318,26 @@ def goal_run(
     if tasks:
         run.evaluate_goals(str(data.env_id), tasks)
         done.append(f"evaluated on {len(tasks)} tasks of {data.env_id}")
+    elif data.env_id:  # for those who evaluate the policies later
+        with contextlib.suppress(UserError):
+            run.acts_in(data.env_id, check_goals(data.env_id))
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
 
 
-def load_states(name: str, exact_d4rl: bool = False) -> Dataset:
+def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Dataset:
     """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them.
 
-    Where the next states of terminal transitions are unknown, such transitions are left out.
+    `env_id` says of which environment they are where the dataset does not. Where the next states of terminal
+    transitions are unknown, such transitions are left out. Raises UserError where goals cannot be told from states.
     """
     data = load(name, exact_d4rl)
+    if re.match(WITH_GOALS, data.env_id or ""):
+        raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
     if not data.true_ends:
         data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
-    if not (data.env_id or "").startswith("PointMaze_") or data.obs_size != 8:
+    if not (data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:
         return data
     return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)
 
@@ -357,7 +384,7 @@ def validation_data(args: GoalArgs) -> Dataset | None:
     if is_file(name):
         path = Path(name)
         other = str(path.with_name(f"{path.stem}-val{path.suffix}"))
-        return load_states(other) if Path(other).is_file() else None
+        return load_states(other, env_id=args.env_id) if Path(other).is_file() else None
     if name.startswith("ogbench/"):  # it is downloaded with the dataset, but never later
         return load_states(f"{name}-val") if cached(f"{name}-val").exists() or not cached(name).exists() else None
     other = "-val-v".join(name.rsplit("-v", 1))

@@ -12,6 +12,7 @@ import numpy as np
 from algos.cli import env_errors, parse_seeds
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator, Score, TableEvaluator, maker
+from algos.goal_conditioned import check_goals
 from algos.policy import Policy, PolicyFile
 from algos.stored import EVAL, Config, read_json, read_table
 from envs.goals import make_goal_vec
@@ -35,10 +36,12 @@ class Trained:
         self.config: dict[str, Any] = read_json(folder / "config.json", Config)
         self.measure = "success" if self.config.get("score") == "success" else "return"
         varied = self.config.get("varied", [])
-        table = read_table(folder / "eval.parquet", [*EVAL, *(["success"] * (self.measure == "success"))], varied)
+        table = read_table(folder / "eval.parquet", EVAL, varied)
+        if len(table) and self.measure == "success":
+            table = read_table(folder / "eval.parquet", [*EVAL, "success"], varied)
         end = table["step"].max()
         late = table[(table["step"] > 0.9 * end) | (table["step"] == end)]
-        value = 100.0 * late["success"].astype(float) if self.measure == "success" else late["return"]
+        value = 100.0 * late["success"].astype(float) if "success" in late else late["return"]
         keys = ["seed", *varied]
         means = value.groupby([late[name] for name in keys]).mean()
         known = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
@@ -113,6 +116,8 @@ class Place:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
         self.options = ({} if env_id and env_id != own["env_id"] else own["options"]) | options_of(options)
         self.tasks: list[str] = own["tasks"]
+        if trained.measure == "success" and (self.env_id != own["env_id"] or not self.tasks):
+            self.tasks = check_goals(self.env_id)
         self.warned = False
         self.is_own = self.env_id == own["env_id"] and self.options == own["options"]
 

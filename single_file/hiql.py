@@ -10,7 +10,7 @@ target copy; the expectile's weight comes from the target values; rewards are -1
 advantages have neither reward nor discount; the high policy's random goals have the share of the actor's goals, whose
 other two shares are ignored; a proposal is brought to phi's length before the low policy sees it; the targets move
 towards the values as they were before the step. Alphas, k, the discount and the share of random goals depend on the
-dataset, as in the official commands.
+dataset, as in OGBench's commands; the authors' earlier code takes alphas of 1 on D4RL's data.
 
     python single_file/hiql.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 

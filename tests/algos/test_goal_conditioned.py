@@ -1,6 +1,7 @@
 """Losses, networks and runs of goal-conditioned methods: the sheet's hand-computed values, and bad input."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,12 @@ from algos.goal_conditioned import (
     sphere,
     twin_value_loss,
 )
-from algos.goals import Goals
+from algos.goals import Clusters, Goals
 from algos.nn import initialise
+from algos.policy import PolicyFile
 from algos.random import generators
+from benchmarks import evaluate
+from benchmarks.load_scores import load
 from envs import Task
 
 POINT = Task("pointmaze", (2,), 2, False, (-1.0, -1.0), (1.0, 1.0), 1000)
@@ -156,6 +160,18 @@ def test_a_frozen_module_passes_gradients_to_its_inputs_only():
 
 
 @pytest.mark.parametrize("script", ["hiql", "ota"])
+def test_a_proposal_is_brought_to_the_length_of_a_representation(script):
+    agent = agent_of(script, hidden=(8,))
+    obs, goal = torch.randn(2, 1, 5, 2, generator=torch.Generator().manual_seed(0))
+    before = agent.policy(obs, goal)
+    with torch.no_grad():
+        for parameter in agent.high.net.out.parameters():
+            parameter.mul_(10.0)
+    torch.testing.assert_close(agent.policy(obs, goal), before)
+    assert before.std() > 0
+
+
+@pytest.mark.parametrize("script", ["hiql", "ota"])
 def test_only_the_values_train_the_representation(script):
     agent, module = agent_of(script, hidden=(8,)), module_of(script)
     g = torch.Generator().manual_seed(0)
@@ -167,6 +183,48 @@ def test_only_the_values_train_the_representation(script):
     for name, loss in agent.losses(batch).items():
         gradients = torch.autograd.grad(loss.sum(), phi, allow_unused=True, materialize_grads=True)
         assert any(g.abs().sum() > 0 for g in gradients) == name.endswith("value_loss"), name
+
+
+# alphas of gcivl, gciql, qrl and crl, both alphas of hiql and ota, and k; section 4.2 of the sheet
+OFFICIAL = {
+    "pointmaze-medium-navigate": (10, 0.003, 0.0003, 0.03, 3, 25),
+    "pointmaze-giant-stitch": (10, 0.003, 0.0003, 0.03, 3, 25),
+    "pointmaze-teleport-navigate": (10, 0.003, 0.0003, 0.03, 3, 25),
+    "antmaze-large-navigate": (10, 0.3, 0.003, 0.1, 3, 25),
+    "antmaze-giant-stitch": (10, 0.3, 0.003, 0.1, 3, 25),
+    "antmaze-teleport-explore": (10, 0.01, 0.001, 0.003, 10, 25),
+    "humanoidmaze-giant-navigate": (10, 0.1, 0.001, 0.1, 3, 100),
+    "humanoidmaze-medium-stitch": (10, 0.1, 0.001, 0.1, 3, 100),
+    "antsoccer-arena-navigate": (10, 0.1, 0.003, 0.3, 3, 25),
+    "antsoccer-medium-stitch": (10, 0.1, 0.003, 0.3, 3, 25),
+    **{f"{name}-play": (10, 1, 0.3, 3, 3, 10) for name in ("cube-single", "cube-quadruple", "scene", "puzzle-4x6")},
+    **{f"{name}-noisy": (10, 0.03, 0.03, 0.1, 3, 10) for name in ("cube-single", "cube-triple", "scene", "puzzle-3x3")},
+}
+
+
+@pytest.mark.parametrize("source", ["ogbench", "local"])
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_defaults_follow_the_dataset(name, source):
+    def args(script: str) -> Any:
+        return module_of(script).Args(dataset=f"{source}/{name}-v0")
+
+    *alphas, high, k = OFFICIAL[name]
+    assert [args(script).alpha for script in ("gcivl", "gciql", "qrl", "crl")] == alphas
+    for script in ("hiql", "ota"):
+        found = args(script)
+        assert (found.high_alpha, found.low_alpha, found.subgoal_steps) == (high, high, k)
+    assert args("ota").option_steps == 5
+
+
+def test_other_defaults_are_those_of_the_sheet():
+    for script in COUNTS:
+        args = module_of(script).Args(**NAME)
+        assert (args.batch_size, args.lr, args.hidden) == (1024, 3e-4, (512, 512, 512))
+        assert (args.eval_every, args.eval_episodes) == (100_000, 50)
+    sizes = {"stitching-umaze": 20, "stitching-medium": 40, "stitching-large": 80, "pointmaze-giant-stitch": 160}
+    for name, clusters in sizes.items():
+        assert module_of("gcbc").Args(dataset=f"local/{name}-v0").clusters == clusters
+    assert module_of("gciql").Args(dataset="d4rl/maze2d-medium-v1").alpha == 0.003  # as of OGBench's point mazes
 
 
 def test_defaults_are_those_of_the_official_commands():
@@ -245,6 +303,50 @@ def test_terminal_transitions_without_true_next_states_are_left_out(tmp_path):
     assert (goals.ends < torch.cat([goals.starts[1:], goals.ends[-1:] + 1])).all() and last >= first
 
 
+def test_states_of_gymnasium_robotics_are_without_their_goals(tmp_path, monkeypatch):
+    path = write_hdf5(tmp_path / "mine.hdf5", obs_size=8, act_size=2)
+    whole, states = load_states(str(path)), load_states(str(path), env_id="PointMaze_Medium-v3")
+    assert whole.obs_size == 8 and states.obs_size == 4
+    assert torch.equal(states.rows[:, :4], whole.rows[:, 4:8])  # place and velocity stand behind both goals
+    monkeypatch.setattr("algos.goal_conditioned.load", lambda *_: replace(whole, env_id="AntMaze_UMaze-v4"))
+    with pytest.raises(UserError, match="goals and states are not apart"):
+        load_states(str(path))
+
+
+def test_groups_are_of_positions_or_of_whole_states(train_short, tmp_path, monkeypatch):
+    made = []
+
+    class Noted(Clusters):
+        def __init__(self, goals, count, size):
+            made.append(size)
+            super().__init__(goals, count, size)
+
+    monkeypatch.setattr("gcbc.Clusters", Noted)
+    write_hdf5(tmp_path / "goals.hdf5", obs_size=4, act_size=2)
+    for by in ({}, {"cluster_by": "state"}):
+        train_short("gcbc", dataset=str(tmp_path / "goals.hdf5"), augment=0.5, clusters=3, total_steps=2,
+                    out=f"{len(made)}", **by)  # fmt: skip
+    assert made == [2, 4]
+
+
+def test_policies_of_a_run_without_evaluations_are_evaluated_later(train_short, tmp_path, capsys):
+    folder = train_short("gcbc", **EVALUATED | {"eval_episodes": 0}).folder
+    assert PolicyFile(folder).environment["tasks"] == [f"task{k}" for k in range(1, 6)]
+    evaluate.main(evaluate.Args(folder, episodes=1, out=tmp_path / "own"))
+    table = pd.read_parquet(tmp_path / "own" / "episodes.parquet")
+    assert set(table["task"]) == {f"task{k}" for k in range(1, 6)}
+    with pytest.raises(UserError, match="no run that has learned and been evaluated"):  # and nothing is damaged
+        load([folder.parents[2]])
+
+
+def test_a_file_whose_name_tells_no_kind_is_told(train_short, tmp_path, capsys):
+    train_short("gcbc")
+    assert "has none of the words navigate, stitch" in capsys.readouterr().err
+    (tmp_path / "goals.hdf5").rename(tmp_path / "stitch.hdf5")
+    train_short("gcbc", dataset=str(tmp_path / "stitch.hdf5"))
+    assert "has none of the words" not in capsys.readouterr().err
+
+
 def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
     assert not train_short("gcivl", out="without").log["metric"].str.startswith("validation/").any()
     write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2, seed=1)
@@ -269,6 +371,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
             "the goals of antmaze-medium-v0 have 29",
         ),
         ("gcivl", {"value_goals": (0.2, 0.2, 0.2)}, "--value-goals takes three probabilities that sum to 1"),
+        ("ota", {"actor_goals": (0.5, 0.5, 0.0)}, "--actor-goals must begin with 0"),
         ("gcivl", {"actor_goals": (0.0, 1.5, -0.5)}, "--actor-goals takes three probabilities that sum to 1"),
         ("hiql", {"subgoal_steps": 0}, "--subgoal-steps must be at least 1"),
         ("ota", {"option_steps": 0}, "--option-steps must be at least 1"),

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.recipes.grid import Grid
 from benchmarks.recipes.pointmaze import gymnasium_world
 from benchmarks.recipes.stitching import ENVS, GROUPS, MOVES, OPTIONS, alike, episode, stitching
+from envs import goals
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gymnasium_robotics") is None, reason="needs the package gymnasium-robotics"
@@ -52,6 +53,17 @@ def same(a, b) -> bool:
         for one, other in zip(a, b, strict=True)
         for x, y in zip((*one[:-1], *one.infos.values()), (*other[:-1], *other.infos.values()), strict=True)
     )
+
+
+def test_evaluations_have_the_tests_of_the_paper():
+    assert {maze: goals.PAIRS[ENVS[maze]] for maze in PAIRS} == PAIRS
+
+
+def test_groups_have_as_many_cells_as_the_papers():
+    sizes = {maze: [(len(starts), len(ends)) for starts, ends in groups] for maze, groups in GROUPS.items()}
+    assert sizes["umaze"] == [(3, 3), (3, 3), (2, 2), (2, 2)]
+    assert sizes["medium"] == [(4, 4), (7, 7), (5, 5), (4, 4), (11, 11)]
+    assert sizes["large"] == [(16, 16), (13, 13), (18, 20)] and sizes["large-sl"] == [(1, 3)]
 
 
 @pytest.mark.parametrize("maze", GROUPS)
