@@ -62,7 +62,7 @@ class ModelBasedArgs(OfflineArgs):
     model_mix: Fraction = 0.0
     """share of another model in the predictions of the ensemble"""
     mix_with: Literal["true", "random"] = "true"
-    """the other model: MuJoCo itself, or an ensemble with random weights"""
+    """the other model, which --model-mix gives its share: MuJoCo itself, or an ensemble with random weights"""
     form: FormName = "offlinerl_kit"
     """official code that decides how the ensemble is trained (unless a file has it) and when a predicted state ends an
     episode"""
@@ -100,6 +100,10 @@ class ModelBasedArgs(OfflineArgs):
             raise UserError(
                 "--dynamics true ends episodes as the task does: leave out --never-terminates and --terminates"
             )
+        if self.mix_with == "random" and not self.model_mix:
+            raise UserError("--mix-with random needs the share of the random model: give --model-mix")
+        if self.real == self.batch_size and (self.dynamics or self.model_mix):
+            raise UserError("--real-ratio 1 takes nothing from a model: leave out --dynamics and --model-mix")
         if self.dynamics == TRUE and self.model_mix:
             raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
 
@@ -123,6 +127,11 @@ class ModelBasedArgs(OfflineArgs):
         if self.terminates:
             rule = tried(own_termination(self.terminates), data.raw_obs(data.obs[data.index[:3]]))
         else:
+            if changed := [name for name in data.env_options if "healthy" in name]:
+                raise UserError(
+                    f"--dataset {data.name} was recorded with {changed[0]}, which the rule of {data.env_id} does not "
+                    "know: give --never-terminates, or a function of your own with --terminates module:function"
+                )
             rule = termination(data.env_id, data.obs_size, self.form)
         return lambda obs: rule(data.raw_obs(obs))
 

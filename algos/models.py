@@ -1,5 +1,6 @@
 """Models that predict the steps of rollouts: a learned ensemble, the true simulator, and mixtures of two."""
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,8 @@ from algos.errors import UserError
 from algos.terminations import Termination
 from envs.mujoco import Simulator
 
-TOLERANCE = 1e-3  # greatest difference between a stored observation and that of its stored state
+TOLERANCE = 1e-3  # greatest difference between a stored observation and that of its stored state or of a step
+CHECKED = 200  # steps of the dataset that are compared with the simulator's
 
 
 class Prediction(NamedTuple):
@@ -82,6 +84,23 @@ class Simulated:
 
     def __init__(self, simulator: Simulator, data: Dataset):
         self.simulator, self.data, self.states = simulator, data, start_states(simulator, data)
+        self._check()
+
+    def _check(self) -> None:
+        """Warns if MuJoCo's steps are not those of the dataset, as in other versions of the task or of MuJoCo."""
+        index = torch.linspace(0, len(self.data) - 1, min(CHECKED, len(self.data))).long()[None]
+        batch, rows = self.data.gather(index.to(self.data.index.device)), index[0].numpy()
+        sent = self.data.raw_action(batch.action)[0].double().cpu().numpy()
+        _, obs, reward, _ = self.simulator.step(self.states[rows], sent)
+        stored = self.data.raw_obs(batch.next_obs)[0].double().cpu().numpy()
+        apart = float(np.median(np.abs(obs - stored).max(-1)))
+        in_reward = float(np.median(np.abs(reward - batch.reward[0].double().cpu().numpy())))
+        if not max(apart, in_reward) <= TOLERANCE:
+            print(
+                f"warning: steps of {self.data.env_id} are not those of {self.data.name}: half of them differ by more "
+                f"than {apart:.2g} in an observation or {in_reward:.2g} in the reward",
+                file=sys.stderr,
+            )
 
     def start(self, index: Tensor) -> None:
         self.now = self.states[index.cpu().numpy()]  # [R, B, S]

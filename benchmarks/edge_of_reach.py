@@ -64,7 +64,14 @@ def mixtures(scores: Scores) -> pd.DataFrame:
     values = values.groupby(["task", "algorithm", "seed"])["value"].last().rename("policy_value").reset_index()
     table = final.merge(values, how="left", on=["task", "algorithm", "seed"])
     table["place"] = [places.get(key) for key in zip(table["task"], table["algorithm"], strict=True)]
-    return table.dropna(subset=["place"])[["task", "place", "seed", "return", "policy_value"]]
+    table = table.dropna(subset=["place"])
+    for (task, where), rows in table.groupby(["task", "place"]):
+        if rows["algorithm"].nunique() > 1:
+            names = " and ".join(rows["algorithm"].unique())
+            raise UserError(
+                f"{names} have the same model on {task} (place {where:g}) and cannot be one point: keep one"
+            )
+    return table[["task", "place", "seed", "return", "policy_value"]]
 
 
 def draw(table: pd.DataFrame, task: str) -> Any:

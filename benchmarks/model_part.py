@@ -26,9 +26,11 @@ def model_part(results: Results, looks: Looks) -> Part:
         table.rows.append([word(task), word(algorithm), *cells, number(len(frame), 0)])
     text = (
         "What the critics promise for the policy's actions in states of the dataset (the least of them), beside the "
-        "bound that no sum of discounted rewards of the dataset exceeds, drawn as a dotted line: values above it have "
-        "exploded. Then the mean penalty of a predicted step, the share of predicted states that only the last step of "
-        "a rollout reached, the standard deviation of the critics in states of the dataset and in those last states, "
+        "bound that no sum of discounted rewards of the dataset exceeds, drawn as a dotted line: a value above it is "
+        "more than the data's rewards allow, and far above it has exploded. Then the mean penalty of a predicted step, "
+        "the share of predicted steps that are the last of a whole rollout (one in k if none of k steps ends early; "
+        "not the share of states beyond reach), the standard deviation of the critics in states of the dataset and "
+        "after those last steps, "
         "and the distance of the ensemble from the simulator after so many steps, in standard deviations of the data. "
         "The table has means over the last 10%, without seeds that diverged."
     )

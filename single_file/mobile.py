@@ -9,7 +9,8 @@ is the standard deviation over elites of the mean of these values. Steps of the 
 The details are those of OfflineRL-Kit: the target has no entropy term, and 0 bounds it from below, which suits rewards
 that are hardly ever negative; the critics' loss is a mean over the twins; an update moves the critics, the actor, the
 temperature (which counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
-epoch; the ensemble learns for at most 30 epochs.
+epoch; the ensemble learns for at most 30 epochs. With `--dynamics true` nothing is uncertain: there is no penalty, and
+the bounded targets without entropy are what is left of MOBILE.
 
     python single_file/mobile.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -20,6 +21,7 @@ dynamics.safetensors there, which `--dynamics` takes.
 import algos.early  # a signal during the imports below ends the program in one line
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -244,6 +246,11 @@ class MOBILE(Agent):
 
 def main(args: Args) -> None:
     run, data = model_based_run(args, "mobile")
+    if data.reward[data.index].mean() < 0:
+        print(
+            f"warning: rewards of {data.name} are negative on average, and targets of MOBILE are never below 0",
+            file=sys.stderr,
+        )
     agent = MOBILE(run.args, data.task, run.seeds, run.device)
     source, draws = ModelData(run, data, agent), agent.draws(run.random)
     noise = source.guess_noise(args.guesses)

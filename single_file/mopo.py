@@ -50,7 +50,8 @@ class Args(ModelBasedArgs):
             "halfcheetah-medium-expert": 2.5, "hopper-medium-expert": 5.0, "walker2d-medium-expert": 2.5,
         },
     )  # fmt: skip
-    """lambda: the reward is lowered by this many times the uncertainty; 0: MBPO"""
+    """lambda: the reward is lowered by this many times the uncertainty, in units of the observations that are learned
+    from; 0: MBPO. For datasets that the official code does not list, 0.5 is a guess"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005

@@ -22,6 +22,7 @@ from algos.dynamics import (
 )
 from algos.errors import UserError
 from algos.nn import TruncatedNormal, initialise
+from algos.optim import numbers
 
 SMALL = {"hidden": (8, 6), "members": 3, "elites": 2, "batch_size": 16}
 forms = pytest.mark.parametrize("form", FORMS)
@@ -83,6 +84,7 @@ def test_the_loss_adds_decay_and_bounds(form, float64):
     with torch.no_grad():
         for name, bound in (("max_log_var", 0.3), ("min_log_var", -4.0)):
             getattr(model.ensemble, name).copy_(bound + 0.1 * torch.arange(4.0))
+        obs[:, :, 0, 0] += 50.0  # beyond the ten standard deviations to which one form clips
         loss = model.loss(obs, action, target)
     expected = torch.zeros(2)
     for run in range(2):
@@ -246,7 +248,17 @@ def test_ravl_slows_down_at_its_first_plateau_and_stops_at_one_from_epoch_351_on
     slowed = [s for _, (s,), _ in states]
     assert slowed.index(True) == 5 and all(slowed[5:])  # epoch 1 improves, 2 to 6 do not
     assert states[-1][2] == [pytest.approx(3e-4)] and states[4][2] == [1e-3]
+    assert numbers(model.adam.rate(), 1) == [pytest.approx(3e-4)]  # which the steps have
     assert [s for (s,), _, _ in states].index(True) == 350  # epoch 351
+
+
+def test_the_count_of_epochs_without_improvement_begins_anew_when_the_rate_falls():
+    """Sheet, 2.1: a first plateau at epoch 348 stops a run at 353, and not at 351."""
+    model = training("ravl", (0,))
+    errors = [[[0.98**epoch] * 3] for epoch in range(343)] + [[[1.0] * 3]] * 12
+    states = with_errors(model, errors)
+    assert [s for _, (s,), _ in states].index(True) == 347
+    assert [s for (s,), _, _ in states].index(True) == 352
 
 
 def test_a_run_that_has_stopped_stands_still():

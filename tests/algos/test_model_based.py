@@ -2,11 +2,14 @@
 
 import math
 import sys
+from dataclasses import replace
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from offline_data import at_random
 from safetensors.torch import load_file
 from scripts import module_of, same, short
 
@@ -247,6 +250,9 @@ def test_a_mixture_runs_and_the_ensemble_is_compared_with_the_simulator(train_sh
     errors = [metric(result, f"model_error_{step}").dropna().to_numpy() for step in (1, 2, 3)]
     assert all((error > 0).all() for error in errors) and errors[2].mean() > errors[0].mean()
     assert result.code == 0 and sources[0].reference is not None
+    if mix_with == "random":  # other weights, on inputs of the same scale
+        ours, other = sources[0].learned.ensemble.net.out.weight, sources[0].model.other.ensemble.net.out.weight
+        assert (ours[:, : other.shape[1]] - other).abs().mean() > 0.01
 
 
 def test_an_ensemble_of_data_prepared_in_another_way_is_refused(train_short, hopper):
@@ -258,6 +264,20 @@ def test_an_ensemble_of_data_prepared_in_another_way_is_refused(train_short, hop
 def half(obs):
     """A rule that gives no truth values."""
     return obs[..., 0] / 2
+
+
+def test_other_bounds_of_health_are_refused():
+    data = replace(at_random(), env_id="Hopper-v5", env_options={"terminate_when_unhealthy": False})
+    with pytest.raises(UserError, match="was recorded with terminate_when_unhealthy, which the rule of Hopper-v5"):
+        module_of("mopo").Args().termination(data)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_negative_rewards_do_not_suit_mobile(train_short, tmp_path, capsys, sign):
+    with h5py.File(tmp_path / "data.hdf5", "r+") as file:
+        file["rewards"][:] = sign * np.abs(file["rewards"][:])
+    train_short("mobile", **SHORT, out="mobile")
+    assert ("targets of MOBILE are never below 0" in capsys.readouterr().err) == (sign < 0)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +296,8 @@ def half(obs):
         ({"never_terminates": False, "terminates": "own_rules:half"}, "must turn a tensor of observations"),
         ({"never_terminates": False, "terminates": ".x:f"}, "--terminates takes module:function"),
         ({"dynamics": "true", "model_mix": 0.5, "never_terminates": False}, "--model-mix is the share"),
+        ({"mix_with": "random"}, "--mix-with random needs the share"),
+        ({"real_ratio": 1.0, "model_mix": 0.5}, "--real-ratio 1 takes nothing from a model"),
         ({"rollouts": 10**10}, "--rollouts times --rollout-length times --retain-epochs: .* GiB"),
     ],
 )

@@ -51,6 +51,27 @@ def test_bodies_fall_where_the_official_codes_say(form):
     assert ends("AdroitHandPen-v1", form, 45, _26=0.07) and not ends("AdroitHandPen-v1", form, 45, _26=0.08)
 
 
+# the numbers of an observation that stand for the height and the angle, and the bounds between which a body is healthy
+BOUNDS = [
+    ("Hopper-v5", 11, "_0", 0.7, None), ("Hopper-v5", 11, "_1", -0.2, 0.2), ("Walker2d-v5", 17, "_0", 0.8, 2.0),
+    ("Walker2d-v5", 17, "_1", -1.0, 1.0), ("Ant-v5", 105, "_0", 0.2, 1.0), ("Humanoid-v5", 348, "_0", 1.0, 2.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["ravl", "offlinerl_kit"])
+@pytest.mark.parametrize(("env_id", "size", "place", "low", "high"), BOUNDS)
+def test_a_body_is_healthy_between_its_bounds(form, env_id, size, place, low, high):
+    healthy = {"_0": 0.9 if env_id == "Ant-v5" else 1.2}
+    for bound, inwards in ((low, 0.01), (high, -0.01)):
+        if bound is not None:
+            assert not ends(env_id, form, size, **healthy | {place: bound + inwards})
+            assert ends(env_id, form, size, **healthy | {place: bound - inwards})
+
+
+def test_numbers_of_an_ant_are_finite():
+    assert ends("Ant-v5", "ravl", 105, _0=0.9, _9=float("inf")) and not ends("Ant-v5", "ravl", 105, _0=0.9, _9=1e3)
+
+
 def test_rules_keep_the_axes():
     assert termination("Hopper-v5", 11, "ravl")(torch.zeros(2, 3, 5, 11)).shape == (2, 3, 5)
     assert never(torch.zeros(2, 3, 11)).shape == (2, 3)
@@ -162,6 +183,14 @@ def test_a_mixture_of_two_ensembles_is_linear():
     torch.testing.assert_close(mixed.reward, 0.75 * a.reward + 0.25 * b.reward)
 
 
+def test_a_mixture_ends_where_the_mixed_state_does():
+    (obs, action, alive, draws), rule = inputs(rows=40), lambda x: x[..., 0] > 0.3
+    one, two = learned(terminated=rule), learned(seed=5, terminated=rule)
+    mixed = Mixed(one, two, 0.5).step(obs, action, alive, draws)
+    assert torch.equal(mixed.terminated, mixed.next_obs[..., 0] > 0.3)
+    assert not torch.equal(mixed.terminated, one.step(obs, action, alive, draws).terminated)
+
+
 # -- the simulator -----------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +279,15 @@ def test_states_of_other_data_are_refused():
         start_states(Simulator("Hopper-v5"), replace(data, states=data.states + 0.1))
     with pytest.raises(UserError, match="of 3 numbers, where 12 are needed"):
         start_states(Simulator("Hopper-v5"), replace(data, states=data.states[:, :3]))
+
+
+def test_steps_of_other_data_are_told(capsys):
+    data = recorded("Hopper-v5")
+    Simulated(Simulator("Hopper-v5"), data)
+    assert not capsys.readouterr().err
+    Simulated(Simulator("Hopper-v5", frame_skip=5), data)
+    said = capsys.readouterr().err
+    assert said.startswith("warning: steps of Hopper-v5 are not those of") and said.count("\n") == 1
 
 
 def test_there_are_true_dynamics_of_three_tasks():

@@ -53,6 +53,16 @@ def test_the_page_has_each_mixture_and_the_line_world(tmp_path):
     assert (tmp_path / "out" / "figures" / "mixtures.png").stat().st_size > 5_000
 
 
+def test_two_settings_with_one_model_are_no_point(tmp_path):
+    for variant in ("learned", "longer"):
+        run(tmp_path / "runs", variant, 0)
+    run(tmp_path / "runs", "half", 20, model_mix=0.5)
+    run(tmp_path / "runs", "true", 50, dynamics="true")
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    with pytest.raises(UserError, match=r"mopo \(learned\) and mopo \(longer\) have the same model on Walker2d-v5"):
+        main(Args(tmp_path / "out"))
+
+
 def test_a_report_without_mixtures_is_refused(tmp_path):
     run(tmp_path / "runs", "learned", 0)
     report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",)))
