@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  $(BIN)/pip install --quiet torch==$(TORCH); \
 	fi
 	@echo "installing Seedbed and what it needs, which takes about a minute more"
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'  # setuptools' advice
 	@touch $@
 
 clean:
