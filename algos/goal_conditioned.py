@@ -271,8 +271,8 @@ def goal_run(
     data = load_states(args.dataset, args.exact_d4rl, args.env_id)
     if is_file(args.dataset) and not set(args.words) & {*KINDS, "stitching"}:
         print(
-            f"note: the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals and weights "
-            "have the defaults of navigate data",
+            f"warning: the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals and "
+            "weights have the defaults of navigate data",
             file=sys.stderr,
         )
     if args.env_id and args.env_id != data.env_id:
