@@ -170,12 +170,12 @@ class Place:
             if ours != theirs:
                 raise UserError(f"--env-id {self.env_id} has {theirs} {what}, and the policies were made for {ours}")
         if not (task.discrete or self.is_own or self.warned):
-            ours, theirs = np.array([task.low, task.high]), np.array([space.low.ravel(), space.high.ravel()])
-            if not np.allclose(ours, theirs):
+            bounds = np.array([task.low, task.high]), np.array([space.low.ravel(), space.high.ravel()])
+            if not np.allclose(*bounds):
                 self.warned = True
                 told = ", and those of ".join(
                     f"{name} are from {low.min():g} to {high.max():g}"
-                    for name, (low, high) in (("the policies", ours), (self.env_id, theirs))
+                    for name, (low, high) in zip(("the policies", self.env_id), bounds, strict=True)
                 )
                 print(f"warning: actions of {told}", file=sys.stderr)
 
