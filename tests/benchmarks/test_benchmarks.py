@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+import time
 
 import pandas as pd
 import pytest
@@ -47,8 +48,11 @@ def test_environments_are_measured(tmp_path, monkeypatch, capsys):
 
 def test_scripts_are_measured(tmp_path):
     args = throughput.Args(env_id="InvertedPendulum-v5", threads=1, steps=500, out=tmp_path, device="cpu")
+    started = time.monotonic()
     rate, start = timing.script_rate("sac", args, 1, "--hidden", "8", "--batch-size", "8")
-    assert rate > 5 and 0 < start < 60  # on a machine that is busy otherwise, too
+    passed = time.monotonic() - started
+    assert rate > 0 and 0 < start < passed  # neither depends on what else the machine does
+    assert 0 < args.steps / rate <= passed - start
 
 
 def test_sampling_is_measured():

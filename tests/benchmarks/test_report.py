@@ -570,10 +570,10 @@ def test_a_large_report_is_quick(tmp_path):
     synthetic.make(tmp_path / "in", algorithms, tasks, 10, 100, 1)
     references = pd.DataFrame({"task": tasks, "low": 0.0, "high": 3_000.0, "source": "made up"})
     references.to_csv(tmp_path / "references.csv", index=False)
-    started = time.monotonic()
+    started = time.process_time()  # of a busy machine, too
     report.main(report.Args((tmp_path / "in",), tmp_path / "out", str(tmp_path / "references.csv")))
-    print(f"{time.monotonic() - started:.0f} s")
-    assert time.monotonic() - started < 160  # four times as much, for machines that do other things too
+    print(f"{time.process_time() - started:.0f} s")
+    assert time.process_time() - started < 80  # four times as much, for slower machines
     assert len(pd.read_csv(tmp_path / "out" / "scores.csv")) == 10 * 10 * 10 * 101
 
 
