@@ -99,8 +99,13 @@ class Tables:
             self.writers[run].add_scalar(name, value, step)
 
     def eval_frame(self) -> pd.DataFrame:
-        """The evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success]."""
+        """The evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success].
+
+        Without episodes, it has all columns.
+        """
         frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EVAL])
+        if frame.empty:
+            return frame
         absent = [] if (frame["task"] != "").any() else ["task"]
         absent += [] if frame["success"].notna().any() else ["success"]
         return frame.drop(columns=absent)

@@ -109,11 +109,9 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
         if made.get("own", True) and made.get("step") == config.get("step") and len(made.get("runs", [])) >= whole
     ]  # fmt: skip
     success = ["success"] * (config.get("score") == "success")
-    table = read_table(folder / "eval.parquet", [*EVAL, "return"], varied)
+    table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
     if table.empty:
         raise UserError(f"{folder} has no evaluations, and its policies have no scores")
-    if success:
-        table = read_table(folder / "eval.parquet", [*EVAL, "return", *success], varied)
     table = table[table["step"] == table.groupby(keys)["step"].transform("max")]
     if own:
         played = read_table(own[0], [EVAL[0], "return", *success], varied)

@@ -160,7 +160,7 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
     table = path.with_name("eval.parquet")
     success = ["task", "success"] if config.get("score") == "success" else []
     there = os.path.lexists(table) or config.get("step", 0) > 0
-    frame = read_table(table, EVAL, varied) if there else pd.DataFrame()
+    frame = read_table(table, [*EVAL, *success], varied) if there else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
         note = f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
         found.left_out.append((config["task"], note))
@@ -172,7 +172,6 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
     if strange := set(frame["seed"]) - set(identity.get("seeds") or frame["seed"]):
         raise damaged(table, f"it has rows of seed {min(strange)}, which is not in config.json")
     if success:  # the mean over all tasks is the score, and each one is watched
-        frame = read_table(table, [*EVAL, *success], varied)
         if frame["success"].isna().any():
             raise damaged(table, "success must be True or False")
         frame = frame.rename(columns={"task": "goal"})

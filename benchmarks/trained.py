@@ -36,12 +36,11 @@ class Trained:
         self.config: dict[str, Any] = read_json(folder / "config.json", Config)
         self.measure = "success" if self.config.get("score") == "success" else "return"
         varied = self.config.get("varied", [])
-        table = read_table(folder / "eval.parquet", EVAL, varied)
-        if len(table) and self.measure == "success":
-            table = read_table(folder / "eval.parquet", [*EVAL, "success"], varied)
+        success = ["success"] * (self.measure == "success")
+        table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
         end = table["step"].max()
         late = table[(table["step"] > 0.9 * end) | (table["step"] == end)]
-        value = 100.0 * late["success"].astype(float) if "success" in late else late["return"]
+        value = 100.0 * late["success"].astype(float) if success else late["return"]
         keys = ["seed", *varied]
         means = value.groupby([late[name] for name in keys]).mean()
         known = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
