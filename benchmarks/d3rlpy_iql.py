@@ -19,16 +19,12 @@ value from before this step, and the last transition of a truncated episode is l
 import contextlib
 import importlib.util
 import io
-import json
-import platform
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -39,6 +35,7 @@ from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from algos.folders import writable
 from algos.run_folder import folder_name
+from benchmarks.peer_run import store
 
 
 @dataclass
@@ -108,22 +105,18 @@ def main(args: Args) -> None:
                 mean = np.mean([score.total for score in scores])
                 print(f"{args.dataset} seed {seed} update {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         evaluator.close()
-        table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length"])
-        table.to_parquet(folder / "eval.parquet", index=False)
-        config = {
-            "algorithm": "d3rlpy_iql",
-            "task": args.dataset,
-            "env_id": data.env_id,
-            "variant": "default",
-            "steps": "gradient updates",
-            "status": "finished" if seed == seeds[-1] else "running",
-            "step": args.total_steps,
-            "args": {**vars(args), "out": str(args.out)},
-            "facts": {"digest": data.digest, "evaluated_in": data.env_id},
-            "versions": {p: version(p) for p in ("d3rlpy", "torch", "gymnasium", "mujoco")},
-            "device": platform.processor() or platform.machine(),
-        }
-        (folder / "config.json").write_text(json.dumps(config, indent=2))
+        store(
+            folder,
+            "d3rlpy_iql",
+            vars(args),
+            rows,
+            ["d3rlpy"],
+            finished=seed == seeds[-1],
+            task=args.dataset,
+            env_id=data.env_id,
+            steps="gradient updates",
+            facts={"digest": data.digest, "evaluated_in": data.env_id},
+        )
 
 
 if __name__ == "__main__":

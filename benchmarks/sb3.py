@@ -38,17 +38,13 @@ leaves out the maximum with the loss of the value itself.
 """
 
 import importlib.util
-import json
-import platform
 import time
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 import torch
 import tyro
 
@@ -57,6 +53,7 @@ from algos.cli import parse_seeds, run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.run_folder import folder_name
+from benchmarks.peer_run import COLUMNS, store
 from benchmarks.timing import check_continuous
 
 RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0}  # steps, as in single_file/
@@ -126,7 +123,7 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
     )  # fmt: skip
 
 
-def make_model(args: Args, seed: int, learning_starts: int) -> Any:
+def make_model(args: Args, seed: int) -> Any:
     """The library's agent, which has not learned yet; its first actions are uniformly random, but for PPO."""
     from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.noise import NormalActionNoise
@@ -135,11 +132,11 @@ def make_model(args: Args, seed: int, learning_starts: int) -> Any:
         return make_ppo(args.env_id, seed, args.total_steps)
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
-        return SAC("MlpPolicy", env, learning_starts=learning_starts, seed=seed)
+        return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
     (size,) = env.action_space.shape or (1,)
     return TD3(
         "MlpPolicy", env, learning_rate=3e-4, batch_size=256, train_freq=1, gradient_steps=1, seed=seed,
-        learning_starts=learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
+        learning_starts=args.learning_starts, action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
         policy_kwargs={"net_arch": [256, 256]},
     )  # fmt: skip
 
@@ -150,14 +147,15 @@ def main(args: Args) -> None:
     check_continuous(args.env_id)
     if importlib.util.find_spec("stable_baselines3") is None:
         raise UserError("stable_baselines3 is missing: pip install -e '.[peers]'")
-    start = RANDOM_START[args.algorithm] if args.learning_starts is None else args.learning_starts
+    if args.learning_starts is None:
+        args = replace(args, learning_starts=RANDOM_START[args.algorithm])
     torch.set_num_threads(args.threads)
     algorithm = f"sb3_{args.algorithm}"
     folder = writable(args.out / folder_name(args.env_id) / algorithm / "default")
     rows = []
     for seed in seeds:
         started, evaluating = time.perf_counter(), 0.0
-        model = make_model(args, seed, start)
+        model = make_model(args, seed)
         for step in range(0, args.total_steps + 1, args.eval_every):
             if step:
                 model.learn(step - model.num_timesteps, reset_num_timesteps=False)
@@ -168,19 +166,7 @@ def main(args: Args) -> None:
             rows += [(seed, step, i, ret, length, seconds) for i, (ret, length) in enumerate(results)]
             mean = np.mean([ret for ret, _ in results])
             print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
-        table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return", "length", "seconds"])
-        table.to_parquet(folder / "eval.parquet", index=False)
-        config = {
-            "algorithm": algorithm,
-            "env_id": args.env_id,
-            "variant": "default",
-            "status": "finished",
-            "step": args.total_steps,
-            "args": {**vars(args), "learning_starts": start, "out": str(args.out)},
-            "versions": {p: version(p) for p in ("stable_baselines3", "torch", "gymnasium", "mujoco")},
-            "device": platform.processor() or platform.machine(),
-        }
-        (folder / "config.json").write_text(json.dumps(config, indent=2))
+        store(folder, algorithm, vars(args), rows, ["stable_baselines3"], (*COLUMNS, "seconds"), env_id=args.env_id)
 
 
 if __name__ == "__main__":

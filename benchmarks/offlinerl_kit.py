@@ -1,0 +1,203 @@
+r"""OfflineRL-Kit's MOPO as a peer: trained on the same data, evaluated in the same environments, stored in our tables.
+
+    git clone https://github.com/yihaosun1124/OfflineRL-Kit          # results: commit e3ce697
+    python -m benchmarks.offlinerl_kit --code OfflineRL-Kit --dataset local/hopper-medium-replay-v0 --seeds 0:3
+    python single_file/mopo.py --dataset local/hopper-medium-replay-v0 --seeds 0:3 --total-steps 20000 --rollouts 5000 \
+      --eval-every 2000 --compile --threads 1 --out runs/mopo_ours
+    python -m benchmarks.report runs/mopo_peer runs/mopo_ours --references d4rl --title "MOPO beside OfflineRL-Kit's" \
+      --out results/mopo_vs_offlinerl_kit
+
+The networks, the ensemble and its training, the rollouts, the buffers and the updates are the library's, with the
+values of its own command (`run_example/run_mopo.py`), which are the defaults of `single_file/mopo.py` too. The loop
+around them is that of its trainer. The number of rollouts, and the number of epochs over which the actor's rate falls,
+are smaller than there, and the same for both. One process trains the seeds one after the other, as the library does.
+"""
+
+import importlib
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algos.arguments import Count, Range, Several, check
+from algos.cli import parse_seeds, run_command
+from algos.data import Dataset, load
+from algos.errors import UserError
+from algos.evaluate import Evaluator, maker
+from algos.folders import writable
+from algos.run_folder import folder_name
+from benchmarks.peer_run import store
+
+EPOCH = 1_000  # updates
+BATCH, REAL = 256, 12  # rows of a batch, and those of the dataset: 5%
+RETAIN = 5  # epochs whose rollouts are kept
+
+
+@dataclass(kw_only=True)
+class Args:
+    code: Path
+    """folder of a clone of OfflineRL-Kit"""
+    dataset: str = "local/hopper-medium-replay-v0"
+    """a dataset of locomotion"""
+    seeds: tuple[str, ...] = ("0:3",)
+    """seeds, each of which is a training run: numbers and ranges"""
+    total_steps: Count = 20_000
+    """gradient updates of each seed, in epochs of 1,000"""
+    rollouts: Count = 5_000
+    """rollouts of the model in an epoch"""
+    rollout_length: Several = 5
+    """steps of a rollout, unless the task ends it earlier"""
+    penalty_weight: Annotated[float, Range(0, 1_000_000)] = 2.5
+    """lambda: weight of the penalty on rewards"""
+    eval_every: Count = 2_000
+    """updates between evaluations"""
+    eval_episodes: Several = 10
+    """deterministic episodes per evaluation"""
+    threads: Several = 1
+    """threads for torch"""
+    out: Path = Path("runs/mopo_peer")
+    """results go to OUT/<dataset>/offlinerl_kit_mopo/default/"""
+
+
+class Silent:
+    """The library's logger, of which its ensemble needs a folder only."""
+
+    def __init__(self, folder: str):
+        self.model_dir = folder
+
+    def log(self, *_: Any, **__: Any) -> None: ...
+
+    logkv = set_timestep = dumpkvs = log
+
+
+class Peer:
+    """The library's MOPO with one seed, on a dataset."""
+
+    def __init__(self, args: Args, data: Dataset, seed: int):
+        part, mlp = importlib.import_module, importlib.import_module("offlinerlkit.nets").MLP
+        modules = part("offlinerlkit.modules")
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  the library draws from it
+        torch.manual_seed(seed)
+        obs, act, hidden = data.obs_size, data.act_size, [256, 256]
+
+        def adam(module: Any, lr: float) -> Any:
+            return torch.optim.Adam(module.parameters(), lr=lr)
+
+        backbone = mlp(input_dim=obs, hidden_dims=hidden)
+        dist = modules.TanhDiagGaussian(backbone.output_dim, act, unbounded=True, conditioned_sigma=True, max_mu=1.0)
+        actor = modules.ActorProb(backbone, dist, "cpu")
+        critics = [modules.Critic(mlp(input_dim=obs + act, hidden_dims=hidden), "cpu") for _ in range(2)]
+        log_alpha = torch.zeros(1, requires_grad=True)
+        actor_adam = adam(actor, 1e-4)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(actor_adam, args.total_steps // EPOCH)
+        decays = [2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4]
+        model = modules.EnsembleDynamicsModel(obs, act, [200] * 4, 7, 5, weight_decays=decays)
+        self.dynamics = part("offlinerlkit.dynamics").EnsembleDynamics(
+            model,
+            adam(model, 1e-3),
+            part("offlinerlkit.utils.scaler").StandardScaler(),
+            part("offlinerlkit.utils.termination_fns").get_termination_fn(task=str(data.env_id).lower()),
+            penalty_coef=args.penalty_weight,
+        )
+        self.policy = part("offlinerlkit.policy").MOPOPolicy(
+            self.dynamics, actor, *critics, actor_adam, *(adam(critic, 3e-4) for critic in critics),
+            alpha=(-act, log_alpha, torch.optim.Adam([log_alpha], lr=1e-4)),
+        )  # fmt: skip
+        size = args.rollouts * args.rollout_length * RETAIN
+        make, kinds = part("offlinerlkit.buffer").ReplayBuffer, (np.float32, act, np.float32)
+        self.real, self.fake = make(len(data), (obs,), *kinds), make(size, (obs,), *kinds)
+        rows = data.gather(torch.arange(len(data)))
+        self.real.load_dataset(
+            {
+                "observations": rows.obs.numpy(),
+                "next_observations": rows.next_obs.numpy(),
+                "actions": rows.action.numpy(),
+                "rewards": rows.reward.numpy(),
+                "terminals": rows.terminated.numpy(),
+            }
+        )
+        self.start = (args.rollouts, args.rollout_length)
+
+    def fit(self) -> None:
+        """Trains the ensemble."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.dynamics.train(self.real.sample_all(), Silent(folder), max_epochs_since_update=5)
+
+    def update(self, step: int) -> None:
+        """The update with this number, counted from 1; before the first one of an epoch, its rollouts."""
+        count, length = self.start
+        if (step - 1) % EPOCH == 0:
+            if step == 1:
+                self.policy.train()
+            else:
+                self.schedule.step()
+            obs = self.real.sample(count)["observations"].numpy()
+            rows, _ = self.policy.rollout(obs, length)
+            self.fake.add_batch(**rows)
+        self.policy.learn({"real": self.real.sample(REAL), "fake": self.fake.sample(BATCH - REAL)})
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Deterministic actions for observations [1, N, O]."""
+        self.policy.eval()
+        action = torch.from_numpy(self.policy.select_action(obs[0].numpy(), deterministic=True))
+        self.policy.train()
+        return action[None]
+
+
+def main(args: Args) -> None:
+    check(args)
+    seeds = parse_seeds(args.seeds)
+    if args.total_steps % EPOCH:
+        raise UserError(f"--total-steps must be a multiple of {EPOCH:,}, got {args.total_steps:,}")
+    if not (args.code / "offlinerlkit").is_dir():
+        raise UserError(f"--code {args.code} has no folder offlinerlkit: give a clone of OfflineRL-Kit")
+    torch.set_num_threads(args.threads)
+    data = load(args.dataset)
+    if data.env_id is None:
+        raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
+    data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
+    sys.path.insert(0, str(args.code))
+    for name in ("gym", "gym.envs", "gym.envs.mujoco"):  # the library names parts of it that are not used here
+        sys.modules.setdefault(name, MagicMock())
+    folder = writable(args.out / folder_name(args.dataset) / "offlinerl_kit_mopo" / "default")
+    rows = []
+    for seed in seeds:
+        started = time.perf_counter()
+        peer = Peer(args, data, seed)
+        peer.fit()
+        print(f"{args.dataset} seed {seed} ensemble {time.perf_counter() - started:.0f} s", flush=True)
+        evaluator = Evaluator(maker(data.env_id, **data.env_options), [seed], args.eval_episodes)
+        for step in range(args.total_steps + 1):
+            if step:
+                peer.update(step)
+            if step % args.eval_every == 0 or step == args.total_steps:
+                (scores,) = evaluator(peer.act, step)
+                rows += [(seed, step, i, score.total, score.length) for i, score in enumerate(scores)]
+                mean, seconds = np.mean([score.total for score in scores]), time.perf_counter() - started
+                print(f"{args.dataset} seed {seed} update {step} return {mean:.1f} {seconds:.0f} s", flush=True)
+        evaluator.close()
+        store(
+            folder,
+            "offlinerl_kit_mopo",
+            {name: value for name, value in vars(args).items() if name != "code"},
+            rows,
+            [],
+            finished=seed == seeds[-1],
+            task=args.dataset,
+            env_id=data.env_id,
+            steps="gradient updates",
+            facts={"digest": data.digest, "evaluated_in": data.env_id},
+        )
+
+
+if __name__ == "__main__":
+    run_command(main)

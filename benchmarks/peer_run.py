@@ -1,0 +1,40 @@
+"""The files that a run of another library leaves, in the form of this project's own runs."""
+
+import json
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+COLUMNS = ("seed", "step", "episode", "return", "length")
+
+
+def store(
+    folder: Path,
+    algorithm: str,
+    args: dict[str, Any],
+    rows: Sequence[tuple],
+    libraries: Sequence[str],
+    columns: Sequence[str] = COLUMNS,
+    finished: bool = True,
+    **facts: Any,
+) -> None:
+    """Writes the evaluation episodes `rows` and the configuration of a run, whose `facts` stand in config.json.
+
+    `args` are the arguments of the command; `libraries` are packages whose versions are recorded.
+    """
+    pd.DataFrame(rows, columns=list(columns)).to_parquet(folder / "eval.parquet", index=False)
+    config = {
+        "algorithm": algorithm,
+        "variant": "default",
+        "status": "finished" if finished else "running",
+        "step": args["total_steps"],
+        "args": {name: str(value) if isinstance(value, Path) else value for name, value in args.items()},
+        "versions": {name: version(name) for name in (*libraries, "torch", "gymnasium", "mujoco")},
+        "device": platform.processor() or platform.machine(),
+        **facts,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
