@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import synthetic
+from PIL import Image
 from synthetic import store
 
 from algos.errors import UserError
@@ -365,7 +366,8 @@ def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path):
     synthetic.make(tmp_path / "x", ["_a"], ["n/E-v0"], 5, 10)
     synthetic.make(tmp_path / "y", ["_a"], ["n:E-v0"], 5, 10)
     report.main(report.Args((tmp_path / "x", tmp_path / "y"), tmp_path / "out", replications=20))
-    assert len(list((tmp_path / "out" / "figures").glob("curve_n_E-v0*.png"))) == 2
+    figures = list((tmp_path / "out" / "figures").glob("curve_n_E-v0*.png"))
+    assert len(figures) == 2 and all(Image.open(path).mode == "P" for path in figures)  # small files, with a palette
 
 
 @pytest.fixture(scope="module")
