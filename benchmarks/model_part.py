@@ -16,9 +16,13 @@ def model_part(results: Results, looks: Looks) -> Part:
     long = results.scores.watched
     ends = results.scores.table.groupby("task")["step"].max()
     late = long[long["step"] > 0.9 * long["task"].map(ends)]
-    metrics = late.pivot_table(index=["task", "algorithm", "seed"], columns="metric", values="value").reset_index()
+    keys = ["task", "algorithm", "seed"]
+    metrics = late.pivot_table(index=keys, columns="metric", values="value")
+    played = results.scores.table
+    played = played[played["step"] > 0.9 * played["task"].map(ends)].groupby(keys)["return"].mean()
+    metrics = metrics.join(played.rename("return")).reset_index()
     errors = sorted((n for n in metrics if str(n).startswith("model_error_")), key=lambda n: int(str(n).split("_")[-1]))
-    columns = ["policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last"]
+    columns = ["policy_value", "return", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last"]
     columns = [name for name in [*columns, *errors] if name in metrics]
     table = Table(["task", "algorithm", *(str(name).replace("_", " ") for name in columns), "seeds"], [])
     for task, algorithm, frame in each(metrics, results.scores):
@@ -27,10 +31,11 @@ def model_part(results: Results, looks: Looks) -> Part:
     text = (
         "What the critics promise for the policy's actions in states of the dataset (the least of them), beside the "
         "bound that no sum of discounted rewards of the dataset exceeds, drawn as a dotted line: a value above it is "
-        "more than the data's rewards allow, and far above it has exploded. Then the mean penalty of a predicted step, "
-        "the share of predicted steps that are the last of a whole rollout (one in k if none of k steps ends early; "
-        "not the share of states beyond reach), the standard deviation of the critics in states of the dataset and "
-        "after those last steps, "
+        "more than the data's rewards allow, and far above it has exploded. Between them stands the undiscounted "
+        "return of the same policies in their evaluations: where rewards are positive, a value far above it is a "
+        "promise that the policy does not keep. Then the mean penalty of a predicted step, the share of predicted "
+        "steps that are the last of a whole rollout (one in k if none of k steps ends early; not the share of states "
+        "beyond reach), the standard deviation of the critics in states of the dataset and after those last steps, "
         "and the distance of the ensemble from the simulator after so many steps, in standard deviations of the data. "
         "The table has means over the last 10%, without seeds that diverged."
     )

@@ -64,8 +64,8 @@ class Args:
     references: str = ""
     """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default those of the sweep's suite"""
     published: tuple[Path, ...] = ()
-    """published scores to show beside these: corl, dsac_t, mdpo_off_policy, offline, on_policy, sac_1m, stream_x, or
-    CSVs"""
+    """published scores to show beside these: corl, dsac_t, goal_conditioned, mdpo_off_policy, offline,
+    offline_model_based, on_policy, sac_1m, stream_x, or CSVs"""
     curves: tuple[str, ...] = ()
     """learning curves of others to draw in grey: sac_simba_v2, td3_authors"""
     tasks: tuple[str, ...] = ()

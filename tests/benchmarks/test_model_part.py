@@ -39,9 +39,10 @@ def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
         line for line in text.splitlines() if "model error 1" in line or line.startswith("| Hopper-v5 | mopo | 300.0")
     )
     assert [cell.strip() for cell in header.split("|")][3:-1] == [
-        "policy value", "value bound", "model error 1", "model error 10", "seeds",
+        "policy value", "return", "value bound", "model error 1", "model error 10", "seeds",
     ]  # fmt: skip
-    assert [cell.strip() for cell in row.split("|")][3:-1] == ["300.0", "750.0", "0.30", "1.20", "5"]
+    scores = pd.read_csv(out / "scores.csv").query("algorithm == 'mopo' and step == 100")["return"].mean()
+    assert [cell.strip() for cell in row.split("|")][3:-1] == ["300.0", f"{scores:,.1f}", "750.0", "0.30", "1.20", "5"]
     assert len(list((out / "figures").glob("policy_value_*.png"))) == 1
 
     again = tmp_path / "again"
