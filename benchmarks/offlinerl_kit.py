@@ -8,26 +8,29 @@ r"""OfflineRL-Kit's MOPO as a peer: trained on the same data, evaluated in the s
       --out results/mopo_vs_offlinerl_kit
 
 The networks, the ensemble and its training, the rollouts, the buffers and the updates are the library's, with the
-values of its own command (`run_example/run_mopo.py`), which are the defaults of `single_file/mopo.py` too. The loop
-around them is that of its trainer. The number of rollouts, and the number of epochs over which the actor's rate falls,
-are smaller than there, and the same for both. One process trains the seeds one after the other, as the library does.
+values of its own command (`run_example/run_mopo.py`) and those that it suggests for the dataset, which are the defaults
+of `single_file/mopo.py` too. The loop around them is that of its trainer. The number of rollouts, and the number of
+epochs over which the actor's rate falls, are smaller than there, and the same for both. One process trains the seeds
+one after the other, as the library does. Its random numbers are others than ours, and it trains in float32 without a
+compiler; no other difference is known.
 """
 
 import importlib
 import random
+import re
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, Range, Several, check
+from algos.arguments import Count, Several, check
 from algos.cli import parse_seeds, run_command
 from algos.data import Dataset, load
 from algos.errors import UserError
@@ -36,6 +39,12 @@ from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import store
 
+# the steps of a rollout and lambda that its command suggests
+SUGGESTED = {
+    "halfcheetah-medium": (5, 0.5), "hopper-medium": (5, 5.0), "walker2d-medium": (5, 0.5),
+    "halfcheetah-medium-replay": (5, 0.5), "hopper-medium-replay": (5, 2.5), "walker2d-medium-replay": (1, 2.5),
+    "halfcheetah-medium-expert": (5, 2.5), "hopper-medium-expert": (5, 5.0), "walker2d-medium-expert": (1, 2.5),
+}  # fmt: skip
 EPOCH = 1_000  # updates
 BATCH, REAL = 256, 12  # rows of a batch, and those of the dataset: 5%
 RETAIN = 5  # epochs whose rollouts are kept
@@ -46,17 +55,14 @@ class Args:
     code: Path
     """folder of a clone of OfflineRL-Kit"""
     dataset: str = "local/hopper-medium-replay-v0"
-    """a dataset of locomotion"""
+    """a dataset for which the library suggests hyperparameters: medium, medium-replay or medium-expert of HalfCheetah,
+    Hopper or Walker2d"""
     seeds: tuple[str, ...] = ("0:3",)
     """seeds, each of which is a training run: numbers and ranges"""
     total_steps: Count = 20_000
     """gradient updates of each seed, in epochs of 1,000"""
     rollouts: Count = 5_000
     """rollouts of the model in an epoch"""
-    rollout_length: Several = 5
-    """steps of a rollout, unless the task ends it earlier"""
-    penalty_weight: Annotated[float, Range(0, 1_000_000)] = 2.5
-    """lambda: weight of the penalty on rewards"""
     eval_every: Count = 2_000
     """updates between evaluations"""
     eval_episodes: Several = 10
@@ -65,6 +71,14 @@ class Args:
     """threads for torch"""
     out: Path = Path("runs/mopo_peer")
     """results go to OUT/<dataset>/offlinerl_kit_mopo/default/"""
+
+
+def suggested(dataset: str) -> tuple[int, float]:
+    """The steps of a rollout and lambda for a dataset; raises UserError where the library suggests none."""
+    name = re.sub(r"-v\d+$", "", dataset.rsplit("/", 1)[-1])
+    if name not in SUGGESTED:
+        raise UserError(f"--dataset takes data of {', '.join(SUGGESTED)}, got {dataset}")
+    return SUGGESTED[name]
 
 
 class Silent:
@@ -82,6 +96,7 @@ class Peer:
     """The library's MOPO with one seed, on a dataset."""
 
     def __init__(self, args: Args, data: Dataset, seed: int):
+        length, penalty = suggested(args.dataset)
         part, mlp = importlib.import_module, importlib.import_module("offlinerlkit.nets").MLP
         modules = part("offlinerlkit.modules")
         random.seed(seed)
@@ -106,13 +121,13 @@ class Peer:
             adam(model, 1e-3),
             part("offlinerlkit.utils.scaler").StandardScaler(),
             part("offlinerlkit.utils.termination_fns").get_termination_fn(task=str(data.env_id).lower()),
-            penalty_coef=args.penalty_weight,
+            penalty_coef=penalty,
         )
         self.policy = part("offlinerlkit.policy").MOPOPolicy(
             self.dynamics, actor, *critics, actor_adam, *(adam(critic, 3e-4) for critic in critics),
             alpha=(-act, log_alpha, torch.optim.Adam([log_alpha], lr=1e-4)),
         )  # fmt: skip
-        size = args.rollouts * args.rollout_length * RETAIN
+        size = args.rollouts * length * RETAIN
         make, kinds = part("offlinerlkit.buffer").ReplayBuffer, (np.float32, act, np.float32)
         self.real, self.fake = make(len(data), (obs,), *kinds), make(size, (obs,), *kinds)
         rows = data.gather(torch.arange(len(data)))
@@ -125,7 +140,7 @@ class Peer:
                 "terminals": rows.terminated.numpy(),
             }
         )
-        self.start = (args.rollouts, args.rollout_length)
+        self.start = (args.rollouts, length)
 
     def fit(self) -> None:
         """Trains the ensemble."""
@@ -161,6 +176,7 @@ def main(args: Args) -> None:
     if not (args.code / "offlinerlkit").is_dir():
         raise UserError(f"--code {args.code} has no folder offlinerlkit: give a clone of OfflineRL-Kit")
     torch.set_num_threads(args.threads)
+    suggested(args.dataset)
     data = load(args.dataset)
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")

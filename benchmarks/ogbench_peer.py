@@ -11,8 +11,9 @@ r"""OGBench's own GCIVL and HIQL as peers: trained on the same data, evaluated i
     python -m benchmarks.report runs/ogbench_peer runs/goals_ours --references success --score three \
       --title "GCIVL and HIQL beside OGBench's" --out results/goals_vs_ogbench
 
-Networks, goals and updates are those of the official code in JAX; its hyperparameters are its own defaults, which are
-those of the navigate data of point mazes up to the large one, and ours there. One process trains the seeds one after
+Networks, goals and updates are those of the official code in JAX. Width, batch and number of updates are smaller than
+there, and the same for both; all else has the official defaults, which are those of the navigate data of point mazes
+up to the large one, and ours there. One process trains the seeds one after
 the other, as that code does.
 """
 
@@ -148,7 +149,7 @@ def main(args: Args) -> None:
             f"ogbench_{args.method}",
             {name: value for name, value in vars(args).items() if name != "code"},
             rows,
-            ["jax", "flax", "optax"],
+            ["jax", "flax", "optax", "distrax"],
             ("seed", "step", "task", "episode", "return", "length", "success"),
             finished=seed == seeds[-1],
             task=args.dataset,

@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
 def place(tmp_path, monkeypatch, trained):
     """The working directory: good inputs and bad ones."""
     place = tmp_path / "work"
-    for folder in ("../minari", "empty", "numbers", "deep", "run/checkpoint"):
+    for folder in ("../minari", "empty", "numbers", "deep", "run/checkpoint", "code/offlinerlkit"):
         (place / folder).mkdir(parents=True)
     (place / "file").write_text("text")
     (place / "text.npz").write_text("text")
@@ -259,6 +259,7 @@ WRONG = [
     ("offlinerl_kit --code empty --total-steps 1500", "--total-steps must be a multiple of 1,000, got 1,500"),
     ("offlinerl_kit --code empty --seeds 0 0", "--seeds must differ from each other"),
     ("offlinerl_kit", ""),
+    ("offlinerl_kit --code code --dataset local/ant-medium-v0", "--dataset takes data of halfcheetah-medium, hopper"),
     (
         "ogbench_peer hiql --code empty",
         "--code empty has no folder agents: give the folder impls of a clone of OGBench",
