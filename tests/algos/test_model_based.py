@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -253,6 +254,36 @@ def test_a_mixture_runs_and_the_ensemble_is_compared_with_the_simulator(train_sh
     if mix_with == "random":  # other weights, on inputs of the same scale
         ours, other = sources[0].learned.ensemble.net.out.weight, sources[0].model.other.ensemble.net.out.weight
         assert (ours[:, : other.shape[1]] - other).abs().mean() > 0.01
+
+
+def test_the_error_of_a_model_is_told_in_deviations_of_the_data_and_stays_where_a_rollout_ends():
+    """Half a deviation of each number is added at each step; the first of two rollouts ends after one step."""
+    logged: dict = {}
+    deviation, start = torch.tensor([1.0, 2.0]), torch.zeros(1, 2, 2)
+    never = torch.zeros(1, 2, dtype=torch.bool)
+
+    def wrong(obs, action, alive, draws):
+        return SimpleNamespace(next_obs=obs + deviation / 2, terminated=torch.tensor([[True, False]]))
+
+    def true(obs, action, alive, draws):
+        return SimpleNamespace(next_obs=obs, terminated=never)
+
+    source = SimpleNamespace(
+        data=SimpleNamespace(choose=lambda x: x, gather=lambda x: SimpleNamespace(obs=start)),
+        compared=lambda: torch.zeros(1, 2, dtype=torch.int64),
+        compared_draws=(lambda: None,) * 3,
+        agent=SimpleNamespace(act=lambda obs, draws: obs),
+        args=SimpleNamespace(rollout_length=3),
+        deviation=deviation,
+        learned=SimpleNamespace(step=wrong),
+        run=SimpleNamespace(log=logged.update),
+    )
+    ModelData._compare(source, SimpleNamespace(start=lambda index: None, step=true))
+    assert {name: error.tolist() for name, error in logged.items()} == {
+        "model_error_1": [0.5],
+        "model_error_2": [0.75],  # 0.5 and 1
+        "model_error_3": [1.0],  # 0.5 and 1.5
+    }
 
 
 def test_an_ensemble_of_data_prepared_in_another_way_is_refused(train_short, hopper):
