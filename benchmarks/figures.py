@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 from matplotlib.transforms import ScaledTranslation
 from PIL import Image
 
@@ -177,6 +178,9 @@ def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
     """Makes an axis logarithmic, with plain numbers, because mathematical text is shown as it is written."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    if high < 100 * low:  # powers of ten alone would be one number or two
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
 

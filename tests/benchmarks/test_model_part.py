@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
+from matplotlib.figure import Figure
 from synthetic import make
 
+from benchmarks.figures import make_log
 from benchmarks.report import Args, main
 
 
@@ -56,3 +59,13 @@ def test_without_a_model_there_is_no_such_part(tmp_path):
     main(Args((tmp_path / "runs",), out=tmp_path / "out", formats=("png",), replications=50))
     assert not (tmp_path / "out" / "watched.csv").exists()
     assert "Values and the model" not in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("high", "shown"), [(700, ["200", "500"]), (300_000, ["1000", "10000", "100000"])])
+def test_a_logarithmic_axis_has_several_numbers(high, shown):
+    axes = Figure().subplots()
+    axes.plot([1, 2], [90, high])
+    make_log(axes, "y")
+    low, top = axes.get_ylim()
+    labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    assert [label.get_text() for place, label in labels if low < place < top and place > 150] == shown
