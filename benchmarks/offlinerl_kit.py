@@ -37,7 +37,7 @@ from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import store
+from benchmarks.peer_run import facts_of, store
 
 # the steps of a rollout and lambda that its command suggests
 SUGGESTED = {
@@ -208,10 +208,7 @@ def main(args: Args) -> None:
             rows,
             [],
             finished=seed == seeds[-1],
-            task=args.dataset,
-            env_id=data.env_id,
-            steps="gradient updates",
-            facts={"digest": data.digest, "evaluated_in": data.env_id},
+            **facts_of(data, args.dataset),
         )
 
 

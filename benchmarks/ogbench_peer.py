@@ -39,7 +39,7 @@ from algos.evaluate import Evaluator
 from algos.folders import writable
 from algos.goal_conditioned import check_goals, load_states
 from algos.run_folder import folder_name
-from benchmarks.peer_run import store
+from benchmarks.peer_run import facts_of, store
 from envs.goals import make_goal_vec
 
 PLACES = (
@@ -152,11 +152,8 @@ def main(args: Args) -> None:
             ["jax", "flax", "optax", "distrax"],
             ("seed", "step", "task", "episode", "return", "length", "success"),
             finished=seed == seeds[-1],
-            task=args.dataset,
-            env_id=data.env_id,
             score="success",
-            steps="gradient updates",
-            facts={"digest": data.digest, "evaluated_in": data.env_id},
+            **facts_of(data, args.dataset),
         )
 
 

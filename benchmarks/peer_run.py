@@ -9,7 +9,19 @@ from typing import Any
 
 import pandas as pd
 
+from algos.data import Dataset
+
 COLUMNS = ("seed", "step", "episode", "return", "length")
+
+
+def facts_of(data: Dataset, name: str) -> dict[str, Any]:
+    """What config.json says of a run on a dataset, which the command calls `name`."""
+    return {
+        "task": name,
+        "env_id": data.env_id,
+        "steps": "gradient updates",
+        "facts": {"digest": data.digest, "evaluated_in": data.env_id},
+    }
 
 
 def store(
