@@ -169,8 +169,8 @@ def lines(
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
     if bound is not None:
-        make_log(axes, "y")
         axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
+        make_log(axes, "y")  # last: its numbers depend on the range of the axis
     return figure
 
 

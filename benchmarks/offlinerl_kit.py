@@ -93,10 +93,9 @@ class Silent:
 
 
 class Peer:
-    """The library's MOPO with one seed, on a dataset."""
+    """The library's MOPO with one seed, on a dataset: rollouts of `length` steps, and a weight of the `penalty`."""
 
-    def __init__(self, args: Args, data: Dataset, seed: int):
-        length, penalty = suggested(args.dataset)
+    def __init__(self, args: Args, data: Dataset, seed: int, length: int, penalty: float):
         part, mlp = importlib.import_module, importlib.import_module("offlinerlkit.nets").MLP
         modules = part("offlinerlkit.modules")
         random.seed(seed)
@@ -176,7 +175,7 @@ def main(args: Args) -> None:
     if not (args.code / "offlinerlkit").is_dir():
         raise UserError(f"--code {args.code} has no folder offlinerlkit: give a clone of OfflineRL-Kit")
     torch.set_num_threads(args.threads)
-    suggested(args.dataset)
+    length, penalty = suggested(args.dataset)
     data = load(args.dataset)
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
@@ -188,7 +187,7 @@ def main(args: Args) -> None:
     rows = []
     for seed in seeds:
         started = time.perf_counter()
-        peer = Peer(args, data, seed)
+        peer = Peer(args, data, seed, length, penalty)
         peer.fit()
         print(f"{args.dataset} seed {seed} ensemble {time.perf_counter() - started:.0f} s", flush=True)
         evaluator = Evaluator(maker(data.env_id, **data.env_options), [seed], args.eval_episodes)

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import make
 
-from benchmarks.figures import make_log
+from benchmarks.figures import lines, make_log
 from benchmarks.report import Args, main
 
 
@@ -69,3 +69,11 @@ def test_a_logarithmic_axis_has_several_numbers(high, shown):
     low, top = axes.get_ylim()
     labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
     assert [label.get_text() for place, label in labels if low < place < top and place > 150] == shown
+
+
+def test_the_numbers_of_an_axis_count_the_bound():
+    steps, values = np.arange(3), np.array([90.0, 120.0, 150.0])
+    curves = {"mopo": (steps, values, np.stack([values, values]), values[None])}
+    (axes,) = lines(curves, {"mopo": {"color": "k"}}, "updates", "value", "Hopper-v5", bound=3e5).axes
+    low, top = axes.get_ylim()
+    assert [place for place in axes.get_yticks() if low < place < top] == [100, 1_000, 10_000, 100_000]
