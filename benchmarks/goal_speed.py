@@ -25,7 +25,7 @@ METHODS = ("gcivl", "gciql", "hiql")
 def measure_goals(args: Any) -> list[dict[str, Any]]:
     """Measures three methods with published sizes and with small ones, in turns with OGBench's own code."""
     cuda = choose_device(args.device).type == "cuda"
-    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
+    flags_of: list[tuple[str, ...]] = [()] if cuda else [(), ("--compile",), ("--compile", "--bf16")]
     if args.ogbench is None:
         print("OGBench's own code is left out: give its folder with --ogbench, and a Python with jax")
     rates: dict[str, list[float]] = {}
@@ -45,8 +45,8 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
                     size = f" {hidden} x 3, batch {batch}"
                     if args.ogbench is not None:
                         add(f"ogbench {method}{size}, 1 seed", 1, theirs(args, method, hidden, batch, updates))
-                    for kind, flags in kinds:
-                        name = named(method + kind + size, seeds)
+                    for flags in flags_of:
+                        name = named(" ".join([method, *flags]) + size, seeds)
                         add(name, seeds, ours(args, file, method, hidden, batch, seeds, updates, flags))
         share = sampling_seconds(args, file)
     rows = []
