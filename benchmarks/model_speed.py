@@ -42,7 +42,8 @@ def measure_model_based(args: Any) -> list[dict[str, Any]]:
             for seeds in (1, 5):
                 flags = ("--dataset", str(hopper), "--eval-episodes", "0", "--never-terminates", *compiling)
                 flags += ("--dynamics-epochs", "3", "--rollouts", "10")
-                log = script_log("mopo", replace(args, steps=0), seeds, *flags, warm_up=1, metric="dynamics/seconds")
+                settings = replace(args, steps=0, env_id="Hopper-v5")
+                log = script_log("mopo", settings, seeds, *flags, warm_up=1, metric="dynamics/seconds")
                 batches = int(log.index[0])  # of an epoch
                 add(named("ensemble: epochs", seeds), seeds, 2 / (log.iloc[2] - log.iloc[0]))
             if peers:

@@ -120,6 +120,11 @@ def rounded(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
+def portable(word: str) -> str:
+    """A word of a command line, without the folders of an absolute path, which say nothing on another machine."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
 def write_tables(folder: Path) -> None:
     """Writes README.md with a table for each stored measurement; raises UserError if there is none."""
     parts = ["# Throughput"]
@@ -170,13 +175,13 @@ def main(args: Args) -> None:
         torch.set_num_threads(args.threads)  # as in the scripts, for the device's name
     device = torch.device("cpu") if args.what == "envs" else choose_device(args.device)
     record = {
-        "command": " ".join(["python -m benchmarks.throughput", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.throughput", *map(portable, sys.argv[1:])]),
         "commit": git_commit(),
         "date": time.strftime("%Y-%m-%d"),
         "device": device_name(device),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": versions(),
-        "arguments": {k: str(v) for k, v in vars(args).items()},
+        "arguments": {k: portable(str(v)) for k, v in vars(args).items()},
         "rows": rows,
     }
     path = args.out / f"{args.what}.json"

@@ -1,8 +1,10 @@
 """The measurements of speed and their arguments; the scripts themselves do not run here."""
 
 import importlib.util
+import json
 import math
 import subprocess
+from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -85,6 +87,7 @@ def test_model_based_figures_are_of_epochs_updates_and_rollouts(monkeypatch):
     """An epoch takes 10 seconds for each seed, and the plain one 20; 500 updates take 2 seconds and a generation 3."""
 
     def log(script, args, seeds, *flags, warm_up, metric="seconds"):
+        assert Path(flags[flags.index("--dataset") + 1]).stem in args.env_id.lower()
         if metric == "dynamics/seconds":
             return pd.Series([10.0 * seeds * epoch for epoch in (1, 2, 3)], index=[387, 774, 1161])
         rollouts = int(flags[flags.index("--rollouts") + 1]) if "--rollouts" in flags else 0
@@ -142,3 +145,14 @@ def test_bad_arguments_are_refused_before_anything_is_measured(overrides, messag
     with pytest.raises(UserError, match=message) as error:
         main(Args(**{"out": tmp_path, **overrides}))
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_record_says_its_command_without_folders_of_the_machine(monkeypatch, tmp_path):
+    (tmp_path / "impls" / "agents").mkdir(parents=True)
+    (tmp_path / "impls" / "agents" / "gcivl.py").touch()
+    monkeypatch.setattr(throughput, "measure_goals", lambda args: [{"name": "gcivl, 1 seed", "rate": 2.0}])
+    monkeypatch.setattr("sys.argv", ["throughput.py", "goal_conditioned", "--ogbench", str(tmp_path / "impls")])
+    main(Args("goal_conditioned", ogbench=tmp_path / "impls", out=tmp_path, device="cpu"))
+    record = json.loads((tmp_path / "goal_conditioned.json").read_text())
+    assert record["command"] == "python -m benchmarks.throughput goal_conditioned --ogbench impls"
+    assert str(tmp_path) not in json.dumps(record)
