@@ -72,8 +72,8 @@ def test_the_quasimetrics_of_the_sheet():
 
 def test_iqe_is_the_length_of_a_union():
     """Against counting on a fine grid, with eight intervals that overlap, touch and are empty."""
-    x, y = torch.randint(0, 40, (2, 1, 6, 8), generator=torch.Generator().manual_seed(0)).double()
-    middles = torch.arange(40) + 0.5
+    x, y = torch.randint(0, 12, (2, 1, 500, 8), generator=torch.Generator().manual_seed(0)).double()
+    middles = torch.arange(12) + 0.5
     inside = (x[..., None] < middles) & (middles < y[..., None])
     expected = inside.any(-2).sum(-1)
     assert iqe(x, y, tensor([1.0])).tolist() == expected.tolist()
