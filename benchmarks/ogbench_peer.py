@@ -3,18 +3,17 @@ r"""OGBench's own GCIVL and HIQL as peers: trained on the same data, evaluated i
     git clone https://github.com/seohongpark/ogbench                  # results: commit 1d41409
     pip install jax flax optax distrax ml_collections
     for method in gcivl hiql; do
-      python -m benchmarks.ogbench_peer $method --code ogbench/impls --dataset local/pointmaze-medium-navigate-v0
-      python single_file/$method.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:3 --total-steps 50000 \
-        --hidden 256 256 256 --batch-size 256 --eval-every 5000 --eval-episodes 20 --compile --threads 1 \
-        --out runs/goals_ours
+      python -m benchmarks.ogbench_peer $method --code ogbench/impls --out runs/$method
+      python single_file/$method.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:3 --total-steps 40000 \
+        --hidden 256 256 256 --batch-size 256 --eval-every 4000 --eval-episodes 20 --compile --threads 1 \
+        --out runs/$method
+      python -m benchmarks.report runs/$method --references success --score three --title "$method beside OGBench's" \
+        --out results/${method}_vs_ogbench
     done
-    python -m benchmarks.report runs/ogbench_peer runs/goals_ours --references success --score three \
-      --title "GCIVL and HIQL beside OGBench's" --out results/goals_vs_ogbench
 
 Networks, goals and updates are those of the official code in JAX. Width, batch and number of updates are smaller than
 there, and the same for both; all else has the official defaults, which are those of the navigate data of point mazes
-up to the large one, and ours there. One process trains the seeds one after
-the other, as that code does.
+up to the large one, and ours there. One process trains the seeds one after the other, as that code does.
 """
 
 import importlib
@@ -58,13 +57,13 @@ class Args:
     """navigate data of the medium or the large point maze"""
     seeds: tuple[str, ...] = ("0:3",)
     """seeds, each of which is a training run: numbers and ranges"""
-    total_steps: Count = 50_000
+    total_steps: Count = 40_000
     """gradient updates of each seed"""
     hidden: Size = 256
     """width of the three hidden layers"""
     batch_size: Size = 256
     """transitions per update"""
-    eval_every: Count = 5_000
+    eval_every: Count = 4_000
     """updates between evaluations"""
     eval_episodes: Several = 20
     """deterministic episodes of each task per evaluation"""
