@@ -19,7 +19,6 @@ Results lie in runs/<dataset>/qrl/<variant>/, one row per run and evaluation epi
 
 import algos.early  # a signal during the imports below ends the program in one line
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -82,31 +81,16 @@ class Args(ValueArgs):
             raise UserError(f"{asked}, got {self.latent_size}")
 
 
-def union_ends(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of the intervals [x_k, y_k] [..., K] begin and end their union: left and right, each 0 or 1 [..., K].
-
-    An end counts if no other interval reaches over it, and equal ends count for the first interval alone. Each pair of
-    intervals is compared, which takes a quarter of the time of sorting them.
-    """
-    low, high = x.unbind(-1), y.unbind(-1)
-    full = [a < b for a, b in zip(low, high, strict=True)]
-    left, right = list(full), list(full)
-    for i, j in itertools.permutations(range(len(full)), 2):
-        first = torch.le if j < i else torch.lt
-        left[i] = left[i] & ~(full[j] & first(low[j], low[i]) & (low[i] <= high[j]))
-        right[i] = right[i] & ~(full[j] & (low[j] <= high[i]) & first(high[i], high[j]))
-    return torch.stack(left, -1).to(x.dtype), torch.stack(right, -1).to(x.dtype)
-
-
 def iqe(x: Tensor, y: Tensor, kappa: Tensor, intervals: int = INTERVALS) -> Tensor:
     """Interval quasimetric embedding: latents x and y [R, B, d] -> distances from x to y [R, B], with kappa [R, 1].
 
     A component of 8 dimensions gives the length of the union of its intervals [x_k, y_k], where x_k < y_k. The distance
     is kappa times the mean plus 1 - kappa times the maximum of all components.
     """
-    x, y = x.unflatten(-1, (-1, intervals)), y.unflatten(-1, (-1, intervals))
-    left, right = union_ends(x.detach(), y.detach())
-    length = (right * y - left * x).sum(-1)
+    low, order = x.unflatten(-1, (-1, intervals)).sort(-1)
+    high = torch.maximum(y.unflatten(-1, (-1, intervals)).gather(-1, order), low)
+    covered = torch.cat([low[..., :1], high.cummax(-1).values[..., :-1]], -1)  # how far earlier intervals reach
+    length = (high - torch.maximum(low, covered)).relu().sum(-1)
     return kappa * length.mean(-1) + (1 - kappa) * length.amax(-1)
 
 
