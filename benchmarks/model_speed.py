@@ -16,6 +16,7 @@ ROLLOUTS, LENGTH, EPOCH = 50_000, 5, 1_000  # rollouts, their steps, and updates
 
 def measure_model_based(args: Any) -> list[dict[str, Any]]:
     """Measures the epochs of an ensemble, the updates of all methods, and rollouts, in turns with plain code."""
+    args = replace(args, env_id="HalfCheetah-v5")  # that of the random data of the updates
     cuda = choose_device(args.device).type == "cuda"
     peers, compiling = args.peers and not cuda, () if cuda else ("--compile",)
     rates: dict[str, list[float]] = {}
