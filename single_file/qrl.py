@@ -21,6 +21,7 @@ import algos.early  # a signal during the imports below ends the program in one 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import torch
@@ -85,13 +86,36 @@ def iqe(x: Tensor, y: Tensor, kappa: Tensor, intervals: int = INTERVALS) -> Tens
     """Interval quasimetric embedding: latents x and y [R, B, d] -> distances from x to y [R, B], with kappa [R, 1].
 
     A component of 8 dimensions gives the length of the union of its intervals [x_k, y_k], where x_k < y_k. The distance
-    is kappa times the mean plus 1 - kappa times the maximum of all components.
+    is kappa times the mean plus 1 - kappa times the maximum of all components. The dimensions of a component lie d / 8
+    apart, where those of the official code are neighbours: the same but for the order of the latents' dimensions.
     """
-    low, order = x.unflatten(-1, (-1, intervals)).sort(-1)
-    high = torch.maximum(y.unflatten(-1, (-1, intervals)).gather(-1, order), low)
-    covered = torch.cat([low[..., :1], high.cummax(-1).values[..., :-1]], -1)  # how far earlier intervals reach
-    length = (high - torch.maximum(low, covered)).relu().sum(-1)
+    low, high = (latent.unflatten(-1, (intervals, -1)) for latent in (x, y))
+    length = (union_of_pairs if torch.compiler.is_compiling() else union)(low, high)
     return kappa * length.mean(-1) + (1 - kappa) * length.amax(-1)
+
+
+def union(low: Tensor, high: Tensor) -> Tensor:
+    """Lengths [R, B, C] of the unions of intervals from `low` to `high` [R, B, 8, C], those with low < high."""
+    low, order = low.sort(-2)
+    high = torch.maximum(high.gather(-2, order), low)
+    covered = torch.cat([low[..., :1, :], high.cummax(-2).values[..., :-1, :]], -2)  # how far earlier intervals reach
+    return (high - torch.maximum(low, covered)).relu().sum(-2)
+
+
+def union_of_pairs(low: Tensor, high: Tensor) -> Tensor:
+    """The same without sorting, which takes a tenth of the time where it is compiled and twice where it is not.
+
+    Comparing all pairs of intervals tells which bounds are those of the union; intervals that share one share it.
+    """
+    with torch.no_grad():
+        empty = high <= low
+        start, end = torch.where(empty, inf, low), torch.where(empty, -inf, high)
+        start_i, end_i, start_j, end_j = start.unsqueeze(-2), end.unsqueeze(-2), start.unsqueeze(-3), end.unsqueeze(-3)
+        first = torch.where(end_i >= start_j, start_i, inf).amin(-3)  # the least start among those that reach start j
+        last = torch.where(start_i <= end_j, end_i, -inf).amax(-3)
+        starts = torch.where(empty | (first < start), 0.0, 1 / (start_i == start_j).to(low.dtype).sum(-3))
+        ends = torch.where(empty | (last > end), 0.0, 1 / (end_i == end_j).to(low.dtype).sum(-3))
+    return (ends * high - starts * low).sum(-2)
 
 
 def mrn(x: Tensor, y: Tensor) -> Tensor:
@@ -182,12 +206,14 @@ class QRL(Agent):
         """The losses [R] by name, and the violation of the constraint."""
         states = torch.cat([batch.obs, batch.next_obs, batch.value_goal], 1)
         latent, following, goal = self.distance.phi(states).chunk(3, 1)
-        distance_loss, violation = self.distance_loss(self.distance(latent, goal), self.distance(latent, following))
+        guess = self.dynamics(latent, batch.action) if self.args.actor_loss == "ddpg_bc" else None
+        starts = [latent, latent] if guess is None else [latent, latent, following, guess]
+        ends = [goal, following] if guess is None else [goal, following, guess, following]
+        far, near, *errors = self.distance(torch.cat(starts, 1), torch.cat(ends, 1)).chunk(len(starts), 1)
+        distance_loss, violation = self.distance_loss(far, near)
         losses = {"distance_loss": distance_loss, "violation": violation}
-        if self.args.actor_loss == "ddpg_bc":
-            guess = self.dynamics(latent, batch.action)
-            there, back = self.distance(following, guess), self.distance(guess, following)
-            losses["dynamics_loss"] = (there + back).mean(-1) / 2
+        if errors:
+            losses["dynamics_loss"] = (errors[0] + errors[1]).mean(-1) / 2
         return losses | {"actor_loss": self.actor_loss(batch, latent.detach(), following.detach())}
 
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:

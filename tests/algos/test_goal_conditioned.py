@@ -11,8 +11,9 @@ import pytest
 import torch
 from crl import Bilinear
 from offline_data import write_hdf5
-from qrl import iqe, mrn
+from qrl import iqe, mrn, union, union_of_pairs
 from scripts import agent_type, module_of, short
+from torch import Tensor
 
 from algos.cli import check_all
 from algos.errors import UserError
@@ -61,32 +62,43 @@ def test_the_weighted_imitation_of_the_sheet():
 
 def test_the_quasimetrics_of_the_sheet():
     x, y, other = (tensor([v]) for v in ([0.0, 1.0, 2.0, -1.0], [2.0, 0.5, 3.0, 0.0], [2.0, 3.0, 3.0, 0.0]))
-    kappa = tensor([0.5])
-    assert iqe(x, y, kappa, 2).item() == 2.0
-    assert iqe(y, x, kappa, 2).item() == 0.375
-    assert iqe(x, x, kappa, 2).item() == 0.0
-    assert iqe(x, other, kappa, 2).item() == 2.75
+
+    def distance(x: Tensor, y: Tensor) -> float:
+        """IQE of latents whose two components are neighbours on the sheet, and alternate in ours."""
+        return iqe(x[..., [0, 2, 1, 3]], y[..., [0, 2, 1, 3]], tensor([0.5]), 2).item()
+
+    assert distance(x, y) == 2.0
+    assert distance(y, x) == 0.375
+    assert distance(x, x) == 0.0
+    assert distance(x, other) == 2.75
     assert mrn(x, y).item() == pytest.approx(2.0615528, abs=1e-7)
     assert mrn(y, x).item() == pytest.approx(3.0615528, abs=1e-7)
 
 
-def test_iqe_is_the_length_of_a_union():
-    """Against counting on a fine grid, with eight intervals that overlap, touch and are empty."""
-    x, y = torch.randint(0, 12, (2, 1, 500, 8), generator=torch.Generator().manual_seed(0)).double()
+@pytest.mark.parametrize("form", [union, union_of_pairs])
+def test_the_length_of_a_union(form):
+    """Against counting on a fine grid, with eight intervals that overlap, touch, end together and are empty."""
+    low, high = torch.randint(0, 12, (2, 500, 8, 3), generator=torch.Generator().manual_seed(0)).double()
     middles = torch.arange(12) + 0.5
-    inside = (x[..., None] < middles) & (middles < y[..., None])
-    expected = inside.any(-2).sum(-1)
-    assert iqe(x, y, tensor([1.0])).tolist() == expected.tolist()
+    inside = (low[..., None] < middles) & (middles < high[..., None])
+    assert torch.allclose(form(low, high), inside.any(-3).sum(-1).double(), rtol=0, atol=1e-12)
 
 
-def test_iqe_has_the_gradient_of_finite_differences(float64):
-    """And NaN stays NaN, in its row alone."""
-    x, y = torch.randn(2, 2, 5, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+@pytest.mark.parametrize("form", [union, union_of_pairs])
+def test_a_union_has_the_gradient_of_finite_differences(form):
+    """And NaN stays NaN, in its component alone."""
+    low, high = torch.randn(2, 2, 5, 8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.autograd.gradcheck(form, (low.requires_grad_(), high.requires_grad_()))
+    for bounds in (low.detach(), high.detach()):
+        kept, bounds[1, 2, 3, 1] = bounds[1, 2, 3, 1].item(), math.nan
+        assert form(low, high).isnan().nonzero().tolist() == [[1, 2, 1]]
+        bounds[1, 2, 3, 1] = kept
+
+
+def test_a_compiled_iqe_is_the_other_one():
+    x, y = torch.randn(2, 2, 5, 24, generator=torch.Generator().manual_seed(0))
     kappa = torch.tensor([[0.3], [0.6]])
-    inputs = (x.clone().requires_grad_(), y.clone().requires_grad_())
-    assert torch.autograd.gradcheck(lambda x, y: iqe(x, y, kappa), inputs)
-    y[1, 2, 3] = math.nan
-    assert iqe(x, y, kappa).isnan().nonzero().tolist() == [[1, 2]]
+    assert torch.allclose(torch.compile(iqe)(x, y, kappa), iqe(x, y, kappa))
 
 
 def agent_of(script: str, **overrides: Any) -> Any:

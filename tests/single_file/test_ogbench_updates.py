@@ -73,6 +73,18 @@ def parameter(agent: Any, path: str) -> Tensor:
     return found.bias if last == "bias" else found.weight
 
 
+def reordered(method: str, x: Tensor, back: bool = False) -> Tensor:
+    """A tensor of theirs with the latents in our order, or the other way round.
+
+    The eight dimensions of one of IQE's two components are neighbours there, and every second one here.
+    """
+    for dim, size in enumerate(x.shape):
+        if "iqe" in method and size >= 16:  # the 16 latents, which actions may follow
+            order = torch.cat([torch.arange(16).view(2, 8).T.flatten(), torch.arange(16, size)])
+            x = x.index_select(dim, order.argsort() if back else order)
+    return x
+
+
 def values(kind: str, shape: list[int], n: int, weights: dict[str, Any]) -> Tensor:
     """Weights by the formulas that the file states."""
     e, n = np.arange(int(np.prod(shape))), n + weights["n_offset"]
@@ -130,7 +142,8 @@ def test_an_update_is_the_official_one(method, setting, float64):
             like = kinds[leaf["path"].replace("modules_target_", "modules_")]
             ours = parameter(agent, leaf["path"])
             assert ours[0].numel() == int(np.prod(like["shape"])), leaf["path"]
-            ours.copy_(values(like["kind"], like["shape"], leaf["n"], stored["weights"]).view(ours[0].shape))
+            theirs = values(like["kind"], like["shape"], leaf["n"], stored["weights"]).view(like["shape"])
+            ours.copy_(reordered(method, theirs).view(ours[0].shape))
     seen: dict[int, Tensor] = {}
     step = agent.adam.step
 
@@ -146,10 +159,10 @@ def test_an_update_is_the_official_one(method, setting, float64):
     assert len(seen) == len(stored["leaves"])
     for leaf, gradient, after in zip(stored["leaves"], stored["gradients"], stored["after"], strict=True):
         ours = parameter(agent, leaf["path"])
-        g = seen[id(ours)][1].flatten()
+        g = reordered(method, seen[id(ours)][1], back=True).flatten()
         found = [g.sum().item(), g.square().sum().item(), *g[:4].tolist()]
         assert found == pytest.approx(gradient, rel=1e-6, abs=1e-8), leaf["path"]
-        p = ours.detach()[1].flatten()
+        p = reordered(method, ours.detach()[1], back=True).flatten()
         assert [p.sum().item(), *p[:4].tolist()] == pytest.approx(after, rel=1e-7, abs=1e-7), leaf["path"]
     for leaf, after in zip(stored["target_leaves"], stored["target_after"], strict=True):
         p = parameter(agent, leaf["path"])[1].flatten()
