@@ -49,10 +49,21 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = flat(self.weight, self.lead), flat(self.bias, self.lead)
         if torch.compiler.is_compiling():
-            if self.bf16:
-                return torch.bmm(x.bfloat16(), weight.bfloat16()).float() + bias
-            return torch.bmm(x, weight) + bias  # a compiler fuses the sum with the operations that follow
+            return self.product(x, weight) + bias  # a compiler fuses the sum with the operations that follow
         return torch.baddbmm(bias, x, weight)
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x times the weights of all networks: [L, B, in], [L, in, out] -> [L, B, out]."""
+        if self.bf16 and torch.compiler.is_compiling():
+            return torch.bmm(x.bfloat16(), weight.bfloat16()).float()
+        return torch.bmm(x, weight)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """An input as this layer's product takes it.
+
+        ReLU of the rounded is the rounded ReLU, and its derivative then needs nothing but what the product keeps.
+        """
+        return x.bfloat16() if self.bf16 and torch.compiler.is_compiling() else x
 
 
 class Orthogonal(Linear):
@@ -195,7 +206,10 @@ class MLP(nn.Module):
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         for i, layer in enumerate(self.hidden):
-            x = self.activation(layer(x))
+            x = layer(x)
+            if self.activation is torch.relu_ and factors is None and i + 1 < len(self.hidden):
+                x = self.hidden[i + 1][0].rounded(x)
+            x = self.activation(x)
             if self.norms is not None:
                 x = self.norms[i](x)
             if factors is not None:
@@ -211,16 +225,14 @@ class MLP(nn.Module):
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         layers: list[Any] = [block[0] for block in self.hidden]  # type: ignore[index]
         active = []
-        for layer in layers:
-            x = layer(x)
+        for layer, following in zip(layers, [*layers[1:], self.out], strict=True):
+            x = torch.relu(following.rounded(layer(x)))
             active.append(x > 0)
-            x = torch.relu(x)
         value = self.out(x)
         gradient = flat(self.out.weight, self.lead).mT.expand(-1, x.shape[1], -1)
-        for layer, passes in zip(reversed(layers), reversed(active), strict=True):
-            weight = flat(layer.weight, self.lead)
-            weight = weight[:, -last:] if layer is layers[0] else weight
-            gradient = torch.bmm(gradient * passes, weight.mT)
+        for layer, passes in zip(reversed(layers[1:]), reversed(active[1:]), strict=True):
+            gradient = layer.product(gradient * passes, flat(layer.weight, self.lead).mT)
+        gradient = torch.bmm(gradient * active[0], flat(layers[0].weight, self.lead)[:, -last:].mT)
         return value.view(*self.lead, -1), gradient.view(*self.lead, *gradient.shape[-2:])
 
 

@@ -68,6 +68,38 @@ def test_bfloat16_is_for_compiled_hidden_layers_with_many_weights():
     assert not torch.allclose(rounded, h.mT @ (2 * (h @ second.weight)), atol=1e-6, rtol=1e-5)
 
 
+@needs_compiler
+def test_a_network_in_bfloat16_rounds_what_enters_its_large_layers_and_what_leaves_them():
+    """Forwards, and backwards to its weights, and in the gradient of its value."""
+    net = MLP((1,), 4, (64, 64, 64), 1, linear=Orthogonal)
+    initialise(net, generators([0], "net"))
+    use_bf16(net)
+    x = torch.randn(1, 9, 4)
+
+    def rounded(x):
+        return x.bfloat16().float()
+
+    (first,), (second,), (third,) = net.hidden
+    h1 = torch.relu(first(x))
+    h2 = torch.relu(rounded(rounded(h1) @ rounded(second.weight)) + second.bias)
+    h3 = torch.relu(rounded(rounded(h2) @ rounded(third.weight)) + third.bias)
+    value = net.out(h3)
+    torch.testing.assert_close(torch.compile(net)(x), value, atol=1e-6, rtol=1e-5)
+
+    g3 = rounded(net.out.weight.mT * (h3 > 0))
+    g2 = rounded(rounded(g3 @ rounded(third.weight).mT) * (h2 > 0))
+    g1 = rounded(g2 @ rounded(second.weight).mT) * (h1 > 0)
+
+    def loss(weight):
+        return torch.func.functional_call(net, {"hidden.2.0.weight": weight}, x).sum()
+
+    found = torch.compile(torch.func.grad(loss))(third.weight)
+    torch.testing.assert_close(found, rounded(rounded(h2).mT @ g3), atol=1e-4, rtol=1e-2)
+    value_too, gradient = torch.compile(net.with_gradient)(x, 3)
+    torch.testing.assert_close(value_too, value.squeeze(-1), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(gradient, g1 @ first.weight[:, -3:].mT, atol=1e-6, rtol=1e-5)
+
+
 def test_bfloat16_is_refused_where_it_would_change_nothing():
     with pytest.raises(UserError, match="no hidden layer of an MLP has 4,096 weights or more"):
         use_bf16(MLP((1,), 4, (63, 64), 1))
