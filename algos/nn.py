@@ -205,10 +205,12 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        for i, layer in enumerate(self.hidden):
-            x = layer(x)
-            if self.activation is torch.relu_ and factors is None and i + 1 < len(self.hidden):
-                x = self.hidden[i + 1][0].rounded(x)
+        blocks: list[Any] = list(self.hidden)
+        direct = self.activation is torch.relu_ and self.norms is None and factors is None
+        for i, block in enumerate(blocks):
+            x = block(x)
+            if direct and i + 1 < len(blocks):
+                x = blocks[i + 1][0].rounded(x)
             x = self.activation(x)
             if self.norms is not None:
                 x = self.norms[i](x)
