@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,12 @@ def carry_forward(frame: pd.DataFrame, diverged: Iterable[int]) -> pd.DataFrame:
         last = rows[rows["step"] == rows["step"].max()]
         frames += [last.assign(step=step) for step in frame["step"].unique() if step > rows["step"].max()]
     return pd.concat(frames, ignore_index=True)
+
+
+def bound_percentages(axes: Any, label: str) -> None:
+    """Ends the vertical axis at 0 and 100 if its label says that it shows percentages, even where a band does not."""
+    if label.endswith("(%)"):
+        axes.set_ylim(-3, 103)
 
 
 def thousands(number: float, _: object = None) -> str:
@@ -54,6 +61,7 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, 
         axes.plot(steps, scores.mean(0), color=color, linewidth=2, label=f"{name}, {seeds}")
     axes.set_title(title, parse_math=False)
     axes.set(xlabel=steps_are, ylabel=label)
+    bound_percentages(axes, label)
     axes.xaxis.set_major_formatter(thousands)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

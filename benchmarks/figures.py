@@ -23,7 +23,7 @@ from matplotlib.ticker import LogLocator
 from matplotlib.transforms import ScaledTranslation
 from PIL import Image
 
-from algos.plot import PALETTE, thousands
+from algos.plot import PALETTE, bound_percentages, thousands
 from benchmarks.scores import plain
 from benchmarks.tables import number
 
@@ -166,6 +166,7 @@ def lines(
     if others:
         axes.legend(grey_lines(others), others, fontsize=7, loc="best")
     axes.set(xlabel=x, ylabel=y, title=title)
+    bound_percentages(axes, y)
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
     if bound is not None:
@@ -246,6 +247,7 @@ def grid(
         draw_behind(axes, (behind or {}).get(task, {}), others)
         draw_lines(axes, curves, looks)
         axes.set(title=task, xlabel=x)
+        bound_percentages(axes, y)
         if axes.get_subplotspec().is_first_col():
             axes.set_ylabel(y)
     for axes in all_axes.flat[len(panels) :]:

@@ -608,6 +608,20 @@ def test_the_legend_fits_the_figure(panels, names):
     assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize(("label", "ends"), [("success (%)", (-3, 103)), ("return", (-99, 220))])
+def test_percentages_end_at_0_and_100(label, ends):
+    """Even where an interval does not."""
+    curves = {"a": (np.arange(2), np.array([50.0, 80.0]), (np.full(2, -99.0), np.full(2, 220.0)), np.zeros((1, 2)))}
+    with figures.style():
+        drawn = [
+            figures.lines(curves, figures.look(["a"]), "x", label),
+            figures.grid({"task": curves}, figures.look(["a"]), "x", label, "note"),
+        ]
+    for figure in drawn:
+        low, high = figure.axes[0].get_ylim()
+        assert (low, high) == ends if label == "success (%)" else low < ends[0] and high > ends[1]
+
+
 def test_curves_of_others_are_drawn_in_grey_with_their_source(tmp_path):
     synthetic.make(tmp_path / "runs", ["a", "b"], ["Ant-v5", "Made-v0"], 3, 20)
     results = analysis.compute(load([tmp_path / "runs"]), None, "last", 20)
