@@ -20,7 +20,7 @@ from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file
 from algos.errors import UserError
 from algos.model_buffer import ModelBuffer
 from algos.models import Learned, Mixed, Model, Prediction, Simulated, StepDraws, observations, simulator_for
-from algos.nn import initialise
+from algos.nn import initialise, use_bf16
 from algos.offline import OfflineArgs, offline_run
 from algos.optim import numbers
 from algos.random import generators
@@ -199,6 +199,7 @@ class ModelData:
             self.simulated = Simulated(simulator_for(data, args.threads), data)
         if not args.dynamics:
             self.training = Training(args.ensemble, data, self.seeds, run.device)
+            self._round(self.training.ensemble)
             self.memory["dynamics"] = self.training
         self.reference: Simulated | None = None
         self.compared = random.integers("compared start", COMPARED)
@@ -227,7 +228,8 @@ class ModelData:
         else:
             trained = load_ensemble(Path(args.dynamics), run.seeds, self.data, members).to(run.device)
             of_run = torch.arange(run.runs, device=run.device)
-        self.learned = learned = Learned(trained.selected(of_run, members), args.elites, self.terminated)
+        chosen = self._round(trained.selected(of_run, members))
+        self.learned = learned = Learned(chosen, args.elites, self.terminated)
         self.reference = self._reference()
         if not args.model_mix:
             self.use(learned)
@@ -277,7 +279,13 @@ class ModelData:
         """Ensembles with random weights that see the same inputs as the learned ones."""
         random = learned.selected(torch.arange(self.run.runs, device=self.run.device), self.args.elites)
         initialise(random, generators(self.run.seeds, "random dynamics"))
-        return random.requires_grad_(False)
+        return self._round(random.requires_grad_(False))
+
+    def _round(self, ensemble: Ensemble) -> Ensemble:
+        """Lets compiled functions compute an ensemble's hidden layers in bfloat16, if those of the agent are."""
+        if self.args.bf16:
+            use_bf16(ensemble)
+        return ensemble
 
     # -- rollouts -----------------------------------------------------------------------------------------------------
 

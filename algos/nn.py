@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algos.errors import UserError
 from algos.threads import one_thread
 
 Lead = tuple[int, ...]  # (R,) or (R, E)
+LARGE = 4096  # least weights of a layer that is worth computing in bfloat16
 
 
 def flat(x: Tensor, lead: Lead) -> Tensor:
@@ -270,20 +270,18 @@ def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
     return None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
 
 
-def use_bf16(module: nn.Module, at_least: int = 4096) -> None:
-    """Lets compiled updates compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
+def use_bf16(module: nn.Module) -> bool:
+    """Lets compiled functions compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
 
     The factors of a matrix product are rounded to bfloat16, its sums are float32, and its result is rounded again.
     Weights, optimizers, last layers and everything else stay in float32, and so do layers with fewer weights than
-    `at_least`, where rounding takes longer than it saves. Raises UserError if no layer has as many.
+    `LARGE`, where rounding takes longer than it saves. Returns whether any layer has as many.
     """
     blocks: list[Any] = [block for mlp in module.modules() if isinstance(mlp, MLP) for block in mlp.hidden]
     layers = [block[0] for block in blocks]
-    large = [layer for layer in layers if layer.weight.shape[-2:].numel() >= at_least]
-    if not large:
-        raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {at_least:,} weights or more")
-    for layer in large:
-        layer.bf16 = True
+    for layer in layers:
+        layer.bf16 = layer.weight.shape[-2:].numel() >= LARGE
+    return any(layer.bf16 for layer in layers)
 
 
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:

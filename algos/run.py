@@ -21,7 +21,7 @@ from algos.compile import captured, compiled, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
-from algos.nn import use_bf16
+from algos.nn import LARGE, use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
 from algos.policy import FILE, policy_file
@@ -226,11 +226,11 @@ class Run(Generic[Args]):
         """Tells the loop to train `agent`, and to keep `memory`, which is all else that has to go on after a kill.
 
         The final checkpoint holds the agent and those parts of the memory that `keep` names. Raises UserError if the
-        disk lacks room for checkpoints.
+        disk lacks room for checkpoints, or if no layer is large enough for bfloat16.
         """
         self.agent, self.memory, self.kept = agent, memory, keep
-        if self.given.bf16:
-            use_bf16(agent)
+        if self.given.bf16 and not use_bf16(agent):
+            raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
         self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
 
     def took(self, steps: np.ndarray, stopped: np.ndarray) -> None:

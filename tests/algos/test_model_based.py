@@ -121,6 +121,19 @@ def test_a_run_keeps_its_ensembles_and_another_takes_them(train_short, sources):
     assert torch.equal(ensemble.net.out.weight[0], trained["net.out.weight"][1, :2])  # the elites of seed 1
 
 
+@pytest.mark.parametrize("mix", [{}, {"model_mix": 0.5, "mix_with": "random"}])
+def test_ensembles_are_in_bfloat16_where_the_agent_is(train_short, sources, monkeypatch, mix):
+    """While they learn and when they predict, and so is a random one."""
+    monkeypatch.setattr("algos.run.Run.compiled", lambda self, function: function)  # compiling takes half a minute
+    widths = {"hidden": (64, 64), "dynamics_hidden": (64, 64)}
+    for bf16 in (True, False):
+        assert train_short("mopo", **SHORT | widths | mix, compile=bf16, bf16=bf16, out=f"{bf16}").code == 0
+        model = sources[-1].model
+        predicting = [model.learned, model.other] if mix else [model]
+        for ensemble in (sources[-1].training.ensemble, *(part.ensemble for part in predicting)):
+            assert [block[0].bf16 for block in ensemble.net.hidden] == [False, bf16]
+
+
 def test_settings_of_a_seed_share_its_ensemble(train_short, sources):
     train_short("mopo", **SHORT | {"vary": ("penalty_weight=0,1",)})
     (source,) = sources
