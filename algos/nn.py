@@ -206,6 +206,7 @@ class MLP(nn.Module):
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
         x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         blocks: list[Any] = list(self.hidden)
+        # with nothing between ReLU and the next layer, rounding may come first
         direct = self.activation is torch.relu_ and self.norms is None and factors is None
         for i, block in enumerate(blocks):
             x = block(x)
