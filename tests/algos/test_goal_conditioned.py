@@ -12,7 +12,7 @@ import torch
 from crl import Bilinear
 from offline_data import write_hdf5
 from qrl import iqe, mrn, union, union_of_pairs
-from scripts import agent_type, module_of, short
+from scripts import agent_type, module_of, needs_compiler, short
 from torch import Tensor
 
 from algos.cli import check_all
@@ -95,6 +95,7 @@ def test_a_union_has_the_gradient_of_finite_differences(form):
         bounds[1, 2, 3, 1] = kept
 
 
+@needs_compiler
 def test_a_compiled_iqe_is_the_other_one():
     x, y = torch.randn(2, 2, 5, 24, generator=torch.Generator().manual_seed(0))
     kappa = torch.tensor([[0.3], [0.6]])
