@@ -75,7 +75,10 @@ def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, sec
                         shutil.copyfile(Path(aside) / f"{number}.mp4", part)  # of another disk perhaps
                 return ""
             reasons.append(f"{renderer}: {reason}" if renderer else reason)
-    return f"there is no video, because rendering {shots[0].env_id} failed here ({'; '.join(dict.fromkeys(reasons))})"
+    return (
+        f"there is no video, because rendering {shots[0].env_id} failed here ({'; '.join(dict.fromkeys(reasons))}): "
+        "without a display, MuJoCo needs the system's EGL (on Debian and Ubuntu libegl1) or OSMesa (libosmesa6)"
+    )
 
 
 def _render(file: Path, environment: dict[str, str]) -> str:
@@ -115,7 +118,8 @@ class Screen:
         options = shot.options | {"render_mode": "rgb_array"}
         if shot.task:  # a world for each task, because the marks of goals belong to the model
             self.venv = make_goal_vec(shot.env_id, [shot.task], **options, **size)
-            self.world: Any = self.venv.worlds.worlds[0]
+            worlds = self.venv.worlds
+            self.world: Any = worlds.worlds[0] if hasattr(worlds, "worlds") else worlds
         else:
             size = size if is_batched(shot.env_id) else {}
             self.venv = make_vec(shot.env_id, 1, AutoresetMode.DISABLED, **options, **size)

@@ -43,6 +43,7 @@ Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
 KINDS = ("navigate", "stitch", "explore", "play", "noisy")
 WITH_GOALS = r"(AntMaze_|Fetch|Hand(Reach|Manipulate)|FrankaKitchen)"  # Gymnasium-Robotics' other ids with goals
+MOST_INSIDE = 0.1  # share of positions that may lie inside the walls of a maze
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
@@ -99,6 +100,8 @@ class GoalArgs(OfflineArgs):
         super().check_ready()
         if self.standardise:
             raise UserError("--standardise is not for goal-conditioned methods, whose goals are raw observations")
+        if self.video and not self.eval_episodes:
+            raise UserError("--video films the last evaluation, and with --eval-episodes 0 there is none")
 
 
 @dataclass(kw_only=True)
@@ -276,8 +279,7 @@ def goal_run(
             file=sys.stderr,
         )
     if args.env_id and args.env_id != data.env_id:
-        if args.eval_episodes:
-            check_maze(data, args.env_id)
+        check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
     if (positions or places) and data.env_id and not has_maze(data.env_id):
         raise UserError(f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position")
@@ -352,11 +354,20 @@ def has_maze(env_id: str) -> bool:
 
 
 def check_maze(data: Dataset, env_id: str) -> None:
-    """Raises UserError for an environment with another maze than that of the dataset."""
-    if not data.env_id or not has_maze(data.env_id):
+    """Raises UserError for an environment with another maze than the dataset's, by its environment or its positions."""
+    named = bool(data.env_id) and has_maze(str(data.env_id))
+    if not has_maze(env_id):
+        if named:
+            raise UserError(f"--env-id {env_id} is no maze, and --dataset {data.name} is that of {data.env_id}")
         return
-    if not has_maze(env_id) or not np.array_equal(maze_of(data.env_id).walls, maze_of(env_id).walls):
+    maze = maze_of(env_id)
+    if named and not np.array_equal(maze_of(str(data.env_id)).walls, maze.walls):
         raise UserError(f"--env-id {env_id} is not the maze of --dataset {data.name}, which is that of {data.env_id}")
+    inside = maze.near_wall(data.obs[:, :2].double().cpu().numpy(), 0.0).mean()
+    if inside > MOST_INSIDE:
+        raise UserError(
+            f"--env-id {env_id} is not the maze of --dataset {data.name}: {inside:.0%} of its states lie inside walls"
+        )
 
 
 def check_goals(env_id: str, dataset: str = "") -> list[str]:

@@ -160,8 +160,8 @@ class Clusters:
         device = self.goals.ends.device
         order = np.argsort(labels, kind="stable")
         sizes = np.bincount(labels)
-        self.members = torch.as_tensor(rows[order], device=device)  # [S]: rows, group by group
-        label = np.zeros(int(rows.max()) + 1, np.int64)
+        self.members = torch.as_tensor(rows[order].astype(np.int32), device=device)  # [S]: rows, group by group
+        label = np.zeros(int(rows.max()) + 1, np.int32)
         label[rows] = labels
         self.label = torch.as_tensor(label, device=device)  # [M]: the group of each row
         self.first = torch.as_tensor(np.cumsum(sizes) - sizes, device=device)  # [K]: where a group's members begin

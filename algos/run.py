@@ -263,6 +263,8 @@ class Run(Generic[Args]):
             self.threads.restore()
             self.tables.read(self.done.tolist(), self.step, self.phases)  # refuses damaged tables
             self.say(f"{self.folder.path} is finished already")
+            if self.last:
+                self.say(f"no video is made any more: python -m benchmarks.watch {self.folder.path} films its policies")
             if FILE in self.exports and not (self.folder.path / FILE).exists():  # its run was of an earlier version
                 self._export_late()
             if len(earlier["diverged"]) == self.runs:

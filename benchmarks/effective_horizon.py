@@ -264,7 +264,7 @@ def main(args: Args) -> None:
     title = "The effective horizon on tables"
     with figures.style():
         sections = parts(found, scores.sources, args.tolerance)
-        pages = report.drawn(sections, args.out, ("png",))
+        pages = report.drawn(sections, args.out, ("png",), page=True)
     page = report.render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
         origin=report.origin(scores, "effective_horizon"), score="exact return",

@@ -151,13 +151,9 @@ def lines(
     y: str,
     title: str = "",
     zero: bool = False,
-    bound: float | None = None,
     behind: dict[str, Curve] | None = None,
 ) -> Figure:
-    """Curves with 95% bands, others in grey `behind` them, and a line at 0.
-
-    With `bound`, the vertical axis is logarithmic, with a line there.
-    """
+    """Curves with 95% bands, others in grey `behind` them, and a line at 0."""
     figure = Drawing(figsize=(4.3, 3.1))
     axes = figure.subplots()
     others = sorted(behind or {})
@@ -169,9 +165,6 @@ def lines(
     bound_percentages(axes, y)
     if zero:
         axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
-    if bound is not None:
-        axes.axhline(bound, color=INK, linewidth=0.8, linestyle=":")
-        make_log(axes, "y")  # last: its numbers depend on the range of the axis
     return figure
 
 
@@ -227,13 +220,17 @@ def grid(
     names: dict[str, str] | None = None,
     title: str = "",
     behind: dict[str, dict[str, Curve]] | None = None,
+    bounds: tuple[str, dict[str, float]] | None = None,
 ) -> Figure:
-    """All tasks in one figure with one legend, for documents; the legend has `names`, and `title` above them."""
+    """All tasks in one figure with one legend, for documents; the legend has `names`, and `title` above them.
+
+    With `bounds`, a name and a value for each task, the vertical axes are logarithmic, with a line at each value.
+    """
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     keys = [name for name in looks if any(name in curves for curves in panels.values())]
     others = sorted({name for curves in (behind or {}).values() for name in curves})
-    shown = [*((names or {}).get(name, name) for name in keys), *others]
+    shown = [*((names or {}).get(name, name) for name in keys), *others, *([bounds[0]] if bounds else [])]
     width = 3.7 * columns + 0.3
     entry = 0.6 + 0.08 * max(map(len, shown))  # inches of one in the legend
     legend_columns = max(1, min(4, len(shown), int(width / entry)))
@@ -243,17 +240,21 @@ def grid(
     layout = figure.get_layout_engine()
     layout.set(rect=(0, note_height, 1, 1 - note_height))  # type: ignore[union-attr, call-arg]
     all_axes = figure.subplots(rows, columns, squeeze=False)
+    edge: Any = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
     for axes, (task, curves) in zip(all_axes.flat, panels.items(), strict=False):
         draw_behind(axes, (behind or {}).get(task, {}), others)
         draw_lines(axes, curves, looks)
         axes.set(title=task, xlabel=x)
         bound_percentages(axes, y)
+        if bounds:
+            axes.axhline(bounds[1].get(task, np.nan), **edge)
+            make_log(axes, "y")  # last: its numbers depend on the range of the axis
         if axes.get_subplotspec().is_first_col():
             axes.set_ylabel(y)
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
     handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in keys]  # type: ignore[arg-type]
-    handles += grey_lines(others)
+    handles += grey_lines(others) + [Line2D([], [], **edge)] * bool(bounds)
     # its distance to the edge is in font sizes, and leaves room for the note
     figure.legend(
         handles, shown, loc="outside lower center", ncols=legend_columns, borderaxespad=1.9, handlelength=2.6,

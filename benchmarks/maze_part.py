@@ -90,7 +90,7 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
         "the goal (a star), and maps of values of the first task's goal, mean over seeds. Each map has colours of its "
         "own, from the lowest to the highest value."
     )
-    part = Part("Mazes", text)
+    part = Part("Mazes", text, figures_in_markdown=True)
     envs = {config["task"]: config.get("facts", {}).get("evaluated_in", "") for config in results.scores.sources}
     for task, rows in ways.groupby("task"):
         try:

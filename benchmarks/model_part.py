@@ -1,11 +1,9 @@
 """The part of a report on methods that learn from a model: values beyond any return, and how good the model is."""
 
-import numpy as np
-
 from benchmarks import figures
 from benchmarks.analysis import Results, curves_by_task, each
 from benchmarks.figures import Looks
-from benchmarks.parts import Part, file_name
+from benchmarks.parts import Part
 from benchmarks.tables import Table, number, word
 
 LEAST = 1e-1  # of what a logarithmic axis shows
@@ -39,11 +37,14 @@ def model_part(results: Results, looks: Looks) -> Part:
         "and the distance of the ensemble from the simulator after so many steps, in standard deviations of the data. "
         "The table has means over the last 10%, without seeds that diverged."
     )
-    part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], legend=True)
+    part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], figures_in_markdown=True)
     values = long[long["metric"] == "policy_value"].assign(value=lambda t: t["value"].clip(lower=LEAST))
-    bounds = long[long["metric"] == "value_bound"].groupby("task")["value"].max()
-    for task, curves in curves_by_task(results, values, "value").items():
-        bound = float(bounds.get(task, np.nan))
-        figure = figures.lines(curves, looks, results.scores.steps, "value of the policy", task, bound=bound)
-        part.figures.append((f"policy_value_{file_name(task)}", figure, f"Value of the policy on {task}"))
+    bounds = long[long["metric"] == "value_bound"].groupby("task")["value"].max().to_dict()
+    panels = curves_by_task(results, values, "value")
+    if panels:
+        figure = figures.grid(
+            panels, looks, results.scores.steps, "value of the policy", "mean over seeds with 95% intervals",
+            results.names, results.names_are, bounds=("bound by the data's rewards", bounds),
+        )  # fmt: skip
+        part.figures.append(("policy_values", figure, "Values that critics promise for the policy's actions"))
     return part

@@ -34,6 +34,7 @@ class Part:
     tables: list[tuple[str, Table]] = field(default_factory=list)
     legend: bool = False
     tables_in_markdown: int = 1
+    figures_in_markdown: bool = False
     sentences: list[str] = field(default_factory=list)  # listed after the text
 
 
@@ -129,7 +130,7 @@ def improvement_part(results: Results, replications: int) -> Part:
             f" The figure shows each pair of{many} {len(results.ranked)} algorithms and settings, the table those "
             "with the best."
         )
-    table = Table(["better", "than", "probability", "95% interval"], [])
+    table = Table(["a", "b", "probability that a is better", "95% interval"], [])
     for a, b in listed:
         value, low, high = pairs[a, b]
         table.rows.append([word(a), word(b), number(value, 2), between(low, high, 2)])

@@ -86,7 +86,8 @@ class Args:
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
     """files of the figures, besides the page"""
     page: bool = True
-    """write report.html, which can be made again from the other files"""
+    """write report.html and its figures, which can be made again from the other files; without it, only the figures
+    that report.md shows are written"""
 
 
 def heading(args: Args, scores: Scores) -> tuple[str, str]:
@@ -198,7 +199,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
-        pages = drawn(sections, out, args.formats)
+        pages = drawn(sections, out, args.formats, args.page)
         bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% intervals"
         shown, all_of_them = len(results.in_curves), len(scores.algorithms)
         some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
@@ -216,12 +217,12 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
     made = origin(scores, "report")
-    page = render(
-        title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
-        references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
-        over=" over seeds", method=method_note(replications),
-    )  # fmt: skip
     if args.page:
+        page = render(
+            title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
+            references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
+            over=" over seeds", method=method_note(replications),
+        )  # fmt: skip
         (out / "report.html").write_text(page)
     (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name, replications))
     columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
@@ -248,15 +249,21 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     (out / "report.json").write_text(json.dumps(summary | made, indent=2) + "\n")
 
 
-def drawn(sections: list[Part], out: Path, formats: Sequence[str]) -> list[tuple[Part, list[tuple[str, str, bool]]]]:
-    """Writes the figures of sections, and gives them to a page: the SVG, the description, and whether it is wide."""
+def drawn(
+    sections: list[Part], out: Path, formats: Sequence[str], page: bool
+) -> list[tuple[Part, list[tuple[str, str, bool]]]]:
+    """Writes the figures of sections, and gives them to a page: the SVG, the description, and whether it is wide.
+
+    Without a page, figures that report.md does not show are left out.
+    """
     pages = []
     for section in sections:
         made = []
-        for name, figure, description in section.figures:
+        for name, figure, description in section.figures if page or section.figures_in_markdown else []:
             figures.lay_out(figure)
             figures.save(figure, out / "figures" / name, formats)
-            made.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
+            if page:
+                made.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
         pages.append((section, made))
     return pages
 
@@ -289,10 +296,10 @@ def markdown(
         how = "; ".join(f"{r['task']} {r['low']:g} to {r['high']:g}" for r in references_of(results))
         lines.append(escape(f"Normalised scores are 0 and 1 at the references ({references}): {how}."))
     for part in sections:
-        if part.tables and part.title != "Runs":
+        if (part.tables or part.figures_in_markdown) and part.title != "Runs":
             lines += [f"## {part.title}", escape(part.text)]
             lines += ["\n".join(f"- {escape(sentence)}" for sentence in part.sentences)]
-            if part.title == "Sensitivity":
+            if part.figures_in_markdown:
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]

@@ -74,7 +74,7 @@ def sensitivity_part(results: Results) -> Part:
         "thick line is the mean over their settings. All settings of a seed see the same random numbers. The best of "
         "many settings looks better than it is: its score on new seeds will be lower."
     )
-    part = Part("Sensitivity", text)
+    part = Part("Sensitivity", text, figures_in_markdown=True)
     for family, algorithms in results.scores.grids.items():
         for task in results.scores.tasks:
             grid = grid_of(results, algorithms, task)

@@ -15,6 +15,7 @@ from envs.make import OGBENCH, find_spec
 from envs.worlds import OGBenchMazes, OGBenchTwins, PointMazes, Worlds
 
 NATIVE = r"(pointmaze|antmaze)-(medium|large|giant|teleport)-v0"
+RENDERING = ("render_mode", "width", "height")
 # start and goal cells, (row, column), of the test tasks of Ghugare et al., "Closing the Gap between TD Learning and
 # Supervised Learning", https://arxiv.org/abs/2401.11237
 PAIRS: dict[str, list[tuple[tuple[int, int], tuple[int, int]]]] = {
@@ -63,8 +64,9 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
 def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None, **options: Any) -> VectorEnv:
     """One environment for each entry of `tasks`, which always plays the task of that name; see `GoalVectorEnv`.
 
-    `max_episode_steps` (-1: no limit) replaces the time limit with which the id is registered. OGBench's ids take its
-    constructor's other options, too, but then OGBench's own code steps them. Otherwise, point and ant mazes are stepped
+    `max_episode_steps` (-1: no limit) replaces the time limit with which the id is registered, and `RENDERING` are
+    options of a picture. OGBench's ids take its constructor's other options, too, but with any of these, OGBench's own
+    code steps them. Otherwise, point and ant mazes are stepped
     as a batch, on `threads` threads, by default one for each core and at most one for every two environments.
 
     Raises ValueError where `goal_tasks` does, and for a task or an option that the id does not have.
@@ -76,12 +78,12 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
     if unknown := [task for task in tasks if task not in known]:
         raise ValueError(f"{spec.id} has no task {unknown[0]!r}; it has {', '.join(known)}")
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
-    if spec.id in PAIRS and options:
-        raise ValueError(f"{spec.id} has no option {next(iter(options))} here; it has max_episode_steps")
+    if spec.id in PAIRS and (others := [name for name in options if name not in RENDERING]):
+        raise ValueError(f"{spec.id} has no option {others[0]} here; it has max_episode_steps, {', '.join(RENDERING)}")
     threads = max(1, min(threads or len(own_cores()), len(tasks) // 2))
     worlds: Worlds
     if spec.id in PAIRS:
-        worlds = PointMazes(spec.id, len(tasks), threads)
+        worlds = PointMazes(spec.id, len(tasks), threads, **options)
     elif re.fullmatch(NATIVE, spec.id) and not options:
         worlds = OGBenchMazes(spec.id, len(tasks), threads)
     else:

@@ -179,11 +179,13 @@ class OGBenchTwins:
 class PointMazes:
     """Gymnasium-Robotics' sparse `PointMaze_…-v3` that end at the goal, with the physics on a pool of threads.
 
-    Observations are x, y and the velocities, goals x and y. A task is a pair of cells: start and goal.
+    Observations are x, y and the velocities, goals x and y. A task is a pair of cells: start and goal. `options` are
+    those of rendering.
     """
 
-    def __init__(self, env_id: str, num_envs: int, threads: int):
-        self.world = world_of(env_id, continuing_task=False)
+    def __init__(self, env_id: str, num_envs: int, threads: int, **options: Any):
+        self.world = world_of(env_id, continuing_task=False, **options)
+        self.metadata = self.world.metadata
         self.observation_space = self.world.observation_space["observation"]
         self.action_space = self.world.action_space
         self.physics = Physics(self.world.model, num_envs, ("qpos", "qvel"), 1, threads)
@@ -207,6 +209,12 @@ class PointMazes:
         # the original's reward takes the norm in another way than its success
         reward = (np.linalg.norm(away, axis=-1) <= REACHED).astype(float)
         return Outcome(np.concatenate([fields.qpos[ids], fields.qvel[ids]], axis=1), reward, success.copy(), success)
+
+    def render(self) -> NDArray:
+        """The picture [H, W, 3] of the only environment."""
+        self.world.data.qpos[:] = self.physics.fields.qpos[0]
+        mujoco.mj_forward(self.world.model, self.world.data)
+        return self.world.render()
 
     def close(self) -> None:
         self.physics.close()

@@ -8,7 +8,8 @@ are uniform over the rest of the trajectory.
 Learning and Supervised Learning" (arXiv 2401.11237): with probability p, a goal is replaced by a state from the future
 of any trajectory that passes near it, where near means in one of the groups that k-means finds (`--clusters`). The
 groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states, in
-which velocities count more than places (`--cluster-by state`), and augments nothing by default.
+which velocities count more than places (`--cluster-by state`), and augments nothing by default. All seeds share the
+groups, which k-means finds from at most 100,000 states, so that intervals over seeds do not hold the chance in them.
 
 The form of that paper is RvS with positions as goals: each trajectory counts alike however long it is, all later states
 alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
@@ -177,7 +178,7 @@ def main(args: Args) -> None:
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
-        if held_out and step % args.log_every == 0:
+        if held_out and (step % args.log_every == 0 or step == args.total_steps):
             run.log(validation_losses(agent.losses, agent.batch(held_out, None, validation_draws())))
 
 

@@ -224,7 +224,7 @@ def main(args: Args) -> None:
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
-        if held_out and step % args.log_every == 0:
+        if held_out and (step % args.log_every == 0 or step == args.total_steps):
             run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
 
 

@@ -34,6 +34,7 @@ from algos.random import generators
 from benchmarks import evaluate
 from benchmarks.load_scores import load
 from envs import Task
+from envs.mazes import maze_of
 
 POINT = Task("pointmaze", (2,), 2, False, (-1.0, -1.0), (1.0, 1.0), 1000)
 NAME: dict[str, Any] = {"dataset": "local/pointmaze-medium-navigate-v0"}
@@ -295,6 +296,21 @@ def test_a_run_is_scored_by_success_on_every_task(train_short, capsys):
     assert "evaluated on 5 tasks of pointmaze-medium-v0" in out and "final success" in out
 
 
+def test_a_short_run_has_validation_losses_too(train_short, tmp_path):
+    write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2)
+    logged = pd.read_parquet(train_short("gcivl", log_every=1000).folder / "train.parquet")
+    assert set(logged.loc[logged["metric"].str.startswith("validation/"), "step"]) == {20}
+
+
+def test_a_video_that_comes_too_late_is_not_promised(train_short, monkeypatch, capsys):
+    monkeypatch.setattr("algos.goal_conditioned.film_of", lambda *_: "filmed")
+    train_short("gcbc", quiet=False, video=True, **EVALUATED)
+    assert "filmed" in capsys.readouterr().out
+    train_short("gcbc", quiet=False, video=True, resume=True, **EVALUATED)
+    said = capsys.readouterr().out
+    assert "filmed" not in said and "no video is made any more: python -m benchmarks.watch" in said
+
+
 def test_actions_are_clipped_before_they_are_played(train_short, monkeypatch):
     """A point moves 0.2 along each axis in a step, whatever the mean of the policy is; walls push it back further."""
     monkeypatch.setattr("gcbc.GCBC.policy", lambda agent, obs, goal: torch.full_like(obs, 50.0))
@@ -304,10 +320,23 @@ def test_actions_are_clipped_before_they_are_played(train_short, monkeypatch):
 
 
 def test_an_environment_with_another_maze_is_refused():
-    data = SimpleNamespace(name="mine", env_id="pointmaze-medium-v0")
+    obs = torch.as_tensor(maze_of("pointmaze-medium-v0").points(5))
+    data = SimpleNamespace(name="mine", env_id="pointmaze-medium-v0", obs=obs)
     check_maze(data, "antmaze-medium-v0")
-    for other in ("pointmaze-large-v0", "cube-single-v0"):
-        with pytest.raises(UserError, match="is not the maze of --dataset mine"):
+    with pytest.raises(UserError, match="is not the maze of --dataset mine, which is that of pointmaze-medium-v0"):
+        check_maze(data, "pointmaze-large-v0")
+    with pytest.raises(UserError, match="cube-single-v0 is no maze, and --dataset mine is that of pointmaze-medium-v0"):
+        check_maze(data, "cube-single-v0")
+
+
+def test_an_environment_whose_walls_lie_where_the_data_is_is_refused():
+    """A file names no environment, and states of all mazes have the same size."""
+    obs = torch.as_tensor(maze_of("pointmaze-medium-v0").points(5))
+    data = SimpleNamespace(name="mine", env_id=None, obs=obs)
+    for fitting in ("pointmaze-medium-v0", "antmaze-medium-v0", "cube-single-v0"):
+        check_maze(data, fitting)
+    for other in ("pointmaze-large-v0", "antmaze-giant-v0", "PointMaze_Medium-v3"):
+        with pytest.raises(UserError, match=r"is not the maze of --dataset mine: \d+% of its states lie inside walls"):
             check_maze(data, other)
 
 
@@ -386,7 +415,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
     ("script", "overrides", "message"),
     [
         ("hiql", {"env_id": "HalfCheetah-v5", "eval_episodes": 1}, "HalfCheetah-v5 has no tasks with goals"),
-        ("hiql", {"env_id": "PointMaze_UMaze-v3", "eval_episodes": 1}, "2 numbers in its observations, where"),
+        ("hiql", {"env_id": "antmaze-medium-v0", "eval_episodes": 1}, "2 numbers in its observations, where"),
         ("hiql", {"env_id": "visual-antmaze-medium-v0", "eval_episodes": 1}, "images for observations"),
         (
             "hiql",
@@ -401,6 +430,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
         ("qrl", {"latent_size": 12}, "--latent-size must be a multiple of 8 for iqe"),
         ("gcbc", {"augment": 0.5, "clusters": 0}, "--clusters must be at least 1"),
         ("gcivl", {"standardise": True}, "--standardise is not for goal-conditioned methods"),
+        ("gcivl", {"video": True, "eval_episodes": 0}, "--video films the last evaluation, and with --eval-episodes 0"),
         ("gcivl", {"discount": 1.0}, "--discount must lie in"),
         ("hiql", {"dataset": "ogbench/visual-antmaze-medium-navigate-v0"}, "has images for observations"),
     ],

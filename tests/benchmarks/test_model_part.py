@@ -1,5 +1,6 @@
 """What a report shows of methods with a model."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import make
 
-from benchmarks.figures import lines, make_log
+from benchmarks.figures import grid, make_log, style
 from benchmarks.report import Args, main
 
 
@@ -46,12 +47,14 @@ def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
     ]  # fmt: skip
     scores = pd.read_csv(out / "scores.csv").query("algorithm == 'mopo' and step == 100")["return"].mean()
     assert [cell.strip() for cell in row.split("|")][3:-1] == ["300.0", f"{scores:,.1f}", "750.0", "0.30", "1.20", "5"]
-    assert len(list((out / "figures").glob("policy_value_*.png"))) == 1
-
     again = tmp_path / "again"
-    main(Args((out,), out=again, formats=("png",), replications=50))
+    main(Args((out,), out=again, formats=("png",), replications=50, page=False))
     assert (again / "watched.csv").read_bytes() == (out / "watched.csv").read_bytes()
     assert (again / "report.md").read_text() == text
+    # without a page, the figures that report.md shows and no others
+    shown = {Path(name).stem for name in re.findall(r"\]\((figures/[^)]*)\)", text)}
+    assert {path.stem for path in again.glob("figures/*")} == shown == {"learning_curves", "policy_values"}
+    assert {path.stem for path in out.glob("figures/*")} > shown
 
 
 def test_without_a_model_there_is_no_such_part(tmp_path):
@@ -74,6 +77,10 @@ def test_a_logarithmic_axis_has_several_numbers(high, shown):
 def test_the_numbers_of_an_axis_count_the_bound():
     steps, values = np.arange(3), np.array([90.0, 120.0, 150.0])
     curves = {"mopo": (steps, values, np.stack([values, values]), values[None])}
-    (axes,) = lines(curves, {"mopo": {"color": "k"}}, "updates", "value", "Hopper-v5", bound=3e5).axes
+    bounds = "bound", {"Hopper-v5": 3e5}
+    with style():
+        figure = grid({"Hopper-v5": curves}, {"mopo": {"color": "k"}}, "updates", "value", "", bounds=bounds)
+    (axes,) = figure.axes
     low, top = axes.get_ylim()
     assert [place for place in axes.get_yticks() if low < place < top] == [100, 1_000, 10_000, 100_000]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mopo", "bound"]
