@@ -415,7 +415,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
     ("script", "overrides", "message"),
     [
         ("hiql", {"env_id": "HalfCheetah-v5", "eval_episodes": 1}, "HalfCheetah-v5 has no tasks with goals"),
-        ("hiql", {"env_id": "antmaze-medium-v0", "eval_episodes": 1}, "states of 2 numbers, and the goals of .* have 29"),
+        ("hiql", {"env_id": "antmaze-medium-v0", "eval_episodes": 1}, "states of 2 numbers, and the goals of"),
         ("hiql", {"env_id": "PointMaze_UMaze-v3"}, "of its states lie inside walls"),
         ("hiql", {"env_id": "visual-antmaze-medium-v0", "eval_episodes": 1}, "images for observations"),
         (
