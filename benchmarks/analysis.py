@@ -97,6 +97,8 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
         for definition in SCORES:
             values = frame[definition].to_numpy()
             low, high = statistics.task_means(values[:, None])[:, 0]
+            if scores.measure != "return":  # a percentage
+                low, high = max(low, 0.0), min(high, 100.0)
             row = {"task": task, "algorithm": algorithm, "score": definition, "mean": values.mean()}
             row |= {"std": values.std(ddof=1) if len(values) > 1 else np.nan, "low": low, "high": high}
             rows.append(row | {"seeds": len(values), "steps": steps[task]})

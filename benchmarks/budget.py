@@ -10,8 +10,8 @@ plays episodes of them; after each episode, the true mean return of the policy t
 arm is in units of the spread of returns, and every arm is played once before any is played twice; in unifloral's code
 the bonus has the scale of scores, and arms without an episode count as 0. Beside it stand the expected best of k random
 policies (Dodge et al. 2019 and Kurenkov and Kolesnikov 2022, arXiv 2110.04156), which is what an endless budget finds,
-and, where a run logged it, the policy to which the critic gives the highest value on the first states of the data,
-which needs no episode.
+and, where a run logged it, the policy to which the critic gives the highest value on the first states of the data
+(methods with a model: on all of its states), which needs no episode.
 
 A policy's episodes are those of `benchmarks.evaluate` in the run's folder, or else of its last evaluation. OUT gets
 page.md, figures/, curves.csv, best_of.csv, episodes.csv and sources.json. It can be made again from what it stored.
@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.special import comb
 
@@ -201,11 +202,19 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         axes.plot(steps, middle, color=color, linewidth=1.7, label=name)
         axes.axhline(one["best"][-1], color=color, linewidth=0.8, linestyle=":")
+        axes.axhline(one["truth"].mean(), color=color, linewidth=0.8, linestyle="--")
         if np.isfinite(one["by_value"]):
             axes.plot([1], [one["by_value"]], marker="D", color=color, markersize=5, clip_on=False)
     figures.make_log(axes, "x")
     axes.set(xlabel="episodes played to choose", ylabel="true mean return of the chosen policy", title=title)
-    axes.legend(frameon=False, fontsize=8)
+    handles, labels = axes.get_legend_handles_labels()
+    ink: Any = {"color": figures.INK, "linewidth": 0.8}
+    handles += [Line2D([], [], linestyle=":", **ink), Line2D([], [], linestyle="--", **ink)]
+    labels += ["expected best of as many policies", "a random policy"]
+    if any(np.isfinite(one["by_value"]) for one in found.values()):
+        handles.append(Line2D([], [], linestyle="", marker="D", color=figures.INK, markersize=5))
+        labels.append("the policy that the critic values most")
+    axes.legend(handles, labels, frameon=False, fontsize=8)
     return figure
 
 
@@ -246,8 +255,7 @@ def main(args: Args) -> None:
             curves += [(task, algorithm, n + 1, mean) for n, mean in enumerate(means)]
             best += [(task, algorithm, k + 1, value) for k, value in enumerate(one["best"])]
     lines += [
-        "Bands hold the middle 80% of games, dotted lines are the expected best of as many policies, and diamonds are "
-        "the policy that the critic values most, which needs no episode. The true mean of a policy is that of the "
+        "Bands hold the middle 80% of games. The true mean of a policy is that of the "
         "episodes it has here: with few of them, the best looks better than it is.",
         listing.markdown(),
     ]

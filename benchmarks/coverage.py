@@ -160,23 +160,27 @@ def drawn(
 def draw(table: pd.DataFrame) -> Figure:
     """Coverage against the number of seeds, a panel for each run."""
     names = list(dict.fromkeys(table["scores"]))
-    columns = min(3, len(names))
+    columns = 2 if len(names) == 4 else min(3, len(names))
     rows_of = -(-len(names) // columns)
     figure = Figure(figsize=(1 + 3.3 * columns, 0.8 + 2.6 * rows_of))
     looks = {"Student": ("#1f6feb", "-"), "percentile mean": ("#1f6feb", ":"), "IQM": ("#d1495b", "-"),
              "percentile IQM": ("#d1495b", ":")}  # fmt: skip
-    for axes, name in zip(figure.subplots(rows_of, columns, sharey=True, squeeze=False).flat, names, strict=False):
+    every = figure.subplots(rows_of, columns, sharey=True, squeeze=False).flat
+    for axes in every[len(names) :]:
+        axes.set_visible(False)
+    for axes, name in zip(every, names, strict=False):
         for kind, (color, style) in looks.items():
             rows = table[(table["scores"] == name) & (table["interval"] == kind)]
             axes.plot(rows["seeds"], 100 * rows["coverage"], style, color=color, marker="o", markersize=3.5,
                       label=INTERVALS[kind])  # fmt: skip
-        axes.axhline(95, color=figures.INK, linewidth=0.8)
+        axes.axhline(95, color=figures.INK, linewidth=0.8, label="what 95% intervals should hold")
         axes.set_xscale("log")
         axes.set_xticks(SIZES, list(map(str, SIZES)))
         axes.minorticks_off()
         axes.set(xlabel="seeds")
         axes.set_title(name, fontsize=9)
-    figure.axes[0].set_ylabel("intervals that hold the truth (%)")
+    for axes in every[: len(names) : columns]:
+        axes.set_ylabel("intervals that hold\nthe truth (%)")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure

@@ -110,6 +110,7 @@ def variance_part(results: Results) -> Part | None:
     costs = costs_of(results)
     columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval", "would need"]
     shown = Table([*columns, "seeds now", "evaluations × episodes now"], [])
+    by_seeds = 0
     for task, algorithm, rows in each(late, results.scores):
         means, spreads = (
             rows.pivot(index="seed", columns="step", values=name).dropna(axis=1) for name in ("return", "episode_std")
@@ -124,9 +125,10 @@ def variance_part(results: Results) -> Part | None:
         if not whole > 0:
             continue
         shares = [number(100 * part / whole, 0) for part in parts]
+        by_seeds += parts[0] > whole / 2
         seeds = len(means)
         final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
-        half = (final["high"] - final["low"]) / 2
+        half = max(final["high"] - final["mean"], final["mean"] - final["low"])  # percentages may end at one side
         wanted = PRECISION * abs(found.mean)
         words = "–"
         if wanted > 0 and (cost := costs.get((task, algorithm))):
@@ -145,7 +147,12 @@ def variance_part(results: Results) -> Part | None:
         f"of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation took "
         "here; the estimates rest on few seeds, so take them as a rough guide."
     )
-    return Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
+    part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
+    part.sentences = [
+        f"In {by_seeds} of {len(shown.rows)} rows, seeds make most of the variance: there, more episodes would make an "
+        "interval little narrower, and more seeds would."
+    ]
+    return part
 
 
 def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:

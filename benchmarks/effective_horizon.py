@@ -281,6 +281,7 @@ def main(args: Args) -> None:
         lines += [f"## {part.title}", part.text]
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
         lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
+    lines.append(f"`{report.origin(scores, 'effective_horizon')['report']}`")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     records(scores.table).to_csv(args.out / "scores.csv", index=False)
     found.samples.to_csv(args.out / "samples.csv", index=False)

@@ -18,10 +18,12 @@ from benchmarks.tables import Cell, Table, between, escape, number, word
 INTRODUCTION = """# Results
 
 Every file here is written by a command of this repository, from runs that it stored; this page is written by
-`python -m benchmarks.index`. Intervals are 95% intervals over seeds. Each folder holds a report's tables as CSV, its
-figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
+`python -m benchmarks.index`. Intervals are 95% intervals over seeds. The folder of a report holds its tables as CSV,
+its figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
 `python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, as one page with sortable tables and
-figures that tell their values (`runs/NAME/report.html`)."""
+figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command."""
+
+SHORT = 200  # letters of a sentence in the list of contents
 
 
 @dataclass
@@ -97,6 +99,15 @@ def study(folder: Path) -> str:
     return "\n\n".join(lines)
 
 
+def entry(part: str) -> str:
+    """The line of a section in the list of contents: its heading, and what is below if that is a short sentence."""
+    heading, _, rest = part.removeprefix("## ").partition("\n\n")
+    place = re.sub(r"[^\w -]", "", heading.replace("\\", "")).lower().replace(" ", "-")
+    below = rest.partition("\n\n")[0]
+    short = below[0].isalpha() and len(below) < SHORT and "\n" not in below
+    return f"- [{heading}](#{place}){f': {below}' if short else ''}"
+
+
 def text_of(path: Path) -> str:
     """The text of a file; raises UserError if there is none."""
     try:
@@ -110,9 +121,10 @@ def main(args: Args) -> None:
     if not reports:
         raise UserError(f"there is no report in {args.folder}")
     studies = sorted(path.parent for path in args.folder.glob("*/page.md"))
-    parts = [INTRODUCTION, *map(section, reports), *map(study, studies)]
+    parts = [*map(section, reports), *map(study, studies)]
     for path in sorted(args.folder.glob("*/README.md")):
         parts.append(text_of(path).replace("# ", "## ", 1).strip())
+    parts = [INTRODUCTION, "\n".join(map(entry, parts)), *parts]
     (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
     print(args.folder / "README.md")
 

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pydantic import Field
 from scipy.stats import binomtest
 
@@ -73,18 +74,20 @@ def draw(table: pd.DataFrame, least: dict[str, int]) -> Figure:
     """One panel a task, one line a k; dashed lines are those of a k below min_k."""
     tasks = sorted(table["task"].unique())
     figure = Figure(figsize=(1 + 2.9 * len(tasks), 3.5))
-    colors = figures.ramp(table["k"].nunique())
+    colors = dict(zip(sorted(table["k"].unique()), figures.ramp(table["k"].nunique()), strict=True))
     for axes, task in zip(np.atleast_1d(figure.subplots(1, len(tasks), sharey=True)), tasks, strict=True):
-        for color, (k, rows) in zip(colors, table[table["task"] == task].groupby("k"), strict=True):
+        for k, rows in table[table["task"] == task].groupby("k"):
             style = "--" if k < least[task] else "-"
-            axes.plot(rows["m"], rows["share"], style, color=color, marker="o", markersize=3.5, label=f"k = {k}")
-            axes.fill_between(rows["m"], rows["low"], rows["high"], color=color, alpha=0.15, linewidth=0)
+            axes.plot(rows["m"], rows["share"], style, color=colors[k], marker="o", markersize=3.5)
+            axes.fill_between(rows["m"], rows["low"], rows["high"], color=colors[k], alpha=0.15, linewidth=0)
         axes.set_xscale("log")
         axes.set_xticks(sorted(table["m"].unique()), [f"{m:,}" for m in sorted(table["m"].unique())])
         axes.minorticks_off()
         axes.set(title=f"{task.removeprefix(TABULAR)}: min_k = {least[task]}", xlabel="episodes of an iteration")
     figure.axes[0].set_ylabel("share of optimal seeds")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
+    handles = [Line2D([], [], color=color) for color in colors.values()]
+    handles.append(Line2D([], [], color=figures.INK, linestyle="--"))
+    labels = [*(f"k = {k}" for k in colors), "a k below min_k"]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
 
@@ -115,7 +118,7 @@ def main(args: Args) -> None:
     made = report.origin(scores, "more_data")
     about = " ".join((__doc__ or "").split("\n\n")[2].split())
     lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
-    lines += ["Dashed lines have a k below min_k.", listing.markdown()]
+    lines.append(listing.markdown())
     lines += [
         *(f"`{command}`" for command in made["commands"]),
         f"`{made['report']}`, commit {', '.join(made['commits'])}",

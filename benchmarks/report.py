@@ -77,6 +77,8 @@ class Args:
     training; `suite`: the one that the sweep's suite names"""
     title: str = ""
     """heading; by default the suite's name"""
+    purpose: str = ""
+    """sentences below the heading; by default the suite's purpose"""
     mix: bool = False
     """accept runs of different protocols in one report"""
     finished_only: bool = False
@@ -94,7 +96,8 @@ def heading(args: Args, scores: Scores) -> tuple[str, str]:
     """Title and the line below it."""
     titles = [wish["title"] for wish in scores.wishes if "title" in wish] or [sweep["suite"] for sweep in scores.sweeps]
     title = args.title or ", ".join(dict.fromkeys(titles)) or ", ".join(folder.name for folder in args.folders)
-    return title, " ".join(dict.fromkeys(sweep["purpose"] for sweep in scores.sweeps))
+    told = [wish["purpose"] for wish in scores.wishes if wish.get("purpose")]
+    return title, args.purpose or " ".join(dict.fromkeys(told or [sweep["purpose"] for sweep in scores.sweeps]))
 
 
 @dataclass
@@ -148,7 +151,7 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
 def origin(scores: Scores, command: str) -> dict[str, Any]:
     """The commands, commits, devices and dates of the runs, and the command of the report."""
     return {
-        "commands": [sweep["command"] for sweep in scores.sweeps],
+        "commands": list(dict.fromkeys(sweep["command"] for sweep in scores.sweeps)),
         "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
         "commits": sorted({config["commit"] for config in scores.sources if config.get("commit")}),
         "devices": sorted({config["device"] for config in scores.sources if config.get("device")}),

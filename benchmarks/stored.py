@@ -24,6 +24,7 @@ class Wishes(Stored):
     """The keys of a suite that say what a report of it shows."""
 
     title: str = ""
+    purpose: str = ""
     references: str = "raw"
     score: Score = "last"
     published: list[str] = Field(default_factory=list)

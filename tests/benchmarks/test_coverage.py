@@ -81,6 +81,7 @@ def test_a_report_says_what_lacks(tmp_path):
         part = variance_part(results)
         row = dict(zip(part.tables[0][1].columns, part.tables[0][1].rows[0], strict=True))
         shares[name] = float(row["seeds"][1]), float(row["episodes"][1])
+        assert part.sentences[0].startswith(f"In {int(name == 'seeds')} of 1 rows, seeds make most of the variance")
         assert "seeds ×" in row["would need"][0] and costs_of(results)["Made-v0", "a"][0] == 10.0
     assert shares["seeds"][0] > 95 and shares["episodes"][1] > 60
 

@@ -56,6 +56,15 @@ def test_success_on_each_task_is_kept_and_a_report_can_be_made_again(runs, tmp_p
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
+def test_intervals_of_percentages_end_where_percentages_do(runs, tmp_path):
+    table = pd.read_parquet(runs / "maze" / "good" / "default" / "eval.parquet")
+    table["success"] &= (table["seed"] == 0) | (table["task"] == "task1")  # 100 and 50: [-243, 393]
+    table.to_parquet(runs / "maze" / "good" / "default" / "eval.parquet")
+    made(runs, tmp_path / "out")
+    tasks = pd.read_csv(tmp_path / "out" / "tasks.csv").set_index(["algorithm", "score"])
+    assert tasks.loc[("good", "last"), ["mean", "low", "high"]].tolist() == [75, 0, 100]
+
+
 def test_success_is_normalised_by_its_own_references(runs, tmp_path):
     final = made(runs, tmp_path / "out", references="success", score="three")
     assert final.loc[("good", 0), "three_normalised"] == pytest.approx(250 / 300)

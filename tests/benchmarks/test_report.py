@@ -579,6 +579,15 @@ def test_a_large_report_is_quick(tmp_path):
     assert len(pd.read_csv(tmp_path / "out" / "scores.csv")) == 10 * 10 * 10 * 101
 
 
+def test_a_purpose_of_its_own_stays_with_a_report(made, tmp_path):
+    given = {"references": "d4rl", "replications": 50, "formats": ("png",), "page": False}
+    report.main(report.Args((made / "in",), tmp_path / "one", purpose="Which one learns?", **given))
+    report.main(report.Args((tmp_path / "one",), tmp_path / "two", **given))
+    for folder in ("one", "two"):
+        assert (tmp_path / folder / "report.md").read_text().split("\n\n")[1] == "Which one learns?"
+        assert json.loads((tmp_path / folder / "report.json").read_text())["purpose"] == "Which one learns?"
+
+
 def test_the_index_shows_every_report(made, tmp_path):
     shutil.copytree(made / "out", tmp_path / "one")
     (tmp_path / "speed").mkdir()
@@ -589,6 +598,11 @@ def test_the_index_shows_every_report(made, tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert "## A study\n\nIts purpose." in text and "![a curve](study/figures/a.png)" in text and "More" not in text
     assert "## T\n" in text and "one/figures/learning_curves.png" in text and "## Throughput" in text
+    assert (
+        "- [T](#t)" in text
+        and "- [A study](#a-study): Its purpose." in text
+        and "- [Throughput](#throughput): fast" in text
+    )
     tasks = pd.read_csv(tmp_path / "one" / "tasks.csv")
     for value in tasks[tasks["score"] == "last"]["mean"]:
         assert f"{value:,.1f}" in text
