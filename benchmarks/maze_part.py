@@ -99,11 +99,13 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
             continue
         names = [name for name in results.in_curves if name in set(rows["algorithm"])][:MOST]
         figure = draw_ways(maze, rows, names, results.names)
+        figure.suptitle(f"{task}: a colour for each seed, from its dot to its star", fontsize=8)
         part.figures.append((f"ways_{file_name(str(task))}", figure, f"Ways through {task}"))
         values = maps[maps["task"] == task]
         if len(values):
             names = [name for name in names if name in set(values["algorithm"])]
             figure = draw_maps(maze, values, rows, names, results.names)
+            figure.suptitle(f"{task}\nvalues of the star, from dark to bright", fontsize=8)
             part.figures.append((f"values_{file_name(str(task))}", figure, f"Values of a goal in {task}"))
     return part
 
@@ -111,7 +113,7 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
 def panels(maze: Maze, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     """Small drawings of a maze."""
     height, width = np.array(maze.walls.shape) * 1.5 / max(maze.walls.shape)
-    figure = Figure(figsize=(0.5 + (width + 0.1) * columns, 0.5 + (height + 0.1) * rows))
+    figure = Figure(figsize=(max(2.8, 0.5 + (width + 0.1) * columns), 0.7 + (height + 0.1) * rows))
     axes = figure.subplots(rows, columns, squeeze=False)
     for each in axes.flat:
         draw_walls(each, maze)
@@ -137,12 +139,12 @@ def draw_walls(axes: Axes, maze: Maze) -> None:
 
 
 def draw_ways(maze: Maze, rows: pd.DataFrame, names: list[str], short: dict[str, str]) -> Figure:
-    """The ways of each algorithm, in columns, on each task, in rows."""
+    """The ways of each algorithm, in rows, on each task, in columns."""
     goals = sorted(rows["goal"].unique())
-    figure, axes = panels(maze, len(goals), len(names))
-    for j, name in enumerate(names):
-        axes[0, j].set_title(short.get(name, name), fontsize=8)
-        for i, goal in enumerate(goals):
+    figure, axes = panels(maze, len(names), len(goals))
+    for i, name in enumerate(names):
+        axes[i, 0].set_ylabel(short.get(name, name), fontsize=8)
+        for j, goal in enumerate(goals):
             part = rows[(rows["algorithm"] == name) & (rows["goal"] == goal)]
             for number, (_, way) in enumerate(part.groupby("seed")):
                 path, end = way[way["step"] >= 0], way[way["step"] == GOAL]
@@ -150,8 +152,8 @@ def draw_ways(maze: Maze, rows: pd.DataFrame, names: list[str], short: dict[str,
                 axes[i, j].plot(path["x"], path["y"], color=color, linewidth=0.7, alpha=0.8)
                 axes[i, j].plot(path["x"].iloc[:1], path["y"].iloc[:1], "o", color=color, markersize=2.5)
                 axes[i, j].plot(end["x"], end["y"], "*", color="#d19a0a", markersize=6, markeredgewidth=0.3)
-    for i, goal in enumerate(goals):
-        axes[i, 0].set_ylabel(goal, fontsize=7)
+    for j, goal in enumerate(goals):
+        axes[0, j].set_title(goal, fontsize=8)
     return figure
 
 

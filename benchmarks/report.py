@@ -166,6 +166,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     looks = figures.look(results.in_curves, scores.settings)
     title, purpose = heading(args, scores)
     taken = stored_looks(args.folders)
+    ways, maps = maze_part.load(args.folders, scores)
     if (out / "report.json").exists():  # nothing of an earlier report may stay
         written = [out / f"{name}.csv" for name in (*TABLES, VERDICTS, "model")]
         for path in [*out.glob("figures/*.p[nd][gf]"), *written, out / LOOKS, out / "report.html"]:
@@ -196,7 +197,6 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(goal_part(results))
         if (~scores.watched["metric"].str.startswith((SUCCESS, *ORDER))).any():
             sections.append(model_part(results, looks))
-        ways, maps = maze_part.load(args.folders, scores)
         if len(ways):
             sections.append(maze_part.maze_part(results, ways, maps))
         if chosen.published:

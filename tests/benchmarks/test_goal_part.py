@@ -86,6 +86,9 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
     made(tmp_path / "out", tmp_path / "again")
     for name in ("ways.csv", "maps.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    made(tmp_path / "again", tmp_path / "again")  # in its own place
+    for name in ("ways.csv", "maps.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
