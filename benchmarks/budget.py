@@ -17,7 +17,6 @@ A policy's episodes are those of `benchmarks.evaluate` in the run's folder, or e
 page.md, figures/, curves.csv, best_of.csv, episodes.csv and sources.json. It can be made again from what it stored.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from benchmarks import figures
 from benchmarks.parts import file_name
 from benchmarks.report import origin
 from benchmarks.scores import Scores, label
+from benchmarks.stored import write_sources
 from benchmarks.tables import Table, between, number, word
 
 BONUS = 2.0  # alpha of UCB: the bonus is sqrt(alpha ln n / plays), times the spread
@@ -268,7 +268,7 @@ def main(args: Args) -> None:
     ):
         pd.DataFrame(rows_of, columns=columns).to_csv(args.out / f"{name}.csv", index=False, float_format="%.6g")
     table.to_csv(args.out / "episodes.csv", index=False)
-    (args.out / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
+    write_sources(args.out, sources)
     print(listing.markdown(), args.out / "page.md", sep="\n\n")
 
 

@@ -13,7 +13,6 @@ OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and 
 what it stored.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from benchmarks.decide import LEVEL, Comparison, compare, corrected, least_diffe
 from benchmarks.load_scores import load
 from benchmarks.scores import Scores, final_scores
 from benchmarks.sequential import Sequential
+from benchmarks.stored import write_sources
 from benchmarks.tables import Table, number, word
 
 SIZES = (3, 5, 10, 20)  # seeds
@@ -242,7 +242,7 @@ def main(args: Args) -> None:
     held.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")
     decided.to_csv(args.out / "errors.csv", index=False, float_format="%.6g")
     table.to_csv(args.out / "seeds.csv", index=False)
-    (args.out / "sources.json").write_text(json.dumps(sources, indent=1) + "\n")
+    write_sources(args.out, sources)
     print(shown.markdown(), verdicts.markdown(), args.out / "page.md", sep="\n\n")
 
 

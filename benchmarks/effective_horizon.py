@@ -10,7 +10,6 @@ and sources.json what the page is made of: such a folder can be given in place o
 grows task by task.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +27,7 @@ from benchmarks import figures, report
 from benchmarks.load_scores import load
 from benchmarks.parts import Part
 from benchmarks.sample_complexity import REPLICATIONS, Study, correlate, medians_of, records, study
+from benchmarks.stored import write_sources
 from benchmarks.tables import Cell, Table, between, escape, number, word
 from envs.make import TABULAR
 
@@ -287,7 +287,7 @@ def main(args: Args) -> None:
     found.samples.to_csv(args.out / "samples.csv", index=False)
     found.tasks.to_csv(args.out / "tasks.csv", index=False)
     found.correlations.to_csv(args.out / "correlations.csv", index=False)
-    (args.out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
+    write_sources(args.out, scores.sources)
     print(args.out / ("page.html" if args.page else "page.md"))
 
 

@@ -9,7 +9,6 @@ that more episodes make it fail more surely; with min_k itself, they make it suc
 OUT gets page.md, figures/more_data.png, seeds.csv and sources.json.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +29,7 @@ from benchmarks import figures, report
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
+from benchmarks.stored import write_sources
 from benchmarks.tables import Table, between, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
@@ -125,7 +125,7 @@ def main(args: Args) -> None:
     ]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     found.to_csv(args.out / "seeds.csv", index=False)
-    (args.out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
+    write_sources(args.out, scores.sources)
     print(args.out / "page.md")
 
 

@@ -48,6 +48,7 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
+from benchmarks.stored import write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape
 
@@ -241,7 +242,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         (out / LOOKS).write_text(json.dumps(taken, indent=1) + "\n")
     if found:
         verdict_table(found).to_csv(out / f"{VERDICTS}.csv", index=False, float_format="%.6g")
-    (out / "sources.json").write_text(json.dumps(scores.sources, indent=1) + "\n")
+    write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     for table in chosen.tables:  # so that the report can be made again

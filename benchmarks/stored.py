@@ -1,5 +1,6 @@
 """The files that sweeps and reports store, each with one schema; see `algos.stored`, which has those of runs."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ class Report(Wishes):
     commits: list[str]
     devices: list[str]
     dates: list[str]
+
+
+def write_sources(folder: Path, sources: list[dict[str, Any]]) -> None:
+    """Writes sources.json, where each run has a line."""
+    lines = ",\n".join(json.dumps(config, separators=(",", ":")) for config in sources)
+    (folder / "sources.json").write_text(f"[\n{lines}\n]\n")
 
 
 def read_wishes(path: Path) -> dict[str, Any]:
