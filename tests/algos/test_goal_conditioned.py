@@ -296,6 +296,16 @@ def test_a_run_is_scored_by_success_on_every_task(train_short, capsys):
     assert "evaluated on 5 tasks of pointmaze-medium-v0" in out and "final success" in out
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("script", ["gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota"])
+def test_an_update_on_cuda_is_captured_and_resembles_its_eager_self(script, train_short):
+    graph = train_short(script, out="graph", device="cuda")
+    eager = train_short(script, out="eager", device="cuda", eager=True)
+    for name, tensor in eager.parameters.items():
+        if name.startswith("agent/") and tensor.is_floating_point():
+            torch.testing.assert_close(tensor, graph.parameters[name], atol=2e-3, rtol=2e-2)
+
+
 def test_a_short_run_has_validation_losses_too(train_short, tmp_path):
     write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2)
     logged = pd.read_parquet(train_short("gcivl", log_every=1000).folder / "train.parquet")
