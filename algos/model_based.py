@@ -32,6 +32,7 @@ PHASE = "dynamics"
 TRUE = "true"
 PIECE = 5_000  # most rollouts of a run that are made at once
 WATCHED = 256  # rollouts of a run whose values are watched
+SAID = 10  # epochs of the ensemble between lines on the terminal
 COMPARED = 32  # rollouts of a run that are compared with the simulator
 Args = TypeVar("Args", bound="ModelBasedArgs")
 
@@ -162,10 +163,11 @@ class ModelData:
     """The batches of a model-based agent: a part from the dataset, the rest from a ring buffer with the model's steps.
 
     `fit` trains the ensemble, `generate` makes the rollouts of an epoch, and `choose` and `gather` give batches. The
-    rows of a rollout that has ended are computed, but not stored. `memory` has to go on after a kill.
+    rows of a rollout that has ended are computed, but not stored. `memory` has to go on after a kill. `soft` says that
+    the agent's values count entropy.
     """
 
-    def __init__(self, run: Run[Any], data: Dataset, agent: Learner):
+    def __init__(self, run: Run[Any], data: Dataset, agent: Learner, soft: bool = True):
         self.run, self.data, self.agent, self.args = run, data, agent, run.given
         args, random = self.args, run.random
         self.real, self.modelled = args.real, args.batch_size - args.real
@@ -174,7 +176,7 @@ class ModelData:
         self.training: Training | None = None
         best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
         rest = torch.tensor([max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)], device=run.device)
-        self.bound, self.entropy_bound = max(best, 0.0) / rest, data.act_size * math.log(2) / rest
+        self.bound, self.entropy_bound = max(best, 0.0) / rest, soft * data.act_size * math.log(2) / rest
         self.watched, self.warned = random.integers("watched", WATCHED), set[int]()
         if not self.modelled:
             return
@@ -255,7 +257,13 @@ class ModelData:
                 active = ~training.stopped if training.stopped.any() else None
             run.log(self._by_run(update(rows[number], active)))
             if number == count - 1:
-                run.log(self._by_run(training.end_epoch(epoch + 1)))
+                run.log(self._by_run(found := training.end_epoch(epoch + 1)))
+                if not (epoch + 1) % SAID or training.stopped.all():
+                    errors = found["holdout_error"].tolist()
+                    going = f"{int((~training.stopped).sum())} of {len(errors)} go on"
+                    run.say(
+                        f"ensemble epoch {epoch + 1:>6,}  holdout error {min(errors):.4f} to {max(errors):.4f}, {going}"
+                    )
                 for seed, member in (~training.error.isfinite()).nonzero().tolist():
                     if (seed, member) not in broken:
                         broken.add((seed, member))

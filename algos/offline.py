@@ -37,6 +37,11 @@ def as_flag(flag: str) -> Iterator[None]:
         raise UserError(str(error).replace("--dataset", flag, 1)) from None
 
 
+def words_of(name: str) -> list[str]:
+    """The words of a name, in lower case."""
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
 @dataclass(kw_only=True)
 class OfflineArgs(RunArgs):
     """Arguments of every offline script; defaults may depend on the dataset's name, see `keys`."""
@@ -87,17 +92,18 @@ class OfflineArgs(RunArgs):
         if not is_file(self.dataset):
             return self.dataset.removeprefix("d4rl/")
         task = d4rl.of_file(self.dataset)
-        return task.name if task else f"{Path(self.dataset).name} {self.env_id}"
+        return task.name if task else f"{Path(self.dataset).stem} {self.env_id}"
 
     @property
     def words(self) -> list[str]:
         """The words of the name by which the dataset is known, in lower case."""
-        return re.findall(r"[a-z0-9]+", self.known_as.lower())
+        return words_of(self.known_as)
 
     @property
     def keys(self) -> list[str]:
         """The keys of defaults that depend on the dataset: its names, such as hopper-medium, its words, its domain."""
-        name = "-".join(word for word in self.words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
+        words = words_of(self.known_as.partition(" ")[0])  # of a file without the environment's
+        name = "-".join(word for word in words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
         return [self.known_as, name, *self.words, self.domain]
 
     @property

@@ -38,6 +38,7 @@ from envs.make import TABULAR
 from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
+KEPT = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
 
 
 class Source(Protocol):
@@ -110,7 +111,8 @@ class Run(Generic[Args]):
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
         self.frozen: list[Tensor] = []  # tensors of diverged runs
         self.frozen_values: list[Tensor] = []  # their values when they were frozen
-        self.seconds = 0.0  # spent in training, without evaluation
+        self.seconds = 0.0  # spent in steps, without evaluation
+        self.phase_seconds = 0.0  # spent in phases before them
         self.evaluation_seconds = 0.0
         self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
@@ -320,11 +322,12 @@ class Run(Generic[Args]):
                     self.over.append(name)
                     self.ending = False
                 self._after_iteration()
-                started = self._count_seconds(started)
+                started = self._count_seconds(started, "phase_seconds")
                 if name in self.over or done % log_every == 0:
                     self._flush(done, f"{name}/")
-                self._count_seconds(started)
+                self._count_seconds(started, "phase_seconds")
                 progress.update(1)
+                self._report_progress(f"{name}, iteration {done:,}")
                 self._pause(name in self.over or done % checkpoint_every == 0)
 
     def end_phase(self) -> None:
@@ -366,10 +369,10 @@ class Run(Generic[Args]):
             if not self.evaluator:
                 self.scored += ended
 
-    def _count_seconds(self, since: float) -> float:
-        """Adds the time since then to that of training; gives the present time."""
+    def _count_seconds(self, since: float, clock: str = "seconds") -> float:
+        """Adds the time since then to a clock; gives the present time."""
         now = time.perf_counter()
-        self.seconds += now - since
+        setattr(self, clock, getattr(self, clock) + now - since)
         return now
 
     def _pause(self, checkpoint: bool) -> None:
@@ -394,7 +397,7 @@ class Run(Generic[Args]):
             row = {prefix + name: float(values[run]) for name, values in means.items()}
             if totals[run]:
                 row[f"{prefix}episode_return"] = float(np.mean(totals[run]))
-            row[f"{prefix}seconds"] = self.seconds
+            row[f"{prefix}seconds"] = self.phase_seconds if prefix else self.seconds
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()
 
@@ -558,7 +561,7 @@ class Run(Generic[Args]):
         parts = self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
-        names = ("seconds", "evaluation_seconds", "peak_bytes", "diverged", "episodes", "scored", "phases", "over")
+        names = ("diverged", "episodes", "scored", *KEPT)
         values = {name: getattr(self, name) for name in names}
         values |= {"final": final, "steps": self.step, "evaluation_rows": len(self.tables.eval_rows)}
         values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
@@ -605,8 +608,8 @@ class Run(Generic[Args]):
             )
         if values:
             self.final = values["final"]
-            for name in ("seconds", "evaluation_seconds", "peak_bytes", "phases", "over"):
-                setattr(self, name, values[name])
+            for name in KEPT:
+                setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.step, self.done[:], self.taken[:] = values["steps"], values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
@@ -641,6 +644,7 @@ class Run(Generic[Args]):
             "step": self.step,
             "taken": self.taken.tolist(),
             "seconds": round(self.seconds, 3),
+            "phase_seconds": round(self.phase_seconds, 3),
             "evaluation_seconds": round(self.evaluation_seconds, 3),
             "peak_bytes": self.peak_bytes,
             "varied": list(self.settings[0]),
@@ -651,11 +655,11 @@ class Run(Generic[Args]):
         }
         self.folder.write_config(config)
 
-    def _report_progress(self) -> None:
+    def _report_progress(self, phase: str = "") -> None:
         """Writes every two seconds how far the run is, for the process that started it."""
         if (now := time.monotonic()) - self.reported > 2:
             self.reported = now
-            progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score}
+            progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score, "phase": phase}
             write_progress(self.folder.path, progress)
 
 

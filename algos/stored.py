@@ -81,6 +81,7 @@ class Config(Stored):
     seeds: list[Whole] = []
     taken: list[Whole] = []  # steps of each run
     seconds: Finite | None = None
+    phase_seconds: Finite = 0.0  # early runs count them with the others
     evaluation_seconds: Finite = 0.0
     peak_bytes: Finite = 0.0
     varied: list[str] = []
@@ -115,6 +116,7 @@ class CheckpointValues(Stored):
     done: list[Whole]
     taken: list[Whole]
     seconds: Finite
+    phase_seconds: Finite = 0.0
     evaluation_seconds: Finite
     peak_bytes: Whole
     diverged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Whole]
@@ -140,6 +142,7 @@ class Progress(Stored):
 
     step: Whole
     score: Finite | None
+    phase: str = ""  # what goes on before the steps
 
 
 def regular(path: Path) -> Path:

@@ -171,7 +171,10 @@ def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
         seconds: Any = config.get("seconds")
         if seconds and len(rows):
             episodes = float(rows["episodes"].mean())  # of one evaluation
-            costs[key] = seconds / count, max(config.get("evaluation_seconds", 0.0) / count / episodes, 1e-6)
+            costs[key] = (
+                (seconds + config.get("phase_seconds", 0.0)) / count,
+                max(config.get("evaluation_seconds", 0.0) / count / episodes, 1e-6),
+            )
     return costs
 
 

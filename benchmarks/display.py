@@ -83,7 +83,7 @@ class Display:
                 continue
             self.done[job.id] = progress["step"] * job.runs
             score = "" if progress["score"] is None else f"return {progress['score']:.1f}"
-            steps = f"{progress['step']:,} of {job.total_steps:,} steps"
+            steps = progress.get("phase") or f"{progress['step']:,} of {job.total_steps:,} steps"
             lines.append(f"  {job.name}: {', '.join(filter(None, [steps, score]))}")
             if job.id not in self.bars and self.free:
                 self.bars[job.id] = tqdm(
@@ -92,7 +92,7 @@ class Display:
                 self.bars[job.id].place = self.free.pop()  # type: ignore[attr-defined]
             if bar := self.bars.get(job.id):
                 bar.n = progress["step"]
-                bar.set_postfix_str(score)
+                bar.set_postfix_str(progress.get("phase") or score)
         done = sum(self.done.values())
         self.total.n = done
         self.total.refresh()

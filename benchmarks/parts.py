@@ -329,7 +329,7 @@ def source_part(results: Results) -> Part:
         seeds = sorted({seed for part in configs for seed in part["seeds"]})
         spoken = f"{seeds[0]}–{seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)) else ""
         packages = ", ".join(str(versions.get(name, "–")) for name in ("gymnasium", "mujoco", "torch"))
-        seconds = config.get("seconds")
+        seconds = (config.get("seconds") or 0.0) + config.get("phase_seconds", 0.0)
         minutes: Cell = (f"{seconds / 60:,.0f} min", float(seconds)) if seconds else ("–", -1.0)
         place = config.get("facts", {}).get("evaluated_in")
         tasks = len({part["task"] for part in configs})

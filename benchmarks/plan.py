@@ -22,6 +22,7 @@ from benchmarks.suite import Entry, Suite, as_words
 
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
 SEEDS_PER_CPU_JOB = 5
+LONGEST = 100  # times the steps of an earlier run for which it tells how long a job takes
 State = Literal["new", "started", "finished", "damaged"]
 
 
@@ -180,8 +181,9 @@ def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
 def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
     """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
 
-    Time is scaled by steps, and on a CPU by the number of runs (settings times seeds). Disk is scaled by the number of
-    runs and by the number of transitions that a replay buffer can hold.
+    Time is scaled by steps, and on a CPU by the number of runs (settings times seeds); what came before the steps takes
+    as long again. Disk is scaled by the number of runs and by the number of transitions that a replay buffer can hold.
+    Runs of less than a hundredth of the steps tell nothing.
     """
     ours = job.identity
 
@@ -190,7 +192,8 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
         differing = {name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name)}
         return theirs["env_id"] == ours["env_id"], -len(differing), -abs(runs_of(config) - job.runs)
 
-    similar = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
+    alike = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
+    similar = [c for c in alike if LONGEST * c["step"] >= job.total_steps]
     if not similar:
         return None
     best = max(similar, key=likeness)
@@ -198,6 +201,7 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
     done = read_json(job.folder / "config.json", Config).get("step", 0) if job.state == "started" else 0
     runs = job.runs / runs_of(best)
     seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
+    seconds += 0.0 if done else best.get("phase_seconds", 0.0)
     kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
     return seconds * (runs if ours["device"] == "cpu" else 1), best["peak_bytes"] * runs * kept / theirs_kept
 

@@ -64,7 +64,7 @@ class Args(ModelBasedArgs):
             "walker2d-medium-expert": 1.5,
         },
     )  # fmt: skip
-    """beta: the reward is lowered by this many times the inconsistency"""
+    """beta: the reward is lowered by this many times the inconsistency; 0.5 is a guess for other datasets"""
     dynamics_epochs: Count = 30
     """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""
     elites: Annotated[int, Range(2)] = 5
@@ -252,7 +252,7 @@ def main(args: Args) -> None:
             file=sys.stderr,
         )
     agent = MOBILE(run.args, data.task, run.seeds, run.device)
-    source, draws = ModelData(run, data, agent), agent.draws(run.random)
+    source, draws = ModelData(run, data, agent, soft=False), agent.draws(run.random)
     noise = source.guess_noise(args.guesses)
 
     def learn(chosen: tuple[Tensor, ...], noise: Tensor | None, draws: Draws) -> dict[str, Tensor]:

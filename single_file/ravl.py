@@ -62,7 +62,8 @@ class Args(ModelBasedArgs):
     rollout_length: Several = by_domain(5, **{"walker2d-medium-replay": 1, "walker2d-medium-expert": 1})
     """steps of a rollout, unless the task ends it earlier"""
     form: FormName = "ravl"
-    """official code that decides how the ensemble is trained and when a predicted state ends an episode"""
+    """official code that decides how the ensemble is trained (unless a file has it) and when a predicted state ends an
+    episode"""
     critics: Annotated[int, Range(2)] = by_domain(10, hopper=50)
     """N: number of critics"""
     eta: Tunable[NotNegative] = by_domain(1.0, **{"halfcheetah-medium-expert": 5.0, "walker2d-medium-expert": 5.0})

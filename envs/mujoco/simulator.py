@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.mujoco.tasks import Array, HalfCheetah, PlanarRunner
+from envs.mujoco.tasks import TASKS, Array, HalfCheetah, PlanarRunner
 from envs.mujoco.vector import MujocoVectorEnv
 
 LANES = 64  # states that are stepped at once
@@ -21,21 +21,28 @@ class Simulator:
     """
 
     def __init__(self, env_id: str, threads: int | None = None, **options: Any):
+        if not issubclass(TASKS.get(env_id, object), PlanarRunner):
+            raise ValueError(f"there are none of {env_id}: there are of HalfCheetah, Hopper and Walker2d")
         self.venv = MujocoVectorEnv(env_id, LANES, threads=threads, **options)
         self.task, self.physics = self.venv.task, self.venv.physics
-        excluded = getattr(self.task.p, "exclude_current_positions_from_observation", False)
-        if not (isinstance(self.task, PlanarRunner) and excluded):
+        if not getattr(self.task.p, "exclude_current_positions_from_observation", False):
             self.close()
-            raise ValueError(f"there are no true dynamics of {env_id}: there are for HalfCheetah, Hopper and Walker2d")
+            raise ValueError(f"there are none of {env_id} where observations hold the forward position")
         self.positions = self.task.model.nq
 
     def step(self, states: Array, actions: Array) -> tuple[Array, Array, Array, Array]:
-        """The next states [n, S], observations [n, O], rewards [n] and terminations [n] after actions [n, A]."""
-        parts = [self._step(states[i : i + LANES], actions[i : i + LANES]) for i in range(0, len(states), LANES)]
+        """The next states [n, S], observations [n, O], rewards [n] and terminations [n] after actions [n, A].
+
+        Where a state is not finite, what follows is NaN.
+        """
+        known = np.asarray(np.isfinite(states).all(1))
+        given = np.where(known[:, None], states, 0.0)
+        parts = [self._step(given[i : i + LANES], actions[i : i + LANES]) for i in range(0, len(states), LANES)]
         if not parts:
             return states, self.observe(states), np.zeros(0), np.zeros(0, bool)
         next_states, obs, rewards, terminated = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return next_states, obs, rewards, terminated
+        next_states[~known], obs[~known], rewards[~known] = np.nan, np.nan, np.nan
+        return next_states, obs, rewards, terminated & known
 
     def _step(self, states: Array, actions: Array) -> tuple[Array, Array, Array, Array]:
         ids = np.arange(len(states))

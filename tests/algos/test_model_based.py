@@ -36,8 +36,8 @@ def sources(monkeypatch):
     made = []
     begin = ModelData.__init__
 
-    def init(source, *args):
-        begin(source, *args)
+    def init(source, *args, **choices):
+        begin(source, *args, **choices)
         made.append(source)
 
     monkeypatch.setattr(ModelData, "__init__", init)
@@ -150,6 +150,29 @@ def test_exploding_values_are_told_once_and_others_are_not(train_short, capsys, 
     train_short("mopo", **SHORT, out="wild")
     errors = capsys.readouterr().err
     assert errors.count("values of seed 0 explode: they are 1,000,000") == 1 == errors.count("values of seed 1 explode")
+
+
+def test_values_of_mobile_have_no_room_for_entropy(train_short, sources):
+    """Its targets have no entropy term, so that the rewards alone bound them; MOPO has A log 2 / (1 - gamma) more."""
+    for script in ("mobile", "mopo"):
+        train_short(script, **SHORT)
+    mobile, mopo = sources
+    assert not mobile.entropy_bound.any()
+    torch.testing.assert_close(mopo.entropy_bound, torch.full((2,), mopo.data.act_size * math.log(2) / 0.01))
+
+
+def test_the_ensemble_has_a_clock_progress_and_lines_of_its_own(train_short, capsys, monkeypatch):
+    told = []
+    monkeypatch.setattr("algos.run.write_progress", lambda folder, progress: told.append(progress))
+    monkeypatch.setattr("algos.model_based.SAID", 1)
+    monkeypatch.setattr(Run, "reported", property(lambda run: -math.inf, lambda run, now: None), raising=False)
+    result = train_short("mopo", **SHORT, quiet=False)
+    assert result.config["phase_seconds"] > 0 and result.config["seconds"] > 0
+    clocks = metric(result, "dynamics/seconds"), metric(result, "seconds")
+    assert clocks[0].max().max() <= result.config["phase_seconds"] + 1e-3
+    assert clocks[1].max().max() <= result.config["seconds"] + 1e-3
+    assert told[0]["phase"] == "dynamics, iteration 1" and told[-1]["phase"] == "" and told[-1]["step"] == 10
+    assert "ensemble epoch      1  holdout error " in capsys.readouterr().out
 
 
 def test_a_broken_member_is_told_and_its_run_marked(train_short, capsys, monkeypatch):

@@ -116,6 +116,20 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys):
     assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
 
 
+def test_what_comes_before_the_steps_is_no_part_of_their_speed(tmp_path):
+    (trained,) = jobs(write(tmp_path, steps=4_000), tmp_path / "runs")
+    store(trained, "finished", phase_seconds=3_000.0)
+    (longer,) = jobs(write(tmp_path, steps=8_000), tmp_path / "longer")
+    assert plan.estimate(longer, plan.earlier_runs(tmp_path))[0] == pytest.approx(2 * 64.0 + 3_000.0)
+
+
+def test_a_run_of_a_few_steps_does_not_tell_how_long_others_take(tmp_path):
+    (trained,) = jobs(write(tmp_path, steps=1), tmp_path / "runs")
+    store(trained, "finished")
+    (longer,) = jobs(write(tmp_path, steps=4_000), tmp_path / "longer")
+    assert plan.estimate(longer, plan.earlier_runs(tmp_path)) is None
+
+
 def test_the_command_of_an_array_makes_the_plan_that_is_shown(tmp_path, capsys):
     """A stored run of five seeds stays a job of its own beside batches of two."""
     suite, out = write(tmp_path, SUITE.replace('"0:2"', '"0:5"')), tmp_path / "out"
@@ -132,12 +146,18 @@ def test_progress_is_one_line_a_job_with_the_score_where_there_is_one(tmp_path, 
     for job, score in zip(both, (None, 7.0), strict=True):
         job.folder.mkdir(parents=True)
         (job.folder / "progress.json").write_text(json.dumps({"step": 500, "score": score}))
+    (early,) = jobs(write(tmp_path), tmp_path / "c")
+    early.folder.mkdir(parents=True)
+    progress = {"step": 0, "score": None, "phase": "dynamics, iteration 1,200"}
+    (early.folder / "progress.json").write_text(json.dumps(progress))
+    both.append(early)
     shown = display.Display(both, 1)
     shown.terminal, shown.said = False, -1_000.0  # a minute and more ago
     shown.update()
     shown.close()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, return 7.0")
+    assert lines[2].endswith(": dynamics, iteration 1,200")
 
 
 def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):

@@ -87,6 +87,24 @@ def test_two_critics_without_diversity_are_the_base(float64):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
 
 
+def test_the_averaged_loss_of_mobile_gives_half_of_the_gradient(float64):
+    """Sheet, check 7: the loss is a mean over its two critics, and MOPO's a sum; without entropy, targets are equal."""
+    mobile, batch, draws = agent_and_batch("mobile", hidden=(8, 6))
+    mopo, _, _ = agent_and_batch("mopo", hidden=(8, 6))
+    mopo.load_state_dict(mobile.state_dict(), strict=False)
+    with torch.no_grad():
+        mopo.log_alpha.fill_(-100.0)
+    batch = batch._replace(reward=batch.reward + 100.0)  # no target is below 0
+    losses = mobile.critic_loss(batch, None, draws)[0], mopo.critic_loss(batch, draws.next_action)[0]
+    halves, wholes = (
+        torch.autograd.grad(loss.sum(), agent.critic.parameters())
+        for loss, agent in zip(losses, (mobile, mopo), strict=True)
+    )
+    for half, whole in zip(halves, wholes, strict=True):
+        assert whole.abs().max() > 0
+        torch.testing.assert_close(2 * half, whole, atol=1e-12, rtol=1e-12)
+
+
 def test_initial_weights_are_those_of_the_official_code():
     agent = agent_of("ravl", seeds=(0,), critics=10, hidden=(256, 256, 256))
     for layer in agent.critic.net.hidden:
