@@ -4,6 +4,7 @@ import pytest
 import torch
 from scripts import needs_compiler
 from torch import nn
+from torch.nn.functional import silu
 
 from algos.nn import MLP, LayerNorm, Linear, Orthogonal, dropout_factors, initialise, use_bf16
 from algos.random import generators
@@ -97,6 +98,20 @@ def test_a_network_in_bfloat16_rounds_what_enters_its_large_layers_and_what_leav
     value_too, gradient = torch.compile(net.with_gradient)(x, 3)
     torch.testing.assert_close(value_too, value.squeeze(-1), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(gradient, g1 @ first.weight[:, -3:].mT, atol=1e-6, rtol=1e-5)
+
+
+@needs_compiler
+def test_the_layers_of_an_ensemble_are_rounded_likewise():
+    """Sigmoid linear units, as learned dynamics have them; what leaves the network is not rounded."""
+    net = MLP((1,), 4, (64, 64), 2, silu, linear=Orthogonal)
+    initialise(net, generators([0], "net"))
+    use_bf16(net)
+    x = torch.randn(1, 9, 4)
+    (first,), (second,) = net.hidden
+    h = silu(first(x)).bfloat16().float() @ second.weight.bfloat16().float()
+    expected = net.out(silu(h.bfloat16().float() + second.bias))
+    torch.testing.assert_close(torch.compile(net)(x), expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(net(x), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_small_layers_are_not_rounded():
