@@ -34,7 +34,7 @@ DASHES: Any = ["-", "--", ":"]
 RAMP = LinearSegmentedColormap.from_list("ramp", ["#3b5bdb", "#1a8fb5", "#2f9e44", "#d19a0a", "#e0602c", "#c2255c"])
 MARKERS = "os^Dv*"
 WIDE = 7.0  # inches from which on a figure gets a row of the page to itself
-MOST_SEED_LINES = 30  # lines of single seeds that a figure still shows
+MOST_SEED_LINES = 20  # lines of single seeds that a figure still shows
 MOST_TIPS = 25  # places of a curve that show their value
 MOST_BANDS = 10  # curves that a figure still shows with bands
 

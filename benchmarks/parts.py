@@ -155,7 +155,7 @@ def curves_behind(results: Results, names: Sequence[str]) -> dict[str, dict[str,
                 if "/" not in task and bare_name(task) == bare_name(str(their_task)):
                     curve = curve_of(frame[frame["step"] <= ends[task]], "return")
                     if curve:
-                        behind.setdefault(task, {})[f"{frame['algorithm'].iloc[0]} ({name})"] = curve
+                        behind.setdefault(task, {})[published_curves()[name]["label"]] = curve
     return behind
 
 
@@ -195,11 +195,11 @@ def task_part(
         "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
         f"there are at most {figures.MOST_BANDS} of them.{results.left_out}"
     )
-    if labels := " ".join(label for curves in behind.values() for label in curves):
+    if labels := {label for curves in behind.values() for label in curves}:
         told = (
-            f"{name} ({said['seeds']} seeds, {said['protocol']}; {said['source']}, {said['licence']})"
-            for name, said in published_curves().items()
-            if f"({name})" in labels
+            f"{said['label']} ({said['seeds']} seeds, {said['protocol']}; {said['source']}, {said['licence']})"
+            for said in published_curves().values()
+            if said["label"] in labels
         )
         text += f" Grey bands are learning curves of others, which were not run here: {'; '.join(told)}."
     part = Part(

@@ -163,7 +163,10 @@ WRONG = [
     ("budget trained --out file", "--out: cannot write to file/figures: Not a directory"),
     ("coverage short --out new", "dsac_t on Pendulum-v1, 10 steps: there are 1 seeds, and 50 are needed"),
     ("coverage nowhere --out new", "there is no folder nowhere"),
-    ("report short --out new --curves x", "--curves takes sac_simba_v2, td3_authors, got 'x'"),
+    (
+        "report short --out new --curves x",
+        "--curves takes sac_simba_v2, td3_authors, ppo_tianshou, sac_tianshou, td3_tianshou, got 'x'",
+    ),
     ("sweep mine.toml --until-decided sac", "--until-decided takes the names of two algorithms"),
     ("sweep mine.toml --until-decided sac td3", "--until-decided: mine has no algorithm 'td3'; it has sac"),
     ("evaluate nowhere", "nowhere is no run's folder"),

@@ -641,7 +641,7 @@ def test_curves_of_others_are_drawn_in_grey_with_their_source(tmp_path):
     results = analysis.compute(load([tmp_path / "runs"]), None, "last", 20)
     end = results.scores.table["step"].max()
     behind = parts.curves_behind(results, ["sac_simba_v2", "td3_authors"])
-    assert list(behind) == ["Ant-v5"] and set(behind["Ant-v5"]) == {"SAC (sac_simba_v2)", "TD3 (td3_authors)"}
+    assert list(behind) == ["Ant-v5"] and set(behind["Ant-v5"]) == {"SAC of SimbaV2's baselines", "TD3 by its authors"}
     assert all(steps.max() <= end for steps, *_ in behind["Ant-v5"].values())
     report.main(
         report.Args((tmp_path / "runs",), tmp_path / "out", curves=("td3_authors",), formats=("png",), page=False)
@@ -649,7 +649,7 @@ def test_curves_of_others_are_drawn_in_grey_with_their_source(tmp_path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert "sfujim/TD3, learning" in text and "MIT" in text and "SimbaV2" not in text
     assert not (tmp_path / "out" / "report.html").exists()
-    with pytest.raises(UserError, match="--curves takes sac_simba_v2, td3_authors, got 'x'"):
+    with pytest.raises(UserError, match=r"--curves takes sac_simba_v2, td3_authors, .*, got 'x'"):
         report.main(report.Args((tmp_path / "runs",), tmp_path / "new", curves=("x",)))
 
 
