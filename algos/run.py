@@ -327,7 +327,7 @@ class Run(Generic[Args]):
                     self._flush(done, f"{name}/")
                 self._count_seconds(started, "phase_seconds")
                 progress.update(1)
-                self._report_progress(f"{name}, iteration {done:,}")
+                self._tell_progress(f"{name}, iteration {done:,}")
                 self._pause(name in self.over or done % checkpoint_every == 0)
 
     def end_phase(self) -> None:
@@ -655,7 +655,11 @@ class Run(Generic[Args]):
         }
         self.folder.write_config(config)
 
-    def _report_progress(self, phase: str = "") -> None:
+    def _report_progress(self) -> None:
+        """Tells how far the steps are."""
+        self._tell_progress("")
+
+    def _tell_progress(self, phase: str) -> None:
         """Writes every two seconds how far the run is, for the process that started it."""
         if (now := time.monotonic()) - self.reported > 2:
             self.reported = now
