@@ -102,7 +102,7 @@ class OfflineArgs(RunArgs):
     @property
     def keys(self) -> list[str]:
         """The keys of defaults that depend on the dataset: its names, such as hopper-medium, its words, its domain."""
-        words = words_of(self.known_as.partition(" ")[0])  # of a file without the environment's
+        words = words_of(self.known_as.removesuffix(f" {self.env_id}"))  # of a file without the environment's
         name = "-".join(word for word in words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
         return [self.known_as, name, *self.words, self.domain]
 

@@ -66,8 +66,8 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
 
     `max_episode_steps` (-1: no limit) replaces the time limit with which the id is registered, and `RENDERING` are
     options of a picture. OGBench's ids take its constructor's other options, too, but with any of these, OGBench's own
-    code steps them. Otherwise, point and ant mazes are stepped
-    as a batch, on `threads` threads, by default one for each core and at most one for every two environments.
+    code steps them. Otherwise, point and ant mazes are stepped as a batch, on `threads` threads, by default one for
+    each core and at most one for every two environments.
 
     Raises ValueError where `goal_tasks` does, and for a task or an option that the id does not have.
     """

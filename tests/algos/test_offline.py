@@ -103,7 +103,7 @@ def test_the_domain_is_told_by_the_name(name, domain):
 
 def test_a_file_has_the_defaults_of_the_dataset_whose_name_it_has():
     mopo, mobile = (importlib.import_module(name).Args for name in ("mopo", "mobile"))
-    for name in ("hopper-medium-replay.hdf5", "hopper_medium_replay-v2.npz"):
+    for name in ("hopper-medium-replay.hdf5", "hopper medium_replay-v2.npz"):
         assert mopo(dataset=name, env_id="Hopper-v5").penalty_weight == 2.5
         assert mobile(dataset=name, env_id="Hopper-v5").penalty_weight == 0.1
 
