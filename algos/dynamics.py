@@ -373,7 +373,7 @@ def load_ensemble(path: Path, seeds: Sequence[int], data: Dataset, members: int 
         if facts["digest"] != digest_of(data):
             raise UserError(
                 f"--dynamics {path} learned from {facts['dataset']}, which is another one than --dataset {data.name} "
-                "here, or was prepared in another way (--standardise, --env-id)"
+                "here, or was prepared in another way (--standardise, --env-id, --exact-d4rl)"
             )
         if missing := [seed for seed in dict.fromkeys(seeds) if seed not in held]:
             raise UserError(f"--dynamics {path} has no ensemble for seed {missing[0]}; it has seeds {held}")

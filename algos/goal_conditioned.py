@@ -54,6 +54,8 @@ class GoalArgs(OfflineArgs):
     dataset: str = "local/pointmaze-medium-navigate-v0"
     """ogbench/…, local/… (made by `python -m benchmarks.collect`), minari/…, d4rl/…, or a .hdf5 or .npz file; rewards
     are not used"""
+    standardise: bool = False
+    """refused: goals are observations as they are"""
     validation: bool = True
     """also log losses on the dataset's validation episodes, where it has them"""
     video: Incidental[bool] = False

@@ -78,11 +78,13 @@ class ModelBasedArgs(OfflineArgs):
     dynamics_batch_size: Size = 256
     """transitions per update and member of the ensemble"""
     dynamics_epochs: Count = 2_000
-    """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; the official codes go on
+    until it does"""
     never_terminates: bool = False
     """no predicted state ends an episode"""
     terminates: str = ""
-    """module:function that tells which predicted observations [..., O] end an episode, for other environments"""
+    """module:function that tells which predicted observations [..., O] end an episode, for other environments; the
+    module may lie in the working directory"""
 
     @property
     def real(self) -> int:

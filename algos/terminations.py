@@ -7,6 +7,7 @@ forward position.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Literal
 
@@ -116,8 +117,13 @@ def tried(rule: Termination, obs: Tensor) -> Termination:
 
 
 def own_termination(name: str) -> Termination:
-    """The function `module:function`; raises UserError if there is none."""
+    """The function `module:function`, of a module that is installed or lies in the working directory.
+
+    Raises UserError if there is none.
+    """
     module, _, function = name.partition(":")
+    if "" not in sys.path:  # a script has its own folder there instead
+        sys.path.append("")
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # the module's own code may raise anything

@@ -108,7 +108,8 @@ def main(args: Args) -> None:
             lines.append(f"![{task}: the base method by its model](figures/{name}.png)")
             means = own.groupby("place")[["return", "policy_value"]].mean().reset_index()
             means["seeds"] = own.groupby("place")["seed"].nunique().to_numpy()
-            lines += [f"{task}, -1: random model, 0: learned, 1: MuJoCo itself:", table_of(means).markdown()]
+            places = "-1: an ensemble with random weights, 0: the trained one, 1: MuJoCo itself"
+            lines += [f"{task}, {places}:", table_of(means).markdown()]
     about = (line_world.__doc__ or "").split("\n\n")
     lines += ["## The line world", *(" ".join(part.split()) for part in about)]
     lines.append(table_of(pd.DataFrame(line_world.table())).markdown())

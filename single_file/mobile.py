@@ -211,7 +211,7 @@ class MOBILE(Agent):
         """The random numbers of updates."""
         args, size = self.args, self.task.act_size
         normal = random.normal("update", 2, args.batch_size, size)
-        rows = args.batch_size - args.real
+        rows = 0 if args.dynamics == "true" else args.batch_size - args.real
         guessed = random.normal("guessed action", args.elites, args.guesses, rows, size) if rows else lambda: None
 
         def draw() -> Draws:

@@ -1,5 +1,6 @@
 """Models of steps, their buffer, and the rules by which predicted states end episodes."""
 
+import sys
 from dataclasses import replace
 
 import gymnasium as gym
@@ -93,6 +94,14 @@ def test_a_function_of_ones_own_may_be_named():
             own_termination(name)
     with pytest.raises(UserError, match="is not a function"):
         own_termination("algos.terminations:LIMIT")
+
+
+def test_a_function_of_ones_own_may_lie_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "rules_of_mine.py").write_text("def fallen(obs):\n    return obs[..., 0] < 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    assert own_termination("rules_of_mine:fallen")(torch.tensor([[0.0], [2.0]])).tolist() == [True, False]
+    del sys.modules["rules_of_mine"]
 
 
 # -- the buffer --------------------------------------------------------------------------------------------------------
