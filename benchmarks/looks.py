@@ -1,4 +1,4 @@
-"""Sweeps that add batches of seeds until two algorithms are told apart, and what reports say of their looks."""
+"""Sweeps that add batches of seeds until two algorithms are told apart."""
 
 import json
 from collections.abc import Callable
@@ -13,17 +13,15 @@ from algos.checkpoint import write_atomically
 from algos.cli import settings
 from algos.errors import UserError
 from algos.stored import Finite, Stored, Whole, find, read_json
-from benchmarks.decide import LEVEL
 from benchmarks.load_scores import load
-from benchmarks.parts import Part
 from benchmarks.plan import Job
 from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
 from benchmarks.suite import Entry, Suite
-from benchmarks.tables import Table, number, word
 
 FILE = "looks.json"
 FEWEST = 3  # seeds of a batch
+LEVEL = 0.05  # probability of any wrong decision on a pair, over all tasks
 
 
 class StoredLook(Stored):
@@ -73,8 +71,8 @@ def until_decided(
     """Trains batches of seeds of two algorithms on the tasks that are not decided, up to `most_seeds` of each.
 
     `train` runs a suite, and gives its jobs and whether all have finished. Returns whether this was always so. Over all
-    tasks, a decision is wrong with a probability of at most 5%. Seeds count from the suite's first one. looks.json in
-    `out` has what was found at each look.
+    tasks, a decision is wrong with a probability of at most `LEVEL`. Seeds count from the suite's first one, and
+    looks.json in `out` has what was found at each look.
     """
     pair = entries_of(suite, names)
     most = most_seeds // batch
@@ -133,46 +131,7 @@ def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
     return by_seed.loc[seeds].to_numpy(float)
 
 
-# -- reports -----------------------------------------------------------------------------------------------------------
-
-
 def stored_looks(folders: tuple[Path, ...]) -> list[dict[str, Any]]:
     """The looks of the sweeps in some folders."""
     paths = [path for folder in folders for path in find(folder, FILE)]
     return [looks for path in paths for looks in read_json(path, list[Looks])]
-
-
-def looks_part(every: list[dict[str, Any]]) -> Part:
-    """Which looks were taken, and what they decided."""
-    columns = ["task", "a", "b", "look", "seeds each", "mean of a", "mean of b", "size", "decides above", "a is"]
-    table = Table(columns, [])
-    sentences = []
-    for looks in every:
-        for task, taken in looks["tasks"].items():
-            for look in taken:
-                means = [number(mean) for mean in look["means"]]
-                table.rows.append(
-                    [word(task), word(looks["a"]), word(looks["b"]), word(f"{look['number']} of {looks['most']}"),
-                     number(look["seeds"], 0), *means, number(look["statistic"]), number(look["boundary"]),
-                     word(look["decision"])]
-                )  # fmt: skip
-            if taken:
-                last = taken[-1]
-                end = "the budget was spent" if last["number"] == looks["most"] else "the sweep was broken off"
-                sentences.append(
-                    f"{looks['a']} is {last['decision']} than {looks['b']} on {task}, by {last['seeds']} seeds of each."
-                    if last["decision"] != "not decided"
-                    else f"Between {looks['a']} and {looks['b']} on {task} nothing was decided before {end}, "
-                    f"after {last['seeds']} seeds of each."
-                )
-    levels = ", ".join(dict.fromkeys(f"{looks['level']:.2g}" for looks in every))
-    text = (
-        "Seeds were added in batches until a group-sequential permutation test decided (AdaStop, arXiv 2306.10882), "
-        f"with the level {levels} for each task, so that any wrong decision on a pair, over all tasks, has a "
-        f"probability of at most {LEVEL:.0%}, however many looks there were. Other sections of this report do not "
-        "count the looks: where they say something else of such a pair, this one holds. The size is that of the sum of "
-        "differences of batches."
-    )
-    part = Part("Looks", text, tables=[("Looks at the scores while seeds were added", table)])
-    part.sentences = sentences
-    return part

@@ -42,7 +42,8 @@ from benchmarks.decision_part import comparisons, decision_part, variance_part, 
 from benchmarks.goal_part import goal_part
 from benchmarks.load_scores import load
 from benchmarks.looks import FILE as LOOKS
-from benchmarks.looks import looks_part, stored_looks
+from benchmarks.looks import stored_looks
+from benchmarks.looks_part import looks_part
 from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part

@@ -11,7 +11,8 @@ import synthetic
 
 from algos.errors import UserError
 from benchmarks import report, suite
-from benchmarks.looks import FILE, entries_of, looks_part, stored_looks, until_decided
+from benchmarks.looks import FILE, entries_of, stored_looks, until_decided
+from benchmarks.looks_part import looks_part
 from benchmarks.plan import plan
 from benchmarks.sequential import Sequential
 

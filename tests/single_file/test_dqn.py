@@ -295,7 +295,7 @@ def test_it_learns_to_balance(train, bare_runs):
 
 
 def test_runs_stop_when_they_have_solved_a_table(tmp_path):
-    common = {"env_id": "tabular/gate-0.1875-sticky", "seeds": ("0:3",), "total_steps": 10_000, "eval_every": 500}
+    common = {"env_id": "tabular/gate-0.1875-sticky", "seeds": ("0:3",), "total_steps": 5_000, "eval_every": 500}
     common |= {"discount": 1.0, "quiet": True, "device": "cpu", "out": tmp_path}
     for variant in ("stops", "goes_on"):
         main(Args(**common, variant=variant, stop_when_solved=variant == "stops"))
@@ -305,10 +305,10 @@ def test_runs_stop_when_they_have_solved_a_table(tmp_path):
     for seed in range(3):
         own, all_of_it = (frame[frame["seed"] == seed].set_index("step")["return"] for frame in (short, whole))
         solved = all_of_it[all_of_it >= 0.96].index[0]  # 0.9607910: 95% of the way to 1
-        assert taken[seed] == solved < 10_000
-        assert own.index.tolist() == [*range(0, solved + 1, 500), 10_000]
+        assert taken[seed] == solved < 5_000
+        assert own.index.tolist() == [*range(0, solved + 1, 500), 5_000]
         assert own.loc[:solved].equals(all_of_it.loc[:solved])  # a run that has stopped moves no other
-        assert own[10_000] == own[solved]
+        assert own[5_000] == own[solved]
 
 
 LAKE = {"env_id": "tabular/frozen-lake-4x4-sticky"}
