@@ -86,7 +86,7 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
-        if name == "policy_value" and (np.concatenate(groups) > 0).all():
+        if name == "policy_value":
             figures.make_log(axes, "y")
     return figure
 

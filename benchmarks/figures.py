@@ -36,6 +36,7 @@ MARKERS = "os^Dv*"
 WIDE = 7.0  # inches from which on a figure gets a row of the page to itself
 MOST_SEED_LINES = 20  # lines of single seeds that a figure still shows
 MOST_TIPS = 25  # places of a curve that show their value
+LINEAR = 10.0  # up to which an axis with values on both sides of 0 is linear
 MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
@@ -169,12 +170,18 @@ def lines(
 
 
 def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Makes an axis logarithmic, with plain numbers, because mathematical text is shown as it is written."""
-    axes.set(**{f"{which}scale": "log"})
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    low, high = axis.get_view_interval()
-    if high < 100 * low:  # powers of ten alone would be one number or two
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    """Makes an axis logarithmic, with plain numbers, because mathematical text is shown as it is written.
+
+    An axis whose data are not all positive is linear around 0, and logarithmic beyond `LINEAR` on either side.
+    """
+    axis, set_scale = (axes.xaxis, axes.set_xscale) if which == "x" else (axes.yaxis, axes.set_yscale)
+    if axis.get_data_interval()[0] > 0:
+        set_scale("log")
+        low, high = axis.get_view_interval()
+        if high < 100 * low:  # powers of ten alone would be one number or two
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        set_scale("symlog", linthresh=LINEAR)
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
 

@@ -2,11 +2,9 @@
 
 from benchmarks import figures
 from benchmarks.analysis import Results, curves_by_task, each
-from benchmarks.figures import Looks
+from benchmarks.figures import LINEAR, Looks
 from benchmarks.parts import Part
 from benchmarks.tables import Table, number, word
-
-LEAST = 1e-1  # of what a logarithmic axis shows
 
 
 def model_part(results: Results, looks: Looks) -> Part:
@@ -29,16 +27,17 @@ def model_part(results: Results, looks: Looks) -> Part:
     text = (
         "What the critics promise for the policy's actions in states of the dataset (the least of them), beside the "
         "bound that no sum of discounted rewards of the dataset exceeds, drawn as a dotted line: a value above it is "
-        "more than the data's rewards allow, and far above it has exploded. Between them stands the undiscounted "
-        "return of the same policies in their evaluations: where rewards are positive, a value far above it is a "
-        "promise that the policy does not keep. Then the mean penalty of a predicted step, the share of predicted "
-        "steps that are the last of a whole rollout (one in k if none of k steps ends early; not the share of states "
-        "beyond reach), the standard deviation of the critics in states of the dataset and after those last steps, "
-        "and the distance of the ensemble from the simulator after so many steps, in standard deviations of the data. "
-        "The table has means over the last 10%, without seeds that diverged."
+        "more than the data's rewards allow, and far above it has exploded. Between value and bound stands the "
+        "undiscounted return of the same policies in their evaluations: where rewards are positive, a value far above "
+        "it is a promise that the policy does not keep. Then the mean penalty of a predicted step, the share of "
+        "predicted steps that are the last of a whole rollout (one in k if none of k steps ends early; not the share "
+        "of states beyond reach), the standard deviation of the critics in states of the dataset and after those last "
+        "steps, and the distance of the ensemble from the simulator after so many steps, in standard deviations of the "
+        "data. The table has means over the last 10%, without seeds that diverged. In the figure, an axis of values "
+        f"that are not all positive is linear from -{LINEAR:g} to {LINEAR:g}, and logarithmic beyond."
     )
     part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], figures_in_markdown=True)
-    values = long[long["metric"] == "policy_value"].assign(value=lambda t: t["value"].clip(lower=LEAST))
+    values = long[long["metric"] == "policy_value"]
     bounds = long[long["metric"] == "value_bound"].groupby("task")["value"].max().to_dict()
     panels = curves_by_task(results, values, "value")
     if panels:

@@ -74,6 +74,20 @@ def test_a_logarithmic_axis_has_several_numbers(high, shown):
     assert [label.get_text() for place, label in labels if low < place < top and place > 150] == shown
 
 
+def test_an_axis_of_values_on_both_sides_of_zero_shows_all_of_them():
+    axes = Figure().subplots()
+    axes.plot([1, 2, 3], [-300.0, 5.0, 4_000.0])
+    make_log(axes, "y")
+    low, top = axes.get_ylim()
+    labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    shown = [label.get_text() for place, label in labels if low < place < top]
+    assert shown == ["\N{MINUS SIGN}100", "\N{MINUS SIGN}10", "0", "10", "100", "1000"]
+    height = [axes.transData.transform((1, value))[1] for value in (-300.0, -10.0, 0.0, 10.0, 100.0, 1_000.0)]
+    assert height == sorted(height)
+    assert height[3] - height[2] == pytest.approx(height[2] - height[1])
+    assert height[5] - height[4] == pytest.approx(height[4] - height[3])
+
+
 def test_the_numbers_of_an_axis_count_the_bound():
     steps, values = np.arange(3), np.array([90.0, 120.0, 150.0])
     curves = {"mopo": (steps, values, np.stack([values, values]), values[None])}
