@@ -67,8 +67,10 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
     named: list[Comparison] = found
     best = results.ranked[0]
     if len(found) > MOST_SENTENCES:
-        named = [one for one in found if best in (one.a, one.b)]
+        few = sum(one.verdict != "not decided" for one in found) <= MOST_SENTENCES
+        named = [one for one in found if best in (one.a, one.b) or (few and one.verdict != "not decided")]
         text += f" There are too many pairs for all of them to be listed: these are those with {best}"
+        text += " and all that are decided" if few else ""
         text += f", the first {MOST_SENTENCES} in words too." if len(named) > MOST_SENTENCES else "."
     text += " " + counted(found)
     if looked:
@@ -87,7 +89,8 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
             ]
         )  # fmt: skip
     part = Part("Verdicts", text, tables=[("Differences of means", table)])
-    part.sentences = [one.sentence(results.unit) for one in named[:MOST_SENTENCES]]
+    first = sorted(named, key=lambda one: one.verdict == "not decided")[:MOST_SENTENCES]  # it keeps their order
+    part.sentences = [one.sentence(results.unit) for one in first]
     return part
 
 

@@ -1,11 +1,15 @@
 """Tests of two algorithms against scipy's, corrections against numbers by hand, and the split of variance."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from benchmarks import decide
 from benchmarks.decide import Comparison, advice, combined, compare, corrected, least_difference, split
+from benchmarks.decision_part import decision_part
 
 NONE = np.array([])
 
@@ -174,6 +178,21 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
 
 
 # -- variance ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("decided", "listed"), [(3, 13), (30, 10)])
+def test_of_many_pairs_a_few_that_are_decided_are_told_first(decided, listed):
+    """Ten pairs with the best algorithm, of which none is decided, and forty others."""
+    found = [replace(of_p(0.5), a="best", b=f"b{i}") for i in range(10)]
+    found += [replace(of_p(1e-9 if i < decided else 0.5), a="a", b=f"c{i}") for i in range(40)]
+    results = SimpleNamespace(unit="return", score="last", ranked=["best"], references=None)
+    part = decision_part(results, corrected(found), looked=False)
+    ((_, table),) = part.tables
+    assert len(table.rows) == len(part.sentences) == listed
+    assert f"{decided} of 50 differences are decided" in part.text
+    told = ["a is better than" in sentence for sentence in part.sentences]
+    assert told == sorted(told, reverse=True) and sum(told) == listed - 10
+    assert ("and all that are decided" in part.text) == (listed > 10)
 
 
 def test_the_sources_of_variance_are_found():
