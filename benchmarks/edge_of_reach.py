@@ -76,7 +76,8 @@ def mixtures(scores: Scores) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame, task: str) -> Any:
     """Return and value of the policy by the place of the model, with 95% intervals over seeds."""
-    figure = figures.Figure(figsize=(7.4, 3.1))
+    figure = figures.Figure(figsize=(7.4, 3.3))
+    figure.suptitle(task)
     for axes, name, title in zip(
         figure.subplots(1, 2), ("return", "policy_value"), ("return", "value of the policy"), strict=True
     ):
@@ -85,7 +86,7 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         low, high = np.array([statistics.task_means(v[:, None])[:, 0] for v in groups]).T
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
-        axes.set(title=f"{task}: {title}", xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
+        axes.set(title=title, xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
         if name == "policy_value":
             figures.make_log(axes, "y")
     return figure
