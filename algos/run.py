@@ -536,7 +536,8 @@ class Run(Generic[Args]):
             self.say(line)
         rate, runs = self.taken.mean() / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
         each = f" for each of {self.runs} {runs}" if self.runs > 1 else ""
-        self.say(f"{rate:,.0f} steps/s{each}; tables, curve and checkpoint in {self.folder.path}")
+        made = "tables, curve and checkpoint" if len(frame) else "tables and checkpoint"
+        self.say(f"{rate:,.0f} steps/s{each}; {made} in {self.folder.path}")
         if len(self.diverged) == self.runs:
             print("error: all runs diverged", file=sys.stderr)
             raise SystemExit(3)

@@ -46,7 +46,9 @@ class Summary:
         curves(curve, path, self.task, labels.get(self.score, self.score), self.steps)
 
     def lines(self, frame: pd.DataFrame, keys: list[Key], diverged: dict[int, int]) -> Iterator[str]:
-        """The final score of each run in words."""
+        """The final score of each run in words; nothing if there were no evaluations."""
+        if frame.empty:
+            return
         digits = DIGITS.get(self.score, 1)
         yield f"\n{self.algorithm}\n{'seed':>6}  {f'final {self.score}':>12}  {'std':>8}  {'steps':>10}"
         for run, key in enumerate(keys):

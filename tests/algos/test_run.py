@@ -225,6 +225,14 @@ def test_tables_have_a_row_per_fact(train):
     assert len(list((result.folder / "tensorboard").glob("seed_*/events*"))) == 2
 
 
+@pytest.mark.parametrize("episodes", [0, 2])
+def test_a_run_without_evaluations_tells_no_scores(train_short, capsys, episodes):
+    result = train_short("sac", quiet=False, eval_episodes=episodes, total_steps=5)
+    said = capsys.readouterr().out
+    assert ("final return" in said) == ("tables, curve and checkpoint in" in said) == (result.eval.size > 0)
+    assert ("tables and checkpoint in" in said) == (episodes == 0)
+
+
 def test_metrics_are_means_over_the_interval(tmp_path):
     import sac
 
