@@ -177,9 +177,6 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     assert "(-1,820.4 in return" in corrected([large])[0].sentence("return")
 
 
-# -- variance ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("decided", "listed"), [(3, 13), (30, 10)])
 def test_of_many_pairs_a_few_that_are_decided_are_told_first(decided, listed):
     """Ten pairs with the best algorithm, of which none is decided, and forty others."""
@@ -193,6 +190,9 @@ def test_of_many_pairs_a_few_that_are_decided_are_told_first(decided, listed):
     told = ["a is better than" in sentence for sentence in part.sentences]
     assert told == sorted(told, reverse=True) and sum(told) == listed - 10
     assert ("and all that are decided" in part.text) == (listed > 10)
+
+
+# -- variance ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_sources_of_variance_are_found():
