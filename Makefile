@@ -16,10 +16,10 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.report runs/demo --out runs/demo/report
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.installed
-	$(BIN)/python -m pytest -n $(JOBS) -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
