@@ -57,9 +57,13 @@ def main(args: Args) -> None:
     task, _, quality = args.name.rpartition("-")
     if task not in TRAINED_IN or quality not in ("medium", "expert"):
         raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
+    if not (args.run / "config.json").exists():
+        raise UserError(f"there is no run in {args.run}")
+    steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json") if p.stem.isdecimal())
+    if not steps:
+        raise UserError(f"the run in {args.run} has no checkpoint yet")
     try:
         config = read_json(args.run / "config.json", Config)
-        steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json"))
         step = steps[-1] if args.step is None else args.step
         path = args.run / "checkpoint" / f"{step:012d}.safetensors"
         frame = read_table(args.run / "eval.parquet", EVAL)

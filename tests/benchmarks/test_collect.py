@@ -281,6 +281,11 @@ def test_a_policy_is_taken_from_sac_on_its_task_only(place):
         policies.main(policies.Args(run, "hopper-medium"))
     with pytest.raises(UserError, match="--name must be a task and a quality"):
         policies.main(policies.Args(run, "../hopper-medium"))
+    shutil.rmtree(run / "checkpoint")
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        policies.main(policies.Args(run, "hopper-medium"))
+    with pytest.raises(UserError, match="there is no run in"):
+        policies.main(policies.Args(place, "hopper-medium"))
 
 
 def test_nothing_is_left_of_a_dataset_that_was_not_finished(place, monkeypatch):
