@@ -8,10 +8,12 @@ import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import minari
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import tyro
@@ -187,6 +189,21 @@ def test_an_ant_goes_from_a_run_to_a_dataset(place, monkeypatch, capsys):
     assert data.recipe["policies"]["ant-direction-expert"] == training and data.recipe["by"] == "SAC"
     collect.main(Args(list=True))
     assert f"walks {training['speed']:.2f} m/s towards its direction after 60 steps" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_short_ways_within_a_u_shaped_maze_are_learned_in_few_updates(place):
+    """The sheet's check: 90% of the tests within 1,000 updates. Each needs more than one of the ways."""
+    import gcbc
+
+    make("stitching-umaze-v0", steps=20_000)
+    args: dict[str, Any] = {"dataset": "local/stitching-umaze-v0", "seeds": ("0:2",), "total_steps": 400}
+    args |= {"anchors": "trajectories", "goal": "position", "loss": "mse", "lr": 1e-3, "max_norm": 0.25}
+    args |= {"hidden": (256, 256), "batch_size": 256, "eval_every": 400, "eval_episodes": 5}
+    gcbc.main(gcbc.Args(**args, compile=False, threads=1, device="cpu", quiet=True, out=place))
+    table = pd.read_parquet(place / "local-stitching-umaze-v0" / "gcbc" / "default" / "eval.parquet")
+    success = table.groupby("step")["success"].mean()
+    assert success[0] < 0.1 and success[400] >= 0.9
 
 
 def train_in_this_process(command, **_):
