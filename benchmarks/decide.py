@@ -60,7 +60,7 @@ class Comparison:
     smallest: float = 0.0  # p that so many seeds could give
     corrected: float = 1.0  # p by Holm's method
     decidable: bool = True  # whether so many seeds could decide it among so many comparisons
-    least: float = np.nan  # difference that would have been shown with a probability of 80%; unknown for exchanges
+    least: float = np.nan  # difference that would have been shown with a probability of 80%; NaN if it is not known
 
     @property
     def verdict(self) -> str:
@@ -236,7 +236,8 @@ def corrected(comparisons: list[Comparison]) -> list[Comparison]:
         one.corrected = highest
         # at best, all that can have a smaller p come before it
         one.decidable = (len(order) - bisect.bisect_left(limits, one.smallest)) * one.smallest < LEVEL
-        if one.smallest == 0:
+        # exchanges find what a t-test finds where seeds are enough and allow for p-values far below the level
+        if 5 * one.smallest <= LEVEL / len(order) and min(one.seeds) >= ENOUGH:
             one.least = least_difference(one.error, one.freedom, LEVEL / len(order))
     return comparisons
 

@@ -1,5 +1,6 @@
 """Tests of two algorithms against scipy's, corrections against numbers by hand, and the split of variance."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -109,6 +110,21 @@ def test_the_least_difference_holds_for_many_comparisons_and_few_seeds(freedom, 
     least = least_difference(2.0, freedom, level) / 2.0
     statistic = (rng.standard_normal(100_000) + least) / np.sqrt(rng.chisquare(freedom, 100_000) / freedom)
     assert (statistic > stats.t.ppf(1 - level / 2, freedom)).mean() == pytest.approx(0.8, abs=0.006)
+
+
+def test_exchanges_find_the_least_difference_as_often():
+    rng, (n, m) = np.random.default_rng(0), (5, 10)
+    least = least_difference(math.sqrt(1 / n + 1 / m), 8.2, 0.05)  # 8.2: what such scores have as a rule
+    found = [
+        compare("T", "a", "b", scores(rng.normal(least, 1, n)), scores(rng.normal(0, 1, m))).p < 0.05
+        for _ in range(500)
+    ]
+    assert 0.74 < np.mean(found) < 0.87
+    one, other = (compare("T", "a", "b", scores(np.arange(n) * 1.0), scores(np.arange(m) * 1.0)) for _ in range(2))
+    corrected([one])
+    assert one.test == "exchanges" and one.least == pytest.approx(least_difference(one.error, one.freedom, 0.05))
+    corrected([other, *(of_p(0.5) for _ in range(40))])  # exchanges have p-values of 1 / 3,003 and more
+    assert np.isnan(other.least)
 
 
 def test_so_few_seeds_cannot_decide():
