@@ -61,8 +61,8 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         f"report like this with a probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds "
         "which both have: where it is not above 0, the same seeds make a difference no more certain. The least "
         "difference is what so many seeds would have shown, in the hardest of these tests, with a probability of "
-        f"{POWER:.0%}; it is not known for exchanges of few scores. If seeds are few and one algorithm's scores spread far more than "
-        "the other's, verdicts are wrong more often than this aim."
+        f"{POWER:.0%}; it is not known for exchanges of few scores. If seeds are few and one algorithm's scores spread "
+        "far more than the other's, verdicts are wrong more often than this aim."
     )
     named: list[Comparison] = found
     best = results.ranked[0]
