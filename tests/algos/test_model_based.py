@@ -196,8 +196,9 @@ def test_a_broken_member_is_told_and_its_run_marked(train_short, capsys, monkeyp
     assert train_short("ravl", **SHORT | {"seeds": ("0",)}, out="other", dynamics=file).code == 0
 
 
-def test_a_kill_while_the_ensemble_learns_costs_nothing(train_short, monkeypatch):
-    overrides = SHORT | {"dynamics_epochs": 4}
+@pytest.mark.parametrize("form", ["offlinerl_kit", "ravl"])
+def test_a_kill_while_the_ensemble_learns_costs_nothing(form, train_short, monkeypatch):
+    overrides = SHORT | {"dynamics_epochs": 4, "form": form}
     whole = train_short("mopo", **overrides, out="whole")
     pause, count = Run._pause, [0]
 
