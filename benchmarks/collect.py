@@ -16,7 +16,7 @@
 
 On one kind of processor, the same seed gives the same data bit for bit; on another, sums round otherwise, and episodes
 of the same quality come out, with another digest, by which runs and reports tell them apart. Most recipes take a few
-minutes; --list names those that take longer, up to hours. A dataset lies where Minari keeps its own,
+minutes; --list names those that take longer. A dataset lies where Minari keeps its own,
 $MINARI_DATASETS_PATH or ~/.minari/datasets, and `minari.load_dataset("local/...")` loads it; its reference scores are
 D4RL's where D4RL has any. OGBench's datasets have a second one for validation, such as
 `local/cube-single-play-val-v0`. If a locomotion dataset is there already, --d4rl writes it to a file without making it
@@ -142,7 +142,7 @@ def ogbench_recipes() -> Iterator[Recipe]:
             f"OGBench's antmaze-{maze}-{kind}-v0 by our own expert, with its validation episodes",
             partial(antmaze.ogbench_antmaze, maze, kind),
             by="SAC",
-            takes="an hour or two" if kind == "explore" else "a quarter of an hour or more",
+            takes="half an hour or more" if kind == "explore" else "",
             policies=(("ant-direction", "expert"),),
             ogbench_rows=rows,
         )
