@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium.envs.mujoco.mujoco_rendering import MujocoRenderer
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
@@ -35,15 +36,21 @@ class AntDirection(gym.Env):
 
     observation_space = Box(-np.inf, np.inf, (29,), np.float64)
     action_space = Box(-1, 1, (8,), np.float32)
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array", "depth_array"], "render_fps": 10}  # noqa: RUF012
 
-    def __init__(self) -> None:
+    def __init__(self, render_mode: str | None = None) -> None:
         require("AntDirection-v0", "mazes", ogbench="ogbench")
         package = importlib.util.find_spec("ogbench")
         assert package and package.submodule_search_locations
         body = Path(package.submodule_search_locations[0]) / "locomaze" / "assets" / "ant.xml"
         with quiet_mujoco():
-            self.model = mujoco.MjModel.from_xml_path(str(body))
+            spec = mujoco.MjSpec.from_file(str(body))
+            camera = spec.body("torso").add_camera(name="track", pos=[0, -6, 4], quat=[0.8817, 0.4719, 0, 0])
+            camera.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM  # it goes along, and does not turn
+            self.model = spec.compile()
         self.data = mujoco.MjData(self.model)
+        self.render_mode = render_mode
+        self.mujoco_renderer = MujocoRenderer(self.model, self.data, width=480, height=480)
         self.direction = np.zeros(2)
         self.steps = 0
 
@@ -67,6 +74,13 @@ class AntDirection(gym.Env):
             self._redraw()
         low, high = HEALTHY
         return self._observation(), reward, not low <= self.data.qpos[2] <= high, False, {}
+
+    def render(self) -> NDArray | None:
+        """A picture [480, 480, 3], or nothing where a window shows it; as in Gymnasium's MuJoCo tasks."""
+        return self.mujoco_renderer.render(self.render_mode)
+
+    def close(self) -> None:
+        self.mujoco_renderer.close()
 
     def _redraw(self) -> None:
         way = self.np_random.standard_normal(2)

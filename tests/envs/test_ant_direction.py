@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 
@@ -45,6 +46,19 @@ def test_resets_are_those_of_ogbench(env):
     np.testing.assert_array_equal(env.reset(seed=5)[0][:27], theirs.reset(seed=5)[0])
     env.step(actions(1)[0])
     np.testing.assert_array_equal(env.reset(seed=5)[0][:27], theirs.reset(seed=5)[0])
+
+
+def test_the_camera_goes_along():
+    """Pictures need a renderer, which not every machine has."""
+    env = gym.make(NAME, render_mode="rgb_array")
+    env.reset(seed=0)
+    ant = env.unwrapped
+    assert ant.render_mode in env.metadata["render_modes"]
+    before = ant.data.camera("track").xpos.copy()
+    ant.data.qpos[:2] += (5, -3)
+    mujoco.mj_forward(ant.model, ant.data)
+    np.testing.assert_allclose(ant.data.camera("track").xpos - before, (5, -3, 0), atol=1e-9)
+    env.close()
 
 
 def test_a_unit_direction_changes_every_100_steps(env):
