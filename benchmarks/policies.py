@@ -59,11 +59,11 @@ def main(args: Args) -> None:
         raise UserError(f"--name must be a task and a quality, such as hopper-medium, got {args.name!r}")
     if not (args.run / "config.json").exists():
         raise UserError(f"there is no run in {args.run}")
+    config = read_json(args.run / "config.json", Config)
     steps = sorted(int(p.stem) for p in (args.run / "checkpoint").glob("*.json") if p.stem.isdecimal())
     if not steps:
         raise UserError(f"the run in {args.run} has no checkpoint yet")
     try:
-        config = read_json(args.run / "config.json", Config)
         step = steps[-1] if args.step is None else args.step
         path = args.run / "checkpoint" / f"{step:012d}.safetensors"
         frame = read_table(args.run / "eval.parquet", EVAL)
