@@ -78,7 +78,9 @@ class Comparison:
         if self.verdict != "not decided":
             return f"{self.a} is {self.verdict} than {self.b}{where} ({told})."
         known = ""
-        if not self.decidable:
+        if self.smallest >= LEVEL:
+            known = f"; {min(self.seeds)} seeds cannot decide a difference, however large it is"
+        elif not self.decidable:
             known = f"; among so many differences, {min(self.seeds)} seeds cannot decide one, however large it is"
         elif np.isfinite(self.least):
             known = f"; a difference of {number(self.least)[0]} would have been shown four times in five"
