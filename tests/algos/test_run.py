@@ -184,7 +184,7 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["sac", "stream_ac"])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
-    steps = ("--total-steps", "1000")
+    steps = ("--total-steps", "1500")
     finish(tmp_path / "whole", *steps, script=script)
     for kill in (2, 6):
         assert kill_after_checkpoints(tmp_path / "killed", kill, *steps, "--resume", script=script) == -signal.SIGKILL

@@ -625,7 +625,7 @@ def test_a_setting_that_diverges_is_named(train_short, poisoned, capsys):
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("script", ["ppo", "ravl", "mobile"])
+@pytest.mark.parametrize("script", ["iql", "ppo", "ravl", "mobile"])
 def test_a_compiled_grid_equals_an_eager_one(script, train_short, request):
     """They are equal to rounding, which float32 enlarges where a gradient changes at kinks of ReLU, as with models."""
     overrides = {"seeds": ("0", "1"), "vary": GRID[script]}
