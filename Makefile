@@ -36,6 +36,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	fi
 	@echo "installing Seedbed and what it needs, which takes about a minute more"
 	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'  # setuptools' advice
+	@if ! $(BIN)/pip show --quiet ogbench 2>/dev/null; then \
+	  $(BIN)/pip install --quiet --constraint constraints.txt dm-env dm-tree lxml && \
+	  $(BIN)/pip install --quiet --constraint constraints.txt --no-deps ogbench dm_control; \
+	fi  # on Python 3.13 and newer, see pyproject.toml
 	@touch $@
 
 clean:

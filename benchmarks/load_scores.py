@@ -83,7 +83,8 @@ def load(
         _together(found.values, VALUES, sources),
         _together(found.watched, WATCHED, sources),
     )
-    scores = Scores(*frames, sources, found.sweeps, found.wishes, notes)
+    sweeps = [sweep for i, sweep in enumerate(found.sweeps) if sweep not in found.sweeps[:i]]
+    scores = Scores(*frames, sources, sweeps, found.wishes, notes)
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")

@@ -31,7 +31,8 @@ TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
 OGBENCH = r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle|powderworld)\b.*-v\d"
 
-
+# what Python 3.13 and newer need for OGBench besides the extra: there is no labmaze for them, which nothing here uses
+WITHOUT_LABMAZE = "pip install dm-env dm-tree lxml && pip install --no-deps ogbench dm_control"
 # versions of MuJoCo's tasks that Gymnasium lists, and that raise an error when they are made
 REMOVED = r"\w+-v[23]"
 
@@ -229,4 +230,7 @@ def require(env_id: str, extra: str, **packages: str) -> None:
     """Raises ModuleNotFoundError if a module is not installed; `packages` maps each module to its package."""
     for module, package in packages.items():
         if importlib.util.find_spec(module) is None:
-            raise ModuleNotFoundError(f"{env_id} needs the package {package}: pip install -e '.[{extra}]'")
+            how = f"pip install -e '.[{extra}]'"
+            if module == "ogbench" and sys.version_info >= (3, 13):
+                how += f" && {WITHOUT_LABMAZE}"
+            raise ModuleNotFoundError(f"{env_id} needs the package {package}: {how}")

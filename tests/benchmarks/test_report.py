@@ -135,6 +135,17 @@ def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
         load([tmp_path], algorithms=["c"])
 
 
+def test_a_sweep_is_told_once_however_often_its_cells_are_added(tmp_path):
+    told = {"suite": "s", "purpose": "p", "command": "c", "commit": None, "date": "2026-01-01"}
+    for name in ("a", "b"):
+        store(tmp_path / name, name, table({0: {0: [0.0]}, 10: {0: [1.0]}}), "Hopper-v5")
+        (tmp_path / name / "sweep.json").write_text(json.dumps(told))
+    make(tmp_path / "a", tmp_path / "out")
+    assert load([tmp_path / "out", tmp_path / "b"]).sweeps == [told]
+    (tmp_path / "b" / "sweep.json").write_text(json.dumps(told | {"commit": "abc"}))
+    assert load([tmp_path / "out", tmp_path / "b"]).sweeps == [told, told | {"commit": "abc"}]
+
+
 def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     often = table({step: {0: [float(step)]} for step in range(0, 96, 5)})
     store(tmp_path, "a", table({0: {0: [0.0]}, 50: {0: [5.0]}, 100: {0: [10.0]}}), "Hopper-v5")

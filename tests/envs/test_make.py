@@ -39,6 +39,21 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, env_id, package,
     assert str(refusal.value) == f"--env-id: {sentence}"
 
 
+@pytest.mark.parametrize(
+    ("python", "more"),
+    [
+        ((3, 12), ""),
+        ((3, 13), " && pip install dm-env dm-tree lxml && pip install --no-deps ogbench dm_control"),
+    ],
+)
+def test_without_a_wheel_of_labmaze_two_more_commands_install_ogbench(monkeypatch, python, more):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.version_info", (*python, 0, "final", 0))
+    with pytest.raises(ModuleNotFoundError) as error:
+        register("cube-single-v0")
+    assert str(error.value) == f"cube-single-v0 needs the package ogbench: pip install -e '.[mazes]'{more}"
+
+
 def test_ids_without_a_package_of_their_own_need_no_registration():
     check_env_id("Pendulum-v1")
     with pytest.raises(UserError, match="no environment 'MinAtaxi/Breakout-v1'"):
