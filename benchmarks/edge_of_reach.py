@@ -1,7 +1,7 @@
 """Beside a report on the edge of reach: the line world, and the base method with models from a random to a true one.
 
-    python -m benchmarks.report runs/edge_of_reach runs/edge_of_reach_mix --out results/edge_of_reach
-    python -m benchmarks.edge_of_reach results/edge_of_reach
+    python -m benchmarks.report runs/edge_of_reach runs/edge_of_reach_mix --out runs/mixtures
+    python -m benchmarks.edge_of_reach runs/mixtures
 
 It reads the report's stored scores, and writes check.md and figures/mixtures.png beside them.
 """
