@@ -137,9 +137,12 @@ def each(frame: pd.DataFrame, scores: Scores) -> Iterator[tuple[str, str, pd.Dat
 
 
 def ranking(tasks: pd.DataFrame, score: Score) -> list[str]:
-    """All algorithms by their mean rank over tasks, the best first: returns of tasks may differ in scale."""
+    """All algorithms, those on most tasks first, then by their mean rank: returns of tasks may differ in scale."""
     means = tasks[tasks["score"] == score].pivot(index="algorithm", columns="task", values="mean")
-    return [str(name) for name in means.rank(ascending=False).mean(axis=1).sort_values(kind="stable").index]
+    order = pd.DataFrame(
+        {"missing": means.isna().sum(axis=1), "rank": means.rank(ascending=False, pct=True).mean(axis=1)}
+    )
+    return [str(name) for name in order.sort_values(["missing", "rank"], kind="stable").index]
 
 
 def curve_of(frame: pd.DataFrame, column: str) -> Curve | None:

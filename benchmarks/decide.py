@@ -7,7 +7,8 @@ with those of all exchanges of scores between the two algorithms instead (Jansse
 both have the same distribution. Where means are equal and one algorithm's scores spread far more than the other's, each
 of these tests is wrong more often than it says if seeds are few. Two settings of one process see the same random
 numbers, seed by seed, and are compared in pairs: by the paired t-test, or below five seeds by exchanges within pairs.
-The choice follows from how the runs were made, never from what came out.
+The choice follows from how the runs were made, and from what came out only where neither side's scores differ at all,
+which leaves a t-test without a p.
 
 The mean over tasks is tested by exchanges in all tasks at once if one of its tasks is tested by exchanges.
 
@@ -69,21 +70,22 @@ class Comparison:
             return "not decided"
         return "better" if self.difference > 0 else "worse"
 
-    def sentence(self, unit: str) -> str:
-        """The verdict in words."""
+    def sentence(self, unit: str, digits: int | None = None) -> str:
+        """The verdict in words, with so many digits after the point of a difference."""
         where = f" on {self.task}" if self.task != ALL_TASKS else " over all tasks"
         p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.2g}"
         sign = "+" if self.difference > 0 else ""
-        told = f"{sign}{number(self.difference)[0]} in {unit}, {p} after correction"
+        told = f"{sign}{number(self.difference, digits)[0]} in {unit}, {p} after correction"
         if self.verdict != "not decided":
             return f"{self.a} is {self.verdict} than {self.b}{where} ({told})."
-        known = ""
+        known, few = "", f"{min(self.seeds)} seeds"
         if self.smallest >= LEVEL:
-            known = f"; {min(self.seeds)} seeds cannot decide a difference, however large it is"
+            known = f"; {few} cannot decide a difference, however large it is"
         elif not self.decidable:
-            known = f"; among so many differences, {min(self.seeds)} seeds cannot decide one, however large it is"
+            few = few if self.smallest > 1 / EXCHANGES else f"{EXCHANGES:,} exchanges"
+            known = f"; among so many differences, {few} cannot decide one, however large it is"
         elif np.isfinite(self.least):
-            known = f"; a difference of {number(self.least)[0]} would have been shown four times in five"
+            known = f"; a difference of {number(self.least, digits)[0]} would have been shown four times in five"
         return f"Between {self.a} and {self.b}{where} it is not decided ({told}{known})."
 
 
@@ -113,8 +115,11 @@ def compare(
         p, smallest = extreme(*exchanged(x / scale, y / scale, paired)), smallest_p([(len(x), len(y))], [paired])
     elif error > ROUNDING:
         p = float(2 * stdtr(freedom, -abs(difference) / error))
+    elif difference:  # without any spread, a t-test knows no p
+        test = "exchanges in pairs" if paired else "exchanges"
+        p = smallest = smallest_p([(len(x), len(y))], [paired])
     else:
-        p = smallest_p([(len(x), len(y))], [paired]) if difference else 1.0
+        p = 1.0
     difference, error = difference * scale, error * scale
     half = float(stdtrit(freedom, 0.975)) * error
     return Comparison(
@@ -154,10 +159,11 @@ def exchanged(x: NDArray, y: NDArray, paired: bool) -> tuple[NDArray, NDArray]:
 def smallest_p(seeds: list[tuple[int, int]], paired: list[bool]) -> float:
     """The smallest p-value of exchanges on tasks with these numbers of seeds.
 
-    Where both sides have as many, one exchange and its mirror image are as far apart.
+    Where both sides have as many, one exchange and its mirror image are as far apart, if all exchanges are made.
     """
     counts = [2**n if pairs else math.comb(n + m, n) for (n, m), pairs in zip(seeds, paired, strict=True)]
-    return (2 if all(n == m for n, m in seeds) else 1) / min(math.prod(counts), EXCHANGES)
+    mirrored = all(n == m for n, m in seeds) and math.prod(counts) <= EXCHANGES
+    return (2 if mirrored else 1) / min(math.prod(counts), EXCHANGES)
 
 
 @functools.cache

@@ -62,7 +62,8 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         "which both have: where it is not above 0, the same seeds make a difference no more certain. The least "
         "difference is what so many seeds would have shown, in the hardest of these tests, with a probability of "
         f"{POWER:.0%}; it is not known for exchanges of few scores. If seeds are few and one algorithm's scores spread "
-        "far more than the other's, verdicts are wrong more often than this aim."
+        "far more than the other's, verdicts are wrong more often than this aim, most of all if that one has fewer "
+        "seeds."
     )
     named: list[Comparison] = found
     best = results.ranked[0]
@@ -90,7 +91,7 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         )  # fmt: skip
     part = Part("Verdicts", text, tables=[("Differences of means", table)])
     first = sorted(named, key=lambda one: one.verdict == "not decided")[:MOST_SENTENCES]  # it keeps their order
-    part.sentences = [one.sentence(results.unit) for one in first]
+    part.sentences = [one.sentence(results.unit, digits) for one in first]
     return part
 
 
@@ -128,6 +129,8 @@ def variance_part(results: Results) -> Part | None:
         if not whole > 0:
             continue
         shares = [number(100 * part / whole, 0) for part in parts]
+        if count == 1:  # one evaluation cannot tell a seed from a checkpoint
+            shares[1] = word("–")
         by_seeds += parts[0] > whole / 2
         seeds = len(means)
         final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
@@ -146,14 +149,15 @@ def variance_part(results: Results) -> Part | None:
     text = (
         "Shares, in percent, of the variance of a seed's score (mean of last 10%) that are due to seeds, to the "
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
-        "episodes reduce the last part only, and more evaluations the last two. The last columns say what an interval "
+        "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
+        "checkpoints: seeds then count for both. The last columns say what an interval "
         f"of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation took "
         "here; the estimates rest on few seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     part.sentences = [
-        f"In {by_seeds} of {len(shown.rows)} rows, seeds make most of the variance: there, more episodes would make an "
-        "interval little narrower, and more seeds would."
+        f"In {by_seeds} of {len(shown.rows)} rows, most of the variance is in the column of seeds: there, more "
+        "episodes would make an interval little narrower, and more seeds would."
     ]
     return part
 

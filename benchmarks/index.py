@@ -56,14 +56,17 @@ def task_table(folder: Path, score: str) -> Table:
     """Mean return with its interval on every task by the headline score."""
     keys = ["task", "algorithm", "score"]
     frame = read_csv(folder / "tasks.csv", [*keys, "mean", "low", "high", "std", "seeds", "steps"], keys)
-    sources = read_json(folder / "sources.json", list[Config])
-    success = all(config.get("score") == "success" for config in sources)
-    measure = "success (%)" if success else "return"
-    table = Table(["task", "algorithm", measure, "95% interval", "std", "seeds", "steps"], [])
+    table = Table(["task", "algorithm", measure_of(folder), "95% interval", "std", "seeds", "steps"], [])
     for row in frame[frame["score"] == score].itertuples():
         cells = [word(row.task), word(row.algorithm), number(row.mean), between(row.low, row.high)]
         table.rows.append([*cells, number(row.std), number(row.seeds, 0), number(row.steps, 0)])
     return table
+
+
+def measure_of(folder: Path) -> str:
+    """What the scores of a report are."""
+    sources = read_json(folder / "sources.json", list[Config])
+    return "success (%)" if all(config.get("score") == "success" for config in sources) else "return"
 
 
 def section(folder: Path) -> str:
@@ -82,7 +85,7 @@ def section(folder: Path) -> str:
     aggregates = aggregate_table(folder, score) if report["references"] != "raw" else None
     if aggregates:
         lines += [f"Normalised by {report['references']}, {LABELS[score]}:", aggregates.markdown()]
-    lines += [f"Returns, {LABELS[score]}:", task_table(folder, score).markdown()]
+    lines += [f"{measure_of(folder).capitalize()}, {LABELS[score]}:", task_table(folder, score).markdown()]
     if (folder / "check.md").exists():
         text = text_of(folder / "check.md").replace("# ", "### ", 1).replace("\n## ", "\n#### ")
         lines.append(text.replace("](figures/", f"]({folder.name}/figures/").strip())

@@ -43,6 +43,7 @@ class Looks(Stored):
     score: str
     batch: Whole
     most: Whole
+    first: int | None = None  # seed; not stored by earlier versions
     level: Finite
     tasks: dict[str, list[StoredLook]]
 
@@ -71,26 +72,27 @@ def until_decided(
     """Trains batches of seeds of two algorithms on the tasks that are not decided, up to `most_seeds` of each.
 
     `train` runs a suite, and gives its jobs and whether all have finished. Returns whether this was always so. Over all
-    tasks, a decision is wrong with a probability of at most `LEVEL`. Seeds count from the suite's first one, and
-    looks.json in `out` has what was found at each look.
+    tasks, a decision is wrong with a probability of at most `LEVEL`, if the scores of both spread alike. Seeds count
+    from the suite's first one, and looks.json in `out` has what was found at each look.
     """
     pair = entries_of(suite, names)
     most = most_seeds // batch
     if most < 2:
         raise UserError(f"--max-seeds must be at least {2 * batch}, two batches of --seeds-per-look; got {most_seeds}")
+    first = suite.seeds[0]
     stored = read_json(out / FILE, list[Looks]) if (out / FILE).exists() else []
     others = [looks for looks in stored if {looks["a"], looks["b"]} != set(names)]
     for looks in stored:
-        plan = looks["a"], looks["batch"], looks["most"], looks["score"], set(looks["tasks"])
-        if looks not in others and plan != (names[0], batch, most, suite.score, set(suite.tasks)):
+        began = first if looks.get("first") is None else looks["first"]
+        plan = looks["a"], looks["batch"], looks["most"], began, looks["score"], set(looks["tasks"])
+        if looks not in others and plan != (names[0], batch, most, first, suite.score, set(suite.tasks)):
             raise UserError(
                 f"--until-decided: {out} has looks at {looks['a']} and {looks['b']} in {looks['most']} batches of "
-                f"{looks['batch']} seeds, by the score {looks['score']} on {', '.join(looks['tasks'])}, and another "
-                "plan would look once more: keep to it, or take another --out"
+                f"{looks['batch']} seeds from {began} on, by the score {looks['score']} on "
+                f"{', '.join(looks['tasks'])}, and another plan would look once more: keep to it, or take another --out"
             )
     level = LEVEL / len(suite.tasks)
     tests = {task: Sequential(batch, most, level) for task in suite.tasks}
-    first = suite.seeds[0]
     for look in range(1, most + 1):
         open_tasks = [task for task, test in tests.items() if not decided(test)]
         if not open_tasks:
@@ -106,7 +108,11 @@ def until_decided(
             verdict = f"{names[0]} is {found.decision} than {names[1]}" if found.decision != "not decided" else "open"
             print(f"look {look} of {most} at {task}: {told} with {found.seeds} seeds each: {verdict}", flush=True)
         content: dict[str, Any] = {"a": names[0], "b": names[1], "score": suite.score, "batch": batch, "most": most}
-        content |= {"level": level, "tasks": {task: [asdict(one) for one in t.looks] for task, t in tests.items()}}
+        content |= {
+            "first": first,
+            "level": level,
+            "tasks": {task: [asdict(one) for one in t.looks] for task, t in tests.items()},
+        }
         write_atomically(out / FILE, json.dumps([*others, content], indent=1).encode())
     return True
 

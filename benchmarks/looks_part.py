@@ -35,8 +35,9 @@ def looks_part(every: list[dict[str, Any]]) -> Part:
         "Seeds were added in batches until a group-sequential permutation test decided (AdaStop, arXiv 2306.10882), "
         f"with the level {levels} for each task, so that any wrong decision on a pair, over all tasks, has a "
         f"probability of at most {LEVEL:.0%}, however many looks there were. Other sections of this report do not "
-        "count the looks: where they say something else of such a pair, this one holds. The size is that of the sum of "
-        "differences of batches."
+        "count the looks: where they say something else of such a pair, this one holds. If seeds are few and one "
+        "algorithm's scores spread far more than the other's, this test too is wrong more often than its aim. The size "
+        "is that of the sum of differences of batches."
     )
     part = Part("Looks", text, tables=[("Looks at the scores while seeds were added", table)])
     part.sentences = sentences

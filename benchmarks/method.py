@@ -15,7 +15,7 @@ def method_note(replications: int) -> str:
     made = (
         "Intervals of means are Student's; others are Student's quantile times the standard error over "
         f"{replications:,} bootstrap replications, which resample the seeds of each task, times the root of "
-        "N / (N - 1)."
+        "N / (N - 1), and for probabilities of improvement Wilson's with that error."
     )
     return " ".join([made, in_a_sentence(MEASURED)]).strip()
 

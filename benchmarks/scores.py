@@ -125,14 +125,14 @@ def plain(value: float) -> str:
 def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
     """The score of each seed by each definition: task, algorithm, seed, last, mean, max, three, best.
 
-    The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; an algorithm that has none
-    there is scored by its last one. Three is the mean of the last three evaluations, by which OGBench scores, and best
+    The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; a seed that has none there is
+    scored by its last one. Three is the mean of the last three evaluations, by which OGBench scores, and best
     is over all evaluations.
     """
     end = table.groupby("task")["step"].transform("max")
-    last = table.groupby(["task", "algorithm"])["step"].transform("max")
-    late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     keys = ["task", "algorithm", "seed"]
+    last = table.groupby(keys)["step"].transform("max")
+    late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     scores = late.sort_values("step").groupby(keys)[column].agg(["last", "mean", "max"])
     learned = table[table["step"] > 0].sort_values("step")
     scores["three"] = learned.groupby(keys)[column].apply(lambda values: values.tail(3).mean())

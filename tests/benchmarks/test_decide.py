@@ -79,6 +79,9 @@ def test_pairs_without_spread_and_single_seeds():
     for value in (0.1, 0.3, 1e-9, 1e90):
         equal = compare("T", "a", "b", scores([value] * 2), scores([value] * 14))
         assert equal.p == 1.0 and equal.difference == 0.0
+    several = corrected([compare("T", "a", "b", scores([100.0] * 5), scores([0.0] * 5)) for _ in range(8)])
+    assert {(one.test, one.decidable, one.verdict) for one in several} == {("exchanges", False, "not decided")}
+    assert "among so many differences, 5 seeds cannot decide one" in several[0].sentence("success")
     nearly = compare("T", "a", "b", scores([0.1] * 10), scores([0.1 + 1e-16] * 10))
     assert nearly.p == 1.0
 
@@ -191,6 +194,15 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     assert "would have been shown four times in five" in neither.sentence("return")
     large = of_p(1e-6, -1820.4)
     assert "(-1,820.4 in return" in corrected([large])[0].sentence("return")
+    assert "(+0.0014 in normalised score" not in (small := of_p(1e-6, 0.0014)).sentence("normalised score")
+    assert "(+0.001 in normalised score" in small.sentence("normalised score", 3)
+
+
+def test_where_not_all_exchanges_are_made_their_number_is_the_limit():
+    assert decide.smallest_p([(7, 7)], [False]) == pytest.approx(2 / 3_432)
+    assert decide.smallest_p([(10, 10)], [False]) == 1 / decide.EXCHANGES  # the mirror image is hardly ever among them
+    many = replace(of_p(1e-4), smallest=1 / decide.EXCHANGES, decidable=False, corrected=1.0)
+    assert "20,000 exchanges cannot decide one" in many.sentence("return")
 
 
 @pytest.mark.parametrize(("decided", "listed"), [(3, 13), (30, 10)])

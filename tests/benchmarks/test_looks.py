@@ -139,9 +139,19 @@ def test_another_plan_is_refused(tmp_path, pair):
     until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
     (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
     assert looks["level"] == 0.025 and set(looks["tasks"]) == set(two.tasks)  # the level is that of all tasks
-    for other, batch, most in ((pair, 5, 20), (replace(two, score="best"), 5, 20), (two, 4, 20), (two, 5, 25)):
+    others = (
+        (pair, 5, 20),
+        (replace(two, score="best"), 5, 20),
+        (two, 4, 20),
+        (two, 5, 25),
+        (replace(two, seeds=[9]), 5, 20),
+    )
+    for other, batch, most in others:
         with pytest.raises(UserError, match="another plan would look once more"):
             until_decided(other, ("sac", "other"), tmp_path / "out", batch, most, train)
+    del looks["first"]  # as earlier versions stored it
+    (tmp_path / "out" / FILE).write_text(json.dumps([looks]))
+    assert until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
 
 
 def test_a_failed_batch_ends_the_looks(tmp_path, pair):

@@ -65,6 +65,18 @@ def test_the_four_final_scores():
     assert (row["last"], row["max"], row["best"]) == (200.0, 900.0, 9_000.0)
 
 
+def test_a_seed_without_late_evaluations_is_scored_by_its_last():
+    frame = table({2_000: {0: [1.0]}, 3_500: {1: [2.0]}, 6_000: {0: [3.0]}, 7_000: {1: [4.0]}})
+    frame = frame.assign(task="T", algorithm="a").drop(columns="episode")
+    assert scores.final_scores(frame)["last"].tolist() == [3.0, 4.0]
+
+
+def test_algorithms_on_most_tasks_come_first_and_then_those_with_the_better_ranks():
+    rows = [("half", "T", 9.0), ("low", "T", 1.0), ("low", "U", 2.0), ("high", "T", 3.0), ("high", "U", 3.0)]
+    tasks = pd.DataFrame(rows, columns=["algorithm", "task", "mean"]).assign(score="last")
+    assert analysis.ranking(tasks, "last") == ["high", "low", "half"]
+
+
 def test_an_evaluation_is_the_mean_of_its_episodes(tmp_path):
     store(tmp_path, "a", table({0: {0: [0.0]}, 10: {0: [1.0, 3.0], 1: [4.0, 8.0]}}), "Hopper-v5")
     evaluations = load([tmp_path]).table
