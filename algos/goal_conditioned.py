@@ -96,7 +96,7 @@ class GoalArgs(OfflineArgs):
             if hasattr(self, name):
                 check_mix(f"--{name.replace('_', '-')}", getattr(self, name))
         if hasattr(self, "subgoal_steps") and self.actor_goals[0]:  # type: ignore[attr-defined]
-            raise UserError("--actor-goals must begin with 0: the current state is never the goal of the high policy")
+            raise UserError("--actor-goals must begin with 0: the high policy has no share of current states as goals")
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -274,7 +274,7 @@ def goal_run(
     """
     held_out = validation_data(args) if args.validation else None  # first: it is downloaded where the dataset is not
     data = load_states(args.dataset, args.exact_d4rl, args.env_id)
-    if is_file(args.dataset) and not set(args.words) & {*KINDS, "stitching"}:
+    if isinstance(args, ValueArgs) and is_file(args.dataset) and not set(args.words) & {*KINDS, "stitching"}:
         print(
             f"warning: the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals and "
             "weights have the defaults of navigate data",
@@ -283,10 +283,16 @@ def goal_run(
     if args.env_id and args.env_id != data.env_id:
         check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
-    if (positions or places) and data.env_id and not has_maze(data.env_id):
-        raise UserError(f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position")
-    if (positions or places) and "antsoccer" in (data.env_id or ""):
-        raise UserError(f"--dataset {data.name}: a state begins with the ant's position, and the goal is the ball's")
+    if (positions or places) and data.env_id:
+        instead = f"take {'--goal' if positions else '--cluster-by'} state"
+        if not has_maze(data.env_id):
+            raise UserError(
+                f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position: {instead}"
+            )
+        if "antsoccer" in data.env_id:
+            raise UserError(
+                f"--dataset {data.name}: a state begins with the ant's position, and its goal is the ball's: {instead}"
+            )
     obs_space, act_space = spaces(args, data)
     tasks = []
     if args.eval_episodes:
@@ -298,6 +304,8 @@ def goal_run(
                 f"--dataset {data.name} has states of {data.obs_size} numbers, and the goals of {data.env_id} have "
                 f"{size}: take a method whose goals are positions (gcbc.py --goal position), or another --env-id"
             )
+    elif (data.env_id or "").startswith("PointMaze_"):
+        obs_space = None  # its observations hold goals too
     if held_out and (held_out.obs_size, held_out.act_size) != (data.obs_size, data.act_size):
         raise UserError(
             f"--dataset {data.name} and its validation episodes, {held_out.name}, are not of the same sizes"
@@ -341,6 +349,8 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
         raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
     if not data.true_ends:
         data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
+        if not len(data):
+            raise UserError(f"--dataset {name} has no transition whose next state is known")
     if not (data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:
         return data
     return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)

@@ -144,8 +144,8 @@ class Clusters:
         self.goals = goals
         starts, ends = goals.starts.cpu().numpy(), goals.ends.cpu().numpy()
         rows = np.concatenate([np.arange(first, last + 1) for first, last in zip(starts, ends, strict=True)])
-        if count > len(rows):
-            raise UserError(f"--clusters {count:,} is more than the {len(rows):,} states of the data")
+        if count > (most := min(len(rows), FITTED)):
+            raise UserError(f"--clusters {count:,} is more than the {most:,} states from which groups are found")
         points = goals.data.obs[torch.as_tensor(rows, device=goals.data.obs.device), :size].double().cpu().numpy()
         rng = np.random.default_rng(seed)
         fitted = points[rng.choice(len(points), FITTED, replace=False)] if len(points) > FITTED else points

@@ -1,4 +1,4 @@
-"""Memory that is not there: asked for, it becomes an error instead of the end of the process, or of another one."""
+"""Limits a process to the memory that is free, so that asking for more is an error and ends no process."""
 
 import contextlib
 import re

@@ -78,8 +78,8 @@ class ModelBasedArgs(OfflineArgs):
     dynamics_batch_size: Size = 256
     """transitions per update and member of the ensemble"""
     dynamics_epochs: Count = 2_000
-    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; the official codes go on
-    until it does"""
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; RAVL's code has this bound
+    too, OfflineRL-Kit's has none"""
     never_terminates: bool = False
     """no predicted state ends an episode"""
     terminates: str = ""
@@ -165,8 +165,8 @@ class ModelData:
     """The batches of a model-based agent: a part from the dataset, the rest from a ring buffer with the model's steps.
 
     `fit` trains the ensemble, `generate` makes the rollouts of an epoch, and `choose` and `gather` give batches. The
-    rows of a rollout that has ended are computed, but not stored. `memory` has to go on after a kill. `soft` says that
-    the agent's values count entropy.
+    rows of a rollout that has ended are computed, but not stored. `memory` is the part that checkpoints must hold.
+    `soft` says that the agent's values count entropy.
     """
 
     def __init__(self, run: Run[Any], data: Dataset, agent: Learner, soft: bool = True):
@@ -178,7 +178,8 @@ class ModelData:
         self.training: Training | None = None
         best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
         rest = torch.tensor([max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)], device=run.device)
-        self.bound, self.entropy_bound = max(best, 0.0) / rest, soft * data.act_size * math.log(2) / rest
+        step = float(max(data.reward[part].abs().max() for part in data.index.split(1 << 16)))
+        self.bound, self.room = max(best, 0.0) / rest, step + soft * data.act_size * math.log(2) / rest
         self.watched, self.warned = random.integers("watched", WATCHED), set[int]()
         if not self.modelled:
             return
@@ -252,7 +253,7 @@ class ModelData:
         update, count = run.compiled(training.update), training.batches
         rows: Any = ()
         broken: set[tuple[int, int]] = set()
-        for step in run.phase(PHASE, args.dynamics_epochs * count, count, 10 * count):
+        for step in run.phase(PHASE, args.dynamics_epochs * count, count, min(10 * count, args.checkpoint_every)):
             epoch, number = divmod(step - 1, count)
             if not number or not rows:
                 rows = training.epoch_rows(epoch + 1).split(args.dynamics_batch_size, -1)
@@ -292,7 +293,10 @@ class ModelData:
         return self._round(random.requires_grad_(False))
 
     def _round(self, ensemble: Ensemble) -> Ensemble:
-        """Lets compiled functions compute an ensemble's hidden layers in bfloat16, if those of the agent are."""
+        """Lets compiled functions compute an ensemble's hidden layers in bfloat16, if those of the agent are.
+
+        The errors on the holdout and along rollouts, and mixtures with MuJoCo, are not compiled, and stay in float32.
+        """
         if self.args.bf16:
             use_bf16(ensemble)
         return ensemble
@@ -343,12 +347,13 @@ class ModelData:
     def _watch_values(self) -> None:
         """Logs what critics say of states of the dataset; warns of values above any return that its rewards allow.
 
-        A soft value counts entropy too, which adds at most A log 2 at each step while the temperature is at most 1.
+        A soft value counts entropy too, which adds at most A log 2 at each step while the temperature is at most 1. An
+        excess of one step's reward is none, so that values near 0 are no explosion where no reward is above 0.
         """
         values = self.agent.policy_values(self.data.gather(self.data.choose(self.watched())).obs)
         value = values.amin(1).mean(-1)
         self.run.log({"policy_value": value, "value_bound": self.bound, "spread_start": values.std(1).mean(-1)})
-        for run in (value > self.bound + self.entropy_bound).nonzero().flatten().tolist():
+        for run in (value > self.bound + self.room).nonzero().flatten().tolist():
             if run not in self.warned:
                 self.warned.add(run)
                 print(
@@ -369,7 +374,10 @@ class ModelData:
     def _reference(self) -> Simulated | None:
         """The simulator, to compare the ensemble with; None where it cannot be had."""
         with contextlib.suppress(UserError):
-            return self.simulated or Simulated(simulator_for(self.data, self.args.threads), self.data)
+            if self.simulated:
+                return self.simulated
+            simulator = simulator_for(self.data, self.args.threads)
+            return Simulated(simulator, self.data, "model_error_1 and so on are errors in another task")
         return None
 
     @torch.no_grad()

@@ -82,8 +82,9 @@ class Simulated:
 
     on_host = True
 
-    def __init__(self, simulator: Simulator, data: Dataset):
+    def __init__(self, simulator: Simulator, data: Dataset, consequence: str = "policies learn in another task"):
         self.simulator, self.data, self.states = simulator, data, start_states(simulator, data)
+        self.consequence = consequence  # of steps that are not those of the dataset
         self._check()
 
     def _check(self) -> None:
@@ -98,7 +99,7 @@ class Simulated:
         if not max(apart, in_reward) <= TOLERANCE:
             print(
                 f"warning: steps of {self.data.env_id} are not those of {self.data.name}: half of them differ by more "
-                f"than {apart:.2g} in an observation or {in_reward:.2g} in the reward",
+                f"than {apart:.2g} in an observation or {in_reward:.2g} in the reward, so {self.consequence}",
                 file=sys.stderr,
             )
 
@@ -163,6 +164,11 @@ def start_states(simulator: Simulator, data: Dataset) -> NDArray[np.float64]:
     if observations do not tell the state.
     """
     obs = np.concatenate([data.raw_obs(part).double().cpu().numpy() for part in observations(data)])
+    if obs.shape[1] + 1 != (size := simulator.task.model.nq + simulator.task.model.nv):
+        raise UserError(
+            f"true dynamics: --dataset {data.name} has observations of {obs.shape[1]} numbers, where those of "
+            f"{data.env_id} have {size - 1}"
+        )
     if data.states is not None:
         if data.states.shape[1] != obs.shape[1] + 1:
             raise UserError(

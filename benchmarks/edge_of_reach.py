@@ -98,7 +98,7 @@ def main(args: Args) -> None:
     several = table.groupby("task")["place"].nunique()
     tasks = [task for task, count in several.items() if count > 2]
     if not tasks:
-        raise UserError(f"{args.folder} has no task with the base method and models between the learned and a true one")
+        raise UserError(f"{args.folder} has no task with the base method by three models or more")
     lines = ["# The base method with other models, and the line world"]
     with figures.style():
         for number, task in enumerate(tasks):

@@ -91,5 +91,5 @@ def table() -> list[dict[str, object]]:
     for name, way in ways:
         outcome = way()
         rows.append({"begins with": name, "value of 0": outcome.value_at_start, "return": outcome.total})
-    true = {"begins with": "true values", "value of 0": float(true_values(np.array([0]))[0])}
+    true = {"begins with": "the best policy", "value of 0": float(true_values(np.array([0]))[0])}
     return [*rows, true | {"return": learn(0.0).total}]

@@ -252,8 +252,8 @@ def _values(log: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
 def _watched(log: pd.DataFrame, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """What is watched besides the score: seed, the varied hyperparameters, step, metric, value.
 
-    It is what a run logged of its model or of its values at the steps of the evaluations `scores`, and where the score
-    is success, that on each task.
+    It is what a run logged last of its model or of its values between one evaluation of `scores` and the next, and
+    where the score is success, that on each task.
     """
     found = [pd.DataFrame()]
     if "goal" in scores:
@@ -261,7 +261,10 @@ def _watched(log: pd.DataFrame, scores: pd.DataFrame, varied: list[str]) -> pd.D
         mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
         found.append(mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal"))
     wanted = log["metric"].isin([*MODEL, *ORDER]) | log["metric"].astype(str).str.startswith("model_error_")
-    found.append(log[wanted & log["step"].isin(scores["step"].unique())])
+    steps, own = np.unique(scores["step"]), log[wanted].sort_values("step", kind="stable")
+    own = own[own["step"] <= steps[-1]]
+    own = own.assign(step=steps[np.searchsorted(steps, own["step"])])  # that of the evaluation which follows
+    found.append(own.groupby(["seed", *varied, "step", "metric"], sort=False).tail(1))
     return pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
 
 

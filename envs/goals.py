@@ -57,7 +57,9 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
     if re.match(OGBENCH, spec.id) and not spec.id.startswith("powderworld"):
         return {f"task{k}": k for k in range(1, 6)}
     if re.match(OGBENCH, spec.id):
-        raise ValueError(f"{spec.id} has images for observations; goals are there for ids with observations of numbers")
+        raise ValueError(
+            f"{spec.id} has images for observations, and only ids with observations of numbers have tasks here"
+        )
     raise ValueError(f"{spec.id} has no tasks with goals; OGBench's ids have some, and {', '.join(PAIRS)}")
 
 

@@ -6,10 +6,11 @@ are uniform over the rest of the trajectory.
 
 `--augment p` is the temporal goal augmentation of Ghugare, Geist, Berseth and Eysenbach, "Closing the Gap between TD
 Learning and Supervised Learning" (arXiv 2401.11237): with probability p, a goal is replaced by a state from the future
-of any trajectory that passes near it, where near means in one of the groups that k-means finds (`--clusters`). The
-groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states, in
-which velocities count more than places (`--cluster-by state`), and augments nothing by default. All seeds share the
-groups, which k-means finds from at most 100,000 states, so that intervals over seeds do not hold the chance in them.
+of any trajectory that passes near it, where near means in the same group, of those that k-means finds (`--clusters`).
+The groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states,
+in which velocities count at least as much as places (`--cluster-by state`), and augments nothing by default. All seeds
+share the groups, which k-means finds from at most 100,000 states, so that intervals over seeds leave out the chance in
+them. Validation losses are those of goals that are not replaced.
 
 The form of that paper is RvS with positions as goals: each trajectory counts alike however long it is, all later states
 alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
@@ -171,7 +172,7 @@ def main(args: Args) -> None:
     clusters = None
     if args.augments:
         clusters = Clusters(goals, args.clusters, 2 if args.cluster_by == "position" else goals.data.obs_size)
-        run.say(f"goals are replaced within {args.clusters} groups of states")
+        run.say(f"goals are replaced within {int((clusters.size > 0).sum())} groups of states")
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, clusters, draws)))
 

@@ -7,10 +7,10 @@ exp(alpha A), at most 100, with the gain A of the value over these k steps, or o
 
 The details are those of the code: phi has the length sqrt(its size), is trained by the value's loss alone and has no
 target copy; the expectile's weight comes from the target values; rewards are -1 until the state is the goal;
-advantages have neither reward nor discount; the high policy's random goals have the share of the actor's goals, whose
-other two shares are ignored; a proposal is brought to phi's length before the low policy sees it; the targets move
-towards the values as they were before the step. Alphas, k, the discount and the share of random goals depend on the
-dataset, as in OGBench's commands; the authors' earlier code takes alphas of 1 on D4RL's data.
+advantages have neither reward nor discount; the high policy's goal is random with the third of `--actor-goals`, and
+else a later state; a proposal is brought to phi's length before the low policy sees it; the targets move towards the
+values as they were before the step. Alphas, k, the discount and the share of random goals depend on the dataset, as in
+OGBench's commands; on D4RL's data, the authors' earlier code takes alphas of 1 and `--actor-goals 0 0.7 0.3`.
 
     python single_file/hiql.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 

@@ -8,9 +8,9 @@ values, and drives their gradients by the action apart, as in EDAC (An et al., a
 
 `--real-ratio 1` uses no model and is EDAC as CORL writes it; with `--eta 0` too it is SAC-N, which has numbers of
 critics of its own. With a model, `--critics 2 --eta 0` has the losses of the base method, `mopo.py --penalty-weight 0`,
-which differs in networks, learning rates, order and the bound of the temperature. N and eta for each dataset are
-those of EDAC, since the paper's are not known; the length of rollouts is MOPO's. The official example,
-halfcheetah-medium, has them too.
+which differs in networks, learning rates, order and the bound of the temperature, and without `--form offlinerl_kit` in
+the ensemble and in when episodes end. N and eta for each dataset are those of EDAC, since the paper's are not known;
+the length of rollouts is MOPO's. The official example, halfcheetah-medium, has them too.
 
 The details are those of the official code: an update moves the temperature, the actor and the critics, each with fresh
 actions, and then the targets; the loss is a sum over critics; learning rates stay constant. These differ: states, and

@@ -22,7 +22,8 @@ class Simulator:
 
     def __init__(self, env_id: str, threads: int | None = None, **options: Any):
         if not issubclass(TASKS.get(env_id, object), PlanarRunner):
-            raise ValueError(f"there are none of {env_id}: there are of HalfCheetah, Hopper and Walker2d")
+            known = [known for known, task in TASKS.items() if issubclass(task, PlanarRunner)]
+            raise ValueError(f"there are none of {env_id}: there are of {', '.join(known)}")
         self.venv = MujocoVectorEnv(env_id, LANES, threads=threads, **options)
         self.task, self.physics = self.venv.task, self.venv.physics
         if not getattr(self.task.p, "exclude_current_positions_from_observation", False):

@@ -16,6 +16,7 @@ from scripts import agent_type, module_of, needs_compiler, short
 from torch import Tensor
 
 from algos.cli import check_all
+from algos.data import Dataset
 from algos.errors import UserError
 from algos.goal_conditioned import (
     advantage_weight,
@@ -402,11 +403,28 @@ def test_policies_of_a_run_without_evaluations_are_evaluated_later(train_short, 
 
 
 def test_a_file_whose_name_tells_no_kind_is_told(train_short, tmp_path, capsys):
-    train_short("gcbc")
+    train_short("gcivl")
     assert "has none of the words navigate, stitch" in capsys.readouterr().err
+    train_short("gcbc", out="gcbc")  # nothing in it depends on the kind
     (tmp_path / "goals.hdf5").rename(tmp_path / "stitch.hdf5")
-    train_short("gcbc", dataset=str(tmp_path / "stitch.hdf5"))
+    train_short("gcivl", dataset=str(tmp_path / "stitch.hdf5"), out="stitch")
     assert "has none of the words" not in capsys.readouterr().err
+
+
+def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_path, monkeypatch):
+    """Observations of a point maze of Gymnasium-Robotics hold goals too, and states do not."""
+    pytest.importorskip("gymnasium_robotics")
+    monkeypatch.setattr("algos.goal_conditioned.MOST_INSIDE", 1.0)  # these states lie anywhere
+    write_hdf5(tmp_path / "goals.hdf5", obs_size=4, act_size=2)
+    run = train_short("gcbc", dataset=str(tmp_path / "goals.hdf5"), env_id="PointMaze_Open-v3", eval_episodes=0)
+    assert run.code == 0
+
+
+def test_data_in_which_no_next_state_is_known_are_refused(monkeypatch):
+    data = Dataset.of(*np.zeros((2, 6, 1)), np.zeros(6), np.zeros((6, 1)), terminated=np.ones(6))
+    monkeypatch.setattr("algos.goal_conditioned.load", lambda *_: replace(data, true_ends=False))
+    with pytest.raises(UserError, match="has no transition whose next state is known"):
+        load_states("some")
 
 
 def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
@@ -440,6 +458,8 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
         ("ota", {"option_steps": 0}, "--option-steps must be at least 1"),
         ("qrl", {"latent_size": 12}, "--latent-size must be a multiple of 8 for iqe"),
         ("gcbc", {"augment": 0.5, "clusters": 0}, "--clusters must be at least 1"),
+        ("gcbc", {"augment": 0.5, "env_id": "cube-single-v0"}, "no position: take --cluster-by state"),
+        ("gcbc", {"goal": "position", "env_id": "cube-single-v0"}, "no position: take --goal state"),
         ("gcivl", {"standardise": True}, "--standardise is not for goal-conditioned methods"),
         ("gcivl", {"video": True, "eval_episodes": 0}, "--video films the last evaluation, and with --eval-episodes 0"),
         ("gcivl", {"discount": 1.0}, "--discount must lie in"),

@@ -255,7 +255,7 @@ def test_twice_the_same_episodes_leave_the_law_as_it_is():
         assert shares(again[1][again[0] == row]) == law(of=shares(once[1][once[0] == row]))
 
 
-def test_groups_are_of_neighbours_and_depend_on_the_seed_only():
+def test_groups_are_of_neighbours_and_depend_on_the_seed_only(monkeypatch):
     data = episodes(40, 40)
     data.rows[40:, 0] += 1000
     goals = Goals(data, final_states=True)
@@ -264,3 +264,6 @@ def test_groups_are_of_neighbours_and_depend_on_the_seed_only():
     assert torch.equal(one.label, two.label) and one.size.tolist() == [40, 40]
     with pytest.raises(UserError, match="--clusters 81 is more than the 80 states"):
         Clusters(goals, 81, 1)
+    monkeypatch.setattr("algos.goals.FITTED", 20)
+    with pytest.raises(UserError, match="--clusters 21 is more than the 20 states from which groups are found"):
+        Clusters(goals, 21, 1)

@@ -304,6 +304,9 @@ def test_states_of_other_data_are_refused():
         start_states(Simulator("Hopper-v5"), replace(data, states=data.states + 0.1))
     with pytest.raises(UserError, match="of 3 numbers, where 12 are needed"):
         start_states(Simulator("Hopper-v5"), replace(data, states=data.states[:, :3]))
+    for states in (data.states, None):
+        with pytest.raises(UserError, match="has observations of 11 numbers, where those of Hopper-v5 have 17"):
+            start_states(Simulator("Walker2d-v5"), replace(data, states=states))
 
 
 def test_steps_of_other_data_are_told(capsys):
@@ -313,13 +316,12 @@ def test_steps_of_other_data_are_told(capsys):
     Simulated(Simulator("Hopper-v5", frame_skip=5), data)
     said = capsys.readouterr().err
     assert said.startswith("warning: steps of Hopper-v5 are not those of") and said.count("\n") == 1
+    assert said.endswith(", so policies learn in another task\n")
 
 
 def test_there_are_true_dynamics_of_three_tasks():
-    for other in ("Ant-v5", "Pendulum-v1"):
-        with pytest.raises(
-            ValueError, match=f"there are none of {other}: there are of HalfCheetah, Hopper and Walker2d"
-        ):
+    for other in ("Ant-v5", "Pendulum-v1", "HalfCheetah-v4"):
+        with pytest.raises(ValueError, match=f"there are none of {other}: there are of HalfCheetah-v5, Hopper-v5, W"):
             Simulator(other)
     with pytest.raises(ValueError, match="there are none of Hopper-v5 where observations hold the forward position"):
         Simulator("Hopper-v5", exclude_current_positions_from_observation=False)
