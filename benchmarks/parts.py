@@ -291,7 +291,8 @@ def sizes_of(args: dict[str, Any]) -> str:
     """Evaluation episodes, batch and widths of a run in words, where its arguments have them."""
     parts = [f"{args['eval_episodes']} evaluation episodes"] if args.get("eval_episodes") else []
     parts += [f"batches of {args['batch_size']}"] if args.get("batch_size") else []
-    parts += [f"hidden layers {' x '.join(map(str, args['hidden']))}"] if isinstance(args.get("hidden"), list) else []
+    widths = args.get("hidden")
+    parts += [f"hidden layers {' x '.join(map(str, widths))}"] if widths and isinstance(widths, list) else []
     return "".join(f"; {part}" for part in parts)
 
 

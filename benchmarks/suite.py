@@ -9,9 +9,10 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
     eval_every = 2_500
     eval_episodes = 10
     score = "last"                  # headline score of a seed: "last" evaluation, "mean" or "max" of the last 10%,
-                                    # or "best" over training
+                                    # mean of the last "three" evaluations, or "best" over training
     references = "d4rl"             # optional: a table of benchmarks/references, or a CSV with task, low, high, source
     published = ["dsac_t"]          # optional: tables of benchmarks/published, or CSVs, shown beside the results
+    curves = ["sac_simba_v2"]       # optional: learning curves of benchmarks/published/curves, drawn in grey
 
     [flags]                         # optional: flags for every algorithm, named as in --help with _ for -
     batch_size = 256

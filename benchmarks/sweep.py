@@ -14,7 +14,7 @@ is set aside and trained anew.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run says how many there are):
 
-    sbatch --array=0-9 --gpus=1 --wrap='python -m benchmarks.sweep mujoco_1m --job $SLURM_ARRAY_TASK_ID'
+    sbatch --array=0-14 --gpus=1 --wrap='python -m benchmarks.sweep mujoco_1m --job $SLURM_ARRAY_TASK_ID'
 
 Results lie in OUT/<seeds>/<task>/<algorithm>/<variant>/, logs in OUT/logs/. Exit codes: 0 all done, 1 some jobs failed,
 2 bad arguments, 130 interrupted.

@@ -1,11 +1,16 @@
 """The examples of README that use an agent in one's own code run as they stand."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+
+from benchmarks import suite
+from benchmarks.plan import plan
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "from single_file" in code]
@@ -33,6 +38,17 @@ def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
         exec(compile(code.replace("runs/Hopper-v5/sac/default", str(folder)), "README.md", "exec"), names)
     assert names["action"].shape == (3,) and np.abs(names["action"]).max() > 1e-3
     np.testing.assert_allclose(names["act"](names["obs"]), names["action"], atol=1e-5)
+
+
+def test_scripts_are_modules_wherever_python_starts(tmp_path):
+    code = "import importlib.util; assert importlib.util.find_spec('single_file.sac')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_the_job_array_has_all_jobs_of_its_suite(tmp_path):
+    last, name = re.search(r"--array=0-(\d+) .*benchmarks.sweep (\w+) --job", README).groups()
+    ten = suite.read(suite.ROOT / "benchmarks" / "suites" / f"{name}.toml")
+    assert len(plan(ten, tmp_path, len(ten.seeds), "cuda", {})) == int(last) + 1  # all seeds of a cell share a GPU
 
 
 def test_examples_are_short():
