@@ -251,6 +251,8 @@ class ModelData:
         """The phase in which the ensembles learn: one step on a batch an iteration, validation after each epoch."""
         args, run = self.args, self.run
         update, count = run.compiled(training.update), training.batches
+        # one smaller batch an epoch is not worth another half a minute of compiling
+        update_smaller = training.update if run.device.type == "cpu" else update
         rows: Any = ()
         broken: set[tuple[int, int]] = set()
         for step in run.phase(PHASE, args.dynamics_epochs * count, count, min(10 * count, args.checkpoint_every)):
@@ -258,7 +260,8 @@ class ModelData:
             if not number or not rows:
                 rows = training.epoch_rows(epoch + 1).split(args.dynamics_batch_size, -1)
                 active = ~training.stopped if training.stopped.any() else None
-            run.log(self._by_run(update(rows[number], active)))
+            whole = rows[number].shape[-1] == args.dynamics_batch_size
+            run.log(self._by_run((update if whole else update_smaller)(rows[number], active)))
             if number == count - 1:
                 run.log(self._by_run(found := training.end_epoch(epoch + 1)))
                 if not (epoch + 1) % SAID or training.stopped.all():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from scripts import module_of, same, short
 
 import algos.model_based
-from algos.dynamics import Ensemble
+from algos.dynamics import Ensemble, Training
 from algos.errors import UserError
 from algos.model_based import ModelData
 from algos.run import Run
@@ -132,6 +132,30 @@ def test_ensembles_are_in_bfloat16_where_the_agent_is(train_short, sources, monk
         predicting = [model.learned, model.other] if mix else [model]
         for ensemble in (sources[-1].training.ensemble, *(part.ensemble for part in predicting)):
             assert [block[0].bf16 for block in ensemble.net.hidden] == [False, bf16]
+
+
+def test_the_smaller_last_batch_of_an_epoch_is_not_compiled_by_itself(train_short, monkeypatch):
+    sizes: dict[str, set[int]] = {"compiled": set(), "all": set()}
+    update, compiled = Training.update, Run.compiled
+
+    def noted(self, rows, active=None):
+        sizes["all"].add(rows.shape[-1])
+        return update(self, rows, active)
+
+    def noting(self, function):
+        if getattr(function, "__name__", "") != "noted":
+            return compiled(self, function)
+
+        def call(rows, active=None):
+            sizes["compiled"].add(rows.shape[-1])
+            return function(rows, active)
+
+        return call
+
+    monkeypatch.setattr(Training, "update", noted)
+    monkeypatch.setattr(Run, "compiled", noting)
+    assert train_short("mopo", **SHORT, dynamics_batch_size=50).code == 0
+    assert sizes["compiled"] == {50} < sizes["all"] and len(sizes["all"]) == 2
 
 
 def test_settings_of_a_seed_share_its_ensemble(train_short, sources):
