@@ -116,9 +116,11 @@ def parse_seeds(words: tuple[str, ...]) -> list[int]:
             found = range(int(first or 0), int(last)) if colon else range(int(word), int(word) + 1)
         except ValueError:
             raise UserError(f"--seeds takes whole numbers or a range such as 0:10, got {word[:40]!r}") from None
-        if found and found[0] < 0:
+        if not found:
+            raise UserError(f"--seeds names no seed: {word!r}")
+        if found[0] < 0:
             raise UserError(f"--seeds must not be negative, got {found[0]}")
-        if found and found[-1] >= 2**63:
+        if found[-1] >= 2**63:
             raise UserError(f"--seeds must be below 2^63, got {found[-1]}")
         if found.stop - found.start + len(seeds) > MOST_SEEDS:
             raise UserError(
@@ -127,7 +129,7 @@ def parse_seeds(words: tuple[str, ...]) -> list[int]:
             )
         seeds += found
     if not seeds:
-        raise UserError(f"--seeds names no seed: {' '.join(words)!r}")
+        raise UserError("--seeds names no seed")
     if len(set(seeds)) < len(seeds):
         repeated = min(seed for seed, count in Counter(seeds).items() if count > 1)
         raise UserError(f"--seeds must differ from each other, got {repeated} twice")

@@ -93,7 +93,10 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     if eager or (device.type == "cpu" and not compile_on_cpu):
         return function
     if device.type == "cpu" and not any(shutil.which(c) for c in (os.environ.get("CXX", ""), "g++", "clang++") if c):
-        raise UserError("--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one")
+        raise UserError(
+            "--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one, or give "
+            "--no-compile"
+        )
     import torch._dynamo.config as dynamo  # not at the top, because it takes a second
 
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph

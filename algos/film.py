@@ -57,7 +57,8 @@ def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, sec
     root = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     display = ("",) if "DISPLAY" in os.environ else ()  # which may be one that is gone
-    renderers = ("",) if "MUJOCO_GL" in os.environ else (*display, *RENDERERS)
+    fixed = "MUJOCO_GL" in os.environ or sys.platform != "linux"  # elsewhere there is one renderer, MuJoCo's default
+    renderers = ("",) if fixed else (*display, *RENDERERS)
     reasons: list[str] = []
     with tempfile.TemporaryDirectory() as aside:
         file = Path(aside) / "episodes.npz"

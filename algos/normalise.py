@@ -90,7 +90,7 @@ class RewardNormaliser(nn.Module):
 
     It is `VecNormalize` of Stable-Baselines: each of the N environments has a sum, which starts anew after the last
     reward of an episode. Gymnasium's `NormalizeReward` differs at the ends of episodes only: where the task ends one,
-    it drops the sum before the last reward, and its older versions keep the sum after a time limit.
+    it drops the sum before the last reward, and for a single environment it keeps the sum after a time limit.
     """
 
     total: Tensor

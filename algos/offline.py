@@ -148,6 +148,7 @@ def offline_run(
     reward: Rewards | None = None,
     expert: Dataset | None = None,
     states: bool = False,
+    top: float = 1.0,
     **facts: Any,
 ) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
@@ -155,8 +156,9 @@ def offline_run(
     Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those in the data.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`); it is None if the method uses none. Transitions
     of `expert`, from --expert-dataset, follow the dataset's. With `states`, the dataset has the simulator's states if
-    they are stored. `facts` are stored with the results. Raises UserError for data that cannot be trained on, and
-    prints warnings about what looks wrong.
+    they are stored. With `top`, only the trajectories with the highest returns are kept, this fraction of all
+    transitions. `facts` are stored with the results. Raises UserError for data that cannot be trained on, and prints
+    warnings about what looks wrong.
     """
     data = load(args.dataset, args.exact_d4rl, states)
     if expert is not None and (data.obs_size, data.act_size) != (expert.obs_size, expert.act_size):
@@ -179,10 +181,13 @@ def offline_run(
     done = [f"{len(data):,} transitions"]
     if reward:
         done.append(data.scale_rewards(reward))
+    facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
+    if top < 1:
+        data = data.best(top)
+        done.append(f"{len(data):,} kept, of the trajectories with the highest returns")
     if args.standardise:
         data.standardise()
         done.append("observations standardised")
-    facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}
     facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
     low, high = data.low, data.high
 

@@ -96,9 +96,10 @@ class Samples(NamedTuple):
     returns: Tensor  # [R, B] advantage + value
 
     def normalised_advantage(self) -> Tensor:
-        """Advantages [R, B] with mean 0 and standard deviation 1 over all samples of a run."""
+        """Advantages [R, B] with mean 0 and standard deviation 1 over all samples of a run; equal ones become 0."""
         centred = self.advantage - self.advantage.mean(-1, keepdim=True)
-        return centred / self.advantage.std(-1, correction=0, keepdim=True)
+        spread = self.advantage.std(-1, correction=0, keepdim=True)
+        return centred / spread.clamp(min=torch.finfo(spread.dtype).tiny)
 
 
 class Gaussian(nn.Module):

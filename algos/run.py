@@ -194,8 +194,10 @@ class Run(Generic[Args]):
 
         They come from one episode of each run with the exploring policy; their difference is the critic's bias. For
         each observation, `predict` gives an action, its predicted value, and the bonus that the value counts at this
-        state besides the reward, which is 0 without an entropy term.
+        state besides the reward, which is 0 without an entropy term. Without evaluations, there is no such episode.
         """
+        if not self.given.eval_episodes:
+            return
         discounts = np.array(numbers(discount, self.runs))
         make = maker(self.given.env_id, self.given.threads or None)
         self.value_evaluator = evaluator = Evaluator(make, self.seeds, 1, self.device)
@@ -233,7 +235,11 @@ class Run(Generic[Args]):
         self.agent, self.memory, self.kept = agent, memory, keep
         if self.given.bf16 and not use_bf16(agent):
             raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
-        self.folder.check_space(sum(getattr(part, "nbytes", 0) for part in memory.values()))
+        weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
+        self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
+        if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:
+            total = f"--total-steps {self.given.total_steps:,} ends before --learning-starts {before:,}"
+            print(f"warning: {total}, so nothing is learned", file=sys.stderr)
 
     def took(self, steps: np.ndarray, stopped: np.ndarray) -> None:
         """Counts steps [R] of an iteration in which runs do different numbers of them; see `steps`.

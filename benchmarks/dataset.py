@@ -53,7 +53,7 @@ def card(data: Dataset) -> dict[str, str]:
     }
     if data.rewarded:
         lines["returns"] = summary(returns)
-        if data.low is not None:
+        if data.low is not None and data.high is not None:
             lines["scores"] = (
                 f"{summary(data.score(returns))}; {data.low:,.1f} scores 0 and {data.high:,.1f} scores 100"
             )

@@ -183,11 +183,12 @@ def parts(found: Study, sources: list[dict[str, Any]], tolerance: float) -> list
         "solved by one of them within the budget. The settings are chosen by the same seeds that are shown and the "
         "search is not counted, which favours algorithms with many settings; the second table shows how many there "
         "are, what one setting for all tasks solves, and how many runs ended unsolved before they had used up their "
-        "steps: the others might still have solved their task. SQIRL and GORP learn a policy for each time, and PPO "
-        "and DQN one for all times, which count the value that follows a time limit. On small tasks, a network may "
-        "solve a task before it has learned anything: such seeds are left out, the first table has their share over "
-        "all settings, and settings of which half of the seeds or less are left have no number. No algorithm can need "
-        "fewer steps than come before its first evaluation: the interval in the table of settings, or an iteration.",
+        "steps; other unsolved runs might have solved their task with more. SQIRL and GORP learn a policy for each "
+        "time, and PPO and DQN one for all times, which count the value that follows a time limit. On small tasks, "
+        "a network may solve a task before it has learned anything: such seeds are left out, the first table has "
+        "their share over all settings, and settings of which half of the seeds or less are left have no number. No "
+        "algorithm can need fewer steps than come before its first evaluation: the interval in the table of "
+        "settings, or an iteration.",
     )
     for a, b in pairs:
         figure = scatter(found, tasks[f"N {a}"], tasks[f"N {b}"], f"{a}: steps", f"{b}: steps")

@@ -30,7 +30,7 @@ from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, between, number, word
+from benchmarks.tables import Table, between, escape, number, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
 
@@ -53,6 +53,9 @@ class SqirlArguments(Stored):
 def seeds(scores: Scores) -> pd.DataFrame:
     """Whether the last policy of each seed is optimal: task, k, m, seed, optimal."""
     known = {(c["task"], label(c)): c["args"] for c in scores.sources}
+    for key, name in (("form", "--form"), ("discount", "--discount")):
+        if len(kinds := {args.get(key) for args in known.values()}) > 1:
+            raise UserError(f"runs differ in {name} ({', '.join(map(str, kinds))}): give those of one setting")
     last = scores.table.sort_values("step").groupby(["task", "algorithm", "seed"])["return"].last().reset_index()
     best = {task: Analysis(known_table(task)).best_return for task in scores.tasks}
     for name in ("k", "m"):
@@ -93,7 +96,7 @@ def draw(table: pd.DataFrame, least: dict[str, int]) -> Figure:
 
 
 def main(args: Args) -> None:
-    scores = load(list(args.folders), mix=True)
+    scores = load(list(args.folders), mix=True, finished_only=True)
     strange = next((c for c in scores.sources if c["algorithm"] != "sqirl" or not c["task"].startswith(TABULAR)), None)
     if strange:
         raise UserError(f"{strange['algorithm']} on {strange['task']} is no run of sqirl.py on a table {TABULAR}…")
@@ -118,6 +121,7 @@ def main(args: Args) -> None:
     made = report.origin(scores, "more_data")
     about = " ".join((__doc__ or "").split("\n\n")[2].split())
     lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
+    lines += [f"> {escape(note)}" for note in scores.notes]
     lines.append(listing.markdown())
     lines += [
         *(f"`{command}`" for command in made["commands"]),

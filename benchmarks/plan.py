@@ -72,7 +72,8 @@ def seed_name(seeds: list[int]) -> str:
 def state_of(folder: Path) -> State:
     """How far the run in a folder is. Its tables are read as a check."""
     if not os.path.lexists(folder / "config.json"):
-        return "damaged" if os.path.lexists(folder) and not folder.is_dir() else "new"
+        strange = os.path.lexists(folder) and not folder.is_dir()
+        return "damaged" if strange or any(folder.glob("checkpoint/*")) else "new"
     try:
         config = read_json(folder / "config.json", Config)
         finished = config["status"] in FINISHED and bool(config.get("identity"))

@@ -62,15 +62,15 @@ class Trained:
             if not alive:
                 raise UserError(f"all runs in {self.folder} diverged")
             return alive
-        ranked = sorted((number for number in alive if np.isfinite(self.scores[number])), key=lambda i: -self.scores[i])
+        ranks = self.ranks(known)
         found: list[int] = []
         if set(words) & set(RANKS) and self.config.get("args", {}).get("eval_episodes") == 0:
             print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
         for word in words:
             if word in RANKS:
-                if not ranked:
+                if not ranks:
                     raise UserError(f"--seeds {word}: {self.folder} has no run with a score; name a seed")
-                found.append({"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]}[word])
+                found.append(ranks[word])
                 continue
             try:
                 seeds = parse_seeds((word,))
@@ -85,6 +85,11 @@ class Trained:
                     raise UserError(f"--seeds: seed {seed} in {self.folder} diverged")
                 found += [number for number in own if number in alive]
         return list(dict.fromkeys(found))
+
+    def ranks(self, numbers: Sequence[int]) -> dict[str, int]:
+        """Which of these runs is the best, the median and the worst; none where no run has a score."""
+        ranked = sorted((i for i in numbers if np.isfinite(self.scores[i])), key=lambda i: -self.scores[i])
+        return {"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]} if ranked else {}
 
 
 def options_of(words: Sequence[str], flag: str = "--env-option") -> dict[str, Any]:

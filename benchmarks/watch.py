@@ -58,8 +58,8 @@ class Args:
     """options of the environment, such as `xml_file=./other.xml`"""
 
 
-def played(trained: Trained, place: Place, numbers: list[int], episode: int) -> list[Shot]:
-    """An episode of each of the runs with these numbers."""
+def played(trained: Trained, place: Place, numbers: list[int], episode: int, among: list[int]) -> list[Shot]:
+    """An episode of each of the runs with these numbers, which are the best, median or worst `among` some."""
     policy = trained.file.policy(numbers)
     evaluator = place.evaluator(policy, 1)
     assert isinstance(evaluator, Evaluator)
@@ -69,9 +69,9 @@ def played(trained: Trained, place: Place, numbers: list[int], episode: int) -> 
     running = np.stack([moment.running for moment in moments])[:, :, 0]
     totals = np.sum([moment.reward for moment in moments], 0)[:, 0]
     task = evaluator.places[0][0]
-    shots = []
+    shots, ranked = [], trained.ranks(among) if len(among) > 1 else {}
     for i, number in enumerate(numbers):
-        ranks = [rank for rank in RANKS if len(trained.scores) > 1 and trained.numbers([rank]) == [number]]
+        ranks = [rank for rank in RANKS if ranked.get(rank) == number]
         name = run_name(trained.file.runs[number]) + (f" ({', '.join(ranks)})" if ranks else "")
         steps = int(running[:, i].sum())
         print(f"{name}: return {totals[i]:,.1f} in {steps:,} steps")
@@ -115,7 +115,7 @@ def main(args: Args) -> None:
     if not args.human:
         writable(out.parent)
     place.try_out(trained.file.policy(numbers))
-    shots = played(trained, place, numbers, args.episode)
+    shots = played(trained, place, numbers, args.episode, trained.numbers((), args.setting))
     if args.human:
         window = multiprocessing.get_context("spawn").Process(target=in_window, args=(shots,))
         window.start()  # in a process of its own: a renderer may end that with a signal

@@ -6,7 +6,8 @@ clipped, and frames are not stacked: a learner that normalises pixels does so on
 
 The stack differs from that of Stable-Baselines3, which much of the literature uses, in the rounding of two steps, which
 are those of Gymnasium's `AtariPreprocessing`: frames turn grey by the emulator's own palette, and they do so before the
-maximum and the resizing instead of after.
+maximum and the resizing instead of after. Besides, Stable-Baselines3 takes a second action after FIRE, and a no-op and
+FIRE again after a lost life.
 """
 
 from typing import Any

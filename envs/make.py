@@ -51,8 +51,8 @@ def make_vec(
     (`envs.mujoco`), unless a render mode is asked for; every other id becomes Gymnasium's own `SyncVectorEnv`, or the
     task's own vector environment if it has nothing else. `threads` is the number of threads that step the physics of
     batched tasks, by default as many as help. With `levels`, continuous actions become numbers (see `envs.levels`).
-    Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit) works for every id, and
-    `d4rl_reward` for some of Adroit's (see `envs.adroit`).
+    Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit) works for every id but tables,
+    whose limit is part of their name, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
     the usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ValueError and
@@ -69,6 +69,8 @@ def make_vec(
     if env_id.startswith(TABULAR):
         from envs.tabular.vector import TabularVectorEnv  # here, because tables are explored with this module
 
+        if "max_episode_steps" in kwargs:
+            raise ValueError(f"the limit of a table is part of its name, such as {TABULAR}chain-h5")
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):

@@ -3,7 +3,8 @@
 The actor of iql.py maximises the likelihood of the data's actions, as the actors of the implicit methods do with a
 temperature of 0. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they
 make up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
-observations are standardised (--standardise), and its learning rate is constant (--decay none).
+observations are standardised (--standardise), its learning rate is constant (--decay none), and it keeps that share of
+the number of trajectories, those with the highest discounted returns.
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
@@ -117,12 +118,9 @@ def main(args: Args) -> None:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden_expert)
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
-    run, data = offline_run(args, "bc", reward, expert, hidden_expert=hidden_expert)
+    run, data = offline_run(args, "bc", reward, expert, top=args.top_fraction, hidden_expert=hidden_expert)
     if hidden_expert:
         run.say(f"{hidden_expert:,} transitions of the data are the expert's, {hidden_expert / len(data):.1%}")
-    if args.top_fraction < 1:
-        data = data.best(args.top_fraction)
-        run.say(f"{len(data):,} transitions are kept, those of the trajectories with the highest returns")
     agent = BC(run.args, data.task, run.seeds, run.device)
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
     update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))

@@ -10,8 +10,9 @@ Where paper and code differ, the code is followed: the gradient scale omega is t
 2025, which came after the paper. The log temperature starts at 1, the warm-up acts with the initial policy, the target
 action comes from a target policy, and actor, temperature and targets move at every second update.
 
-`--env-steps-per-update 20` is the paper's protocol, in which 1.5M updates take 30M environment steps. The default is 1,
-because other off-policy methods are compared with one update per environment step.
+`--env-steps-per-update 20` is most likely the paper's protocol, in which 1.5M updates take 30M environment steps: it is
+the default of the authors' scripts. The default is 1, because other off-policy methods are compared with one update per
+environment step.
 
 Two things are ours. An update never sees the transitions that are being made while it runs, so that a GPU learns while
 the CPU steps the environments. The environment steps of one update are single steps of several environments, where the
@@ -55,7 +56,7 @@ class Args(RunArgs):
     learning_starts: Count = 10_000
     """steps with the initial policy before learning"""
     env_steps_per_update: Count = 1
-    """environment steps per update, each in another environment of the same run (paper: 20)"""
+    """environment steps per update, each in another environment of the same run (the authors' scripts: 20)"""
     discount: Tunable[Fraction] = 0.99
     """gamma (the authors' later script for Hopper: 0.999)"""
     tau: Tunable[PositiveFraction] = 0.005

@@ -85,8 +85,8 @@ class GORP(Agent):
         self.sequences = task.act_size**args.k
         if self.sequences * args.m > MOST:
             raise UserError(
-                f"--k {args.k} --m {args.m} takes {self.sequences:,} x {args.m:,} episodes an iteration, and the most "
-                f"are {MOST:,}: take fewer"
+                f"--k {args.k} --m {args.m} takes {task.act_size}^{args.k} x {args.m:,} episodes an iteration, and the "
+                f"most are {MOST:,}: take fewer"
             )
         self.register_buffer("iteration", torch.zeros((), dtype=torch.int64, device=device))
         self.register_buffer("idle", torch.zeros(self.runs, dtype=torch.int64, device=device))

@@ -39,7 +39,7 @@ from envs import Task
 @dataclass
 class Args(OnPolicyArgs):
     batch_size: Size = 128
-    """samples of a minibatch of the critic, each of whose passes leaves out the samples that do not fill one"""
+    """samples of a minibatch of the critic; samples that do not fill one are left out of a pass"""
     policy_steps: Count = 10
     """m, gradient steps of the policy in an iteration, each on all samples; 1 is the plain policy gradient"""
     step_size: Tunable[Positive] = 1.0
@@ -78,7 +78,7 @@ class MDPO(OnPolicyAgent):
 
     @torch.no_grad()
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean [R, B, A] and log standard deviation [R, 1, A] of the present policy, as it will not change."""
+        """Mean [R, B, A] and log standard deviation [R, 1, A] of the present policy, untouched by later steps."""
         mean, log_std = self.actor(obs)
         return mean, log_std.clone()
 

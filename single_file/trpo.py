@@ -45,7 +45,7 @@ class Args(OnPolicyArgs):
     trace: Tunable[Fraction] = 0.98
     """lambda of generalised advantage estimation"""
     batch_size: Size = 128
-    """samples of a minibatch of the critic, each of whose passes leaves out the samples that do not fill one"""
+    """samples of a minibatch of the critic; samples that do not fill one are left out of a pass"""
     delta: Tunable[Positive] = 0.01
     """size of the trust region, a mean KL divergence"""
     damping: Tunable[NotNegative] = 0.1

@@ -26,7 +26,7 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
     elif least == greatest:
         warnings.append(f"all rewards are {least.item():g}")
     trajectories = data.trajectories()
-    if len(trajectories) == 1:
+    if len(trajectories) == 1 and not data.terminated[data.index[-1]]:
         warnings.append(f"no episode ends within its {len(data):,} transitions")
     elif data.limit and (longest := int(np.diff(trajectories).max())) > data.limit:
         warnings.append(f"an episode has {longest:,} steps, more than the {data.limit:,} of the task")

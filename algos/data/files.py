@@ -169,7 +169,7 @@ def _add_true_successors(
     for part, obs, action, reward in _pieces(arrays):
         after = next(following)
         before = np.concatenate([last if len(last) else obs[:1], after[:-1]])  # row i should follow before[i]
-        apart = (before != obs).any(1)
+        apart = (before.astype(np.float32) != obs.astype(np.float32)).any(1)  # as rows are stored
         breaks += int((apart & ~np.append(part.start > 0 and ended[part.start - 1], ended[part])[:-1]).sum())
         if timeouts is not None:
             apart |= np.append(cut, timeouts[part])[:-1]

@@ -169,9 +169,11 @@ class Dataset:
     def transitions_of(self, trajectories: int) -> int:
         """Counts the transitions of the first trajectories without the very last one, as ReCOIL's official code does.
 
-        A trajectory ends at a termination or after `limit` transitions (1,000 if there is no limit). The count is 0 if
-        there are fewer trajectories.
+        A trajectory ends at a termination or after `limit` transitions. Where the limit is unknown, it ends as the data
+        says, or after 1,000 transitions if no end is marked. The count is 0 if there are fewer trajectories.
         """
+        if not self.limit and len(bounds := self.trajectories()) > 1:
+            return int(bounds[trajectories - 1, 1]) - 1 if trajectories <= len(bounds) else 0
         step = ended = number = 0
         for part in slices(len(self)):
             for terminated in self.terminated[self.index[part]].tolist():
@@ -194,7 +196,7 @@ class Dataset:
     def first(self, transitions: int) -> "Dataset":
         """The first transitions, with no more rows than they need."""
         part = self.part(np.arange(transitions))
-        return replace(part, rows=self.rows[: int(part.index[-1]) + 2 if transitions else 0])
+        return replace(part, rows=self.rows[: int(part.index[-1]) + 2 if transitions else 0].clone())
 
     def best(self, fraction: float) -> "Dataset":
         """The fewest whole trajectories with the highest returns that have this fraction of all transitions."""

@@ -82,7 +82,9 @@ def locomotion(task: str, quality: str, seed: int, steps: int) -> Iterator[Traje
     """
     if task not in TASKS or quality not in QUALITIES or quality == "medium-replay":
         raise ValueError(f"there is no such recipe: {task}-{quality}")
-    if quality == "medium-expert" and steps > 1:
+    if quality == "medium-expert":
+        if steps < 2:
+            raise ValueError("medium-expert data has at least two steps, one of each policy")
         first = locomotion(task, "medium", seed, steps - steps // 2)
         return itertools.chain(first, locomotion(task, "expert", seed, steps // 2))
     policy = None if quality == "random" else shipped_policy(task, quality)

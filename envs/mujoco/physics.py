@@ -1,7 +1,8 @@
 """MuJoCo's physics for a batch of environments, on a pool of threads."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from types import SimpleNamespace
 
@@ -9,6 +10,8 @@ import mujoco
 import numpy as np
 
 from envs.mujoco.tasks import Array
+
+Reports = SimpleQueue[Exception | None]
 
 
 class quiet_mujoco:
@@ -36,8 +39,7 @@ class Physics:
         self.control = [data.ctrl for data in self.data]
         self.sources = {name: [getattr(data, name) for data in self.data] for name in fields}
         self.fields = SimpleNamespace(**{name: np.stack(views) for name, views in self.sources.items()})
-        self.work: SimpleQueue[Iterator[int] | None] = SimpleQueue()
-        self.finished: SimpleQueue[Exception | None] = SimpleQueue()
+        self.work: SimpleQueue[tuple[Iterator[int], Reports] | None] = SimpleQueue()
         self.helpers = [Thread(target=self._help, name="mujoco", daemon=True) for _ in range(threads - 1)]
         for helper in self.helpers:
             helper.start()
@@ -48,9 +50,19 @@ class Physics:
             self.control[i][:] = action[i]
         left = iter(ids)  # whichever thread is free takes the next one
         helpers = min(len(self.helpers), len(ids) - 1)
+        finished: Reports = SimpleQueue()  # one for each step: an interrupted one may leave reports behind
         for _ in range(helpers):
-            self.work.put(left)
-        errors = [self._advance(left), *(self.finished.get() for _ in range(helpers))]
+            self.work.put((left, finished))
+        errors: list[Exception | None] = []
+        try:
+            errors.append(self._advance(left))
+            while len(errors) <= helpers:
+                errors.append(finished.get())
+        except BaseException:  # as by Ctrl-C in a notebook: nobody else is at work when the caller goes on
+            with contextlib.suppress(Empty):
+                while len(errors) <= helpers:
+                    errors.append(finished.get(timeout=1.0))
+            raise
         for error in errors:
             if error is not None:
                 raise error
@@ -58,8 +70,9 @@ class Physics:
 
     def _help(self) -> None:
         """The loop of a helper thread. Two queues are quicker than an executor's futures."""
-        while (left := self.work.get()) is not None:
-            self.finished.put(self._advance(left))
+        while (task := self.work.get()) is not None:
+            left, finished = task
+            finished.put(self._advance(left))
 
     def close(self) -> None:
         """Ends the helper threads."""

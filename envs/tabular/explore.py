@@ -56,8 +56,8 @@ def explore(name: str, world: World, horizon: int, **versions: str) -> Table:
         nodes = sum(world.actions**t for t in range(horizon))
         if nodes > MOST_STATES:
             raise ValueError(
-                f"the tree of {name} has up to {nodes:,} nodes, {world.actions} actions in each of {horizon} "
-                f"decisions, and {MOST_STATES:,} is the most: take fewer decisions or fewer actions"
+                f"the tree of {name} has up to {world.actions}^{horizon} ways, {world.actions} actions in each of "
+                f"{horizon} decisions, and {MOST_STATES:,} nodes are the most: take fewer decisions or fewer actions"
             )
     numbers: dict[Hashable, int] = {world.key(first): 0}
     states, depths, next_state, reward = [first], [0], [], []
@@ -207,7 +207,7 @@ class MiniGrid:
     """A task of MiniGrid as BRIDGE has it: always the layout of seed 0, a reward of 1 for success, no count of steps.
 
     Observations are those of the whole grid with its three codes for each cell, one-hot, without those numbers that are
-    the same in all states (`distinct`). `shaped` adds 0.2 for each door that is open more than before (doors), 0.2 for
+    the same in all states (`distinct`). `shaped` adds 0.2 times the change in the number of open doors (doors), 0.2 for
     each object that is picked up for the first time (pickup), or -1 for a death in lava (lava).
     """
 

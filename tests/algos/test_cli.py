@@ -32,6 +32,7 @@ def test_seeds_may_be_numbers_and_ranges():
         (("0:x",), "whole numbers or a range such as 0:10, got '0:x'"),
         (("1.5",), "got '1.5'"),
         (("4:4",), "names no seed: '4:4'"),
+        (("0", "5:3"), "names no seed: '5:3'"),
         ((), "names no seed"),
     ],
 )

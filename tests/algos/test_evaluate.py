@@ -211,6 +211,12 @@ def test_scripts_log_both_values_of_every_seed(train, script):
     assert (observed.abs() < 200).all() and (observed != 0).all()
 
 
+def test_without_evaluations_no_episode_is_played_for_values(train, bare_runs, monkeypatch):
+    monkeypatch.setattr(Evaluator, "values", None)
+    small = {"hidden": (8,), "batch_size": 8, "learning_starts": 10, "eval_every": 10, "eval_episodes": 0}
+    assert train("sac", env_id="InvertedPendulum-v5", total_steps=20, **small).code == 0
+
+
 def test_another_purpose_makes_other_episodes():
     policy = lambda obs: obs[..., :1]  # noqa: E731
     make = maker("InvertedPendulum-v5")

@@ -30,6 +30,7 @@ from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run
+from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
 
 ROOT = Path(__file__).parents[2]
@@ -496,6 +497,23 @@ def test_a_signal_during_the_last_checkpoint_of_a_phase_is_not_lost(loop, monkey
     with pytest.raises(SystemExit, match="130"):
         phases(run, agent)
     assert config_of(run)["status"] == "interrupted" and run.step < 24
+
+
+def test_checkpoints_that_nothing_tells_of_are_refused(loop):
+    broken_off(loop)
+    path = loop(resume=True)[0].folder.path
+    (path / "config.json").unlink()
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"has checkpoints and no config\.json"):
+            loop(resume=resume)
+    assert state_of(path) == "damaged"
+
+
+def test_a_run_that_ends_before_it_learns_says_so(train, bare_runs, capsys):
+    train("sac", **TINY | {"learning_starts": 60})
+    assert "warning: --total-steps 60 ends before --learning-starts 60" in capsys.readouterr().err
+    train("sac", **TINY, out="learns")
+    assert "ends before" not in capsys.readouterr().err
 
 
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(loop):

@@ -1,5 +1,7 @@
 """The batched MuJoCo tasks against Gymnasium's own, bit for bit."""
 
+import threading
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -101,6 +103,30 @@ OPTIONS = {
 def test_options_equal_gymnasiums(env_id):
     mode, options = AutoresetMode.SAME_STEP, OPTIONS[env_id]
     assert roll(env_id, 2, mode, "random", 3, steps=60, max_episode_steps=25, **options) >= 4
+
+
+def test_after_an_interrupt_steps_wait_for_all_threads(monkeypatch):
+    """A report that an interrupted step left behind would end the next one while MuJoCo is at work."""
+    venv = make_vec("HalfCheetah-v5", 4, AutoresetMode.DISABLED, threads=2)
+    venv.reset(seed=0)
+    physics, action = venv.physics, np.zeros(venv.action_space.shape)
+    physics.frame_skip = 500
+    advance, main = physics._advance, threading.current_thread()
+
+    def interrupted(left):
+        if threading.current_thread() is main:
+            raise KeyboardInterrupt
+        return advance(left)
+
+    monkeypatch.setattr(physics, "_advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        venv.step(action)
+    times = [data.time for data in physics.data]
+    assert len(set(times)) == 1 and times[0] > 0  # the other thread has ended its work
+    monkeypatch.undo()
+    physics.step(action, np.arange(4))
+    assert [data.time for data in physics.data] == pytest.approx([2 * time for time in times])
+    venv.close()
 
 
 def test_threads_do_not_change_results():

@@ -56,13 +56,22 @@ def test_it_keeps_the_trajectories_of_highest_return(fraction, episodes, train, 
     np.testing.assert_array_equal(seen[0].obs[seen[0].index].numpy(), obs)
 
 
+def test_what_is_kept_is_standardised_by_its_own_statistics(train, tmp_path):
+    with seen_data() as seen:
+        train("bc", dataset=str(write_hdf5(tmp_path / "hopper.hdf5")), top_fraction=0.1, standardise=True,
+              total_steps=1, eval_episodes=0, hidden=(4,))  # fmt: skip
+    obs = seen[0].obs[seen[0].index].double()
+    torch.testing.assert_close(obs.mean(0), torch.zeros(4).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(obs.std(0, correction=0), torch.ones(4).double(), atol=1e-2, rtol=0)
+
+
 def test_an_experts_first_trajectories_are_mixed_in(train, tmp_path):
-    """They end after 10, 30, 50, ... transitions, of which the last one is left out."""
+    """They have ten transitions, and the very last one is left out."""
     others, expert = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "expert.hdf5", seed=1)
     short = {"dataset": str(others), "total_steps": 2, "eval_episodes": 0, "batch_size": 4, "hidden": (4,)}
     facts = train("bc", expert_dataset=str(expert), expert_trajectories=2, **short).config["facts"]
-    assert (facts["transitions"], facts["hidden_expert"]) == (300 + 29, 29)
-    assert facts["digest"] == load(str(others)).joined(load(str(expert)).first(29)).digest
+    assert (facts["transitions"], facts["hidden_expert"]) == (300 + 19, 19)
+    assert facts["digest"] == load(str(others)).joined(load(str(expert)).first(19)).digest
     with pytest.raises(UserError, match="fewer than 99"):
         bc.main(bc.Args(expert_dataset=str(expert), expert_trajectories=99, **short))
 

@@ -70,6 +70,8 @@ def test_the_divergence_is_from_new_to_old(float64):
 def test_advantages_are_normalised_over_the_whole_batch(float64):
     expected = [0.8890009, -1.3970014, 0.5080005]
     assert samples().normalised_advantage()[0].tolist() == pytest.approx(expected, abs=1e-7)
+    equal = samples()._replace(advantage=torch.full((1, 3), 0.5))
+    assert not equal.normalised_advantage().any()  # 0/0 in the official code
 
 
 @pytest.mark.parametrize(

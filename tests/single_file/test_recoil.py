@@ -140,14 +140,20 @@ def test_trajectories_are_counted_as_the_official_code_does(ends, rows, limit, t
     assert data.transitions_of(trajectories) == count
 
 
+def test_trajectories_of_an_unknown_limit_are_those_of_the_data():
+    index = torch.arange(30)[torch.arange(30) % 10 != 9]  # three of nine transitions, none of them terminated
+    data = Dataset("tiny", torch.zeros(31, 3), index, 1, 0)
+    assert [data.transitions_of(count) for count in (1, 2, 3, 4)] == [8, 17, 26, 0]
+
+
 @pytest.mark.parametrize(
     ("trajectories", "transitions", "hidden"),
-    [(2, 12, 29), (1, 25, 9), (99, 25, 0), (1, 5_000, 9)],
+    [(2, 12, 19), (1, 25, 9), (99, 25, 0), (1, 5_000, 9)],
 )
 def test_the_data_are_the_others_and_the_first_of_the_experts(
     trajectories, transitions, hidden, train, tmp_path, capsys
 ):
-    """Every other episode of the expert's file terminates: after 10, 30, 50, ... of its 300 transitions."""
+    """The expert's file has episodes of ten steps: every other one terminates, and the others are cut."""
     others, experts = write_hdf5(tmp_path / "others.hdf5"), write_hdf5(tmp_path / "experts.hdf5", seed=1)
     with seen_data() as seen:
         train(
