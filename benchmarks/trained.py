@@ -62,7 +62,7 @@ class Trained:
             if not alive:
                 raise UserError(f"all runs in {self.folder} diverged")
             return alive
-        ranks = self.ranks(known)
+        ranks = self.ranks(alive)
         found: list[int] = []
         if set(words) & set(RANKS) and self.config.get("args", {}).get("eval_episodes") == 0:
             print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")

@@ -96,6 +96,7 @@ def test_policies_act_in_another_environment(run, capsys):
 
 def test_other_bounds_of_actions_are_told(train, bare_runs, capsys):
     run = train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder
+    capsys.readouterr()
     command(evaluate, run, "--episodes", 1)
     assert not capsys.readouterr().err
     trained = Trained(run)
