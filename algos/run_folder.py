@@ -68,7 +68,7 @@ class RunFolder:
         """The configuration in the folder, if there is one; raises UserError if this run cannot go on with it."""
         path = self.path / "config.json"
         if not os.path.lexists(path):
-            if self.checkpoints.folder.is_dir() and any(self.checkpoints.folder.iterdir()):
+            if self.checkpoints.folder.is_dir() and any(self.checkpoints.folder.glob("[!.]*")):
                 raise UserError(
                     f"--out: {self.path} has checkpoints and no config.json that tells whose they are: remove it, or "
                     "choose another --out or --variant"

@@ -73,7 +73,7 @@ def state_of(folder: Path) -> State:
     """How far the run in a folder is. Its tables are read as a check."""
     if not os.path.lexists(folder / "config.json"):
         strange = os.path.lexists(folder) and not folder.is_dir()
-        return "damaged" if strange or any(folder.glob("checkpoint/*")) else "new"
+        return "damaged" if strange or any(folder.glob("checkpoint/[!.]*")) else "new"
     try:
         config = read_json(folder / "config.json", Config)
         finished = config["status"] in FINISHED and bool(config.get("identity"))

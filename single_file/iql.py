@@ -9,9 +9,9 @@ The details are those of the code (and with `--exact-d4rl` also the transitions 
 a range of returns of 1,000 (locomotion) or reduced by 1 (antmaze), observations are raw, no layer is normalised,
 initial weights are orthogonal times sqrt(2) everywhere, the policy's standard deviation is learned and does not depend
 on the state, its mean is squashed by tanh while samples are not, the actor's learning rate falls along a cosine, and
-the last actor is scored. Expectile, temperature and dropout depend on the domain, as in the paper. CORL's figures come
-from other hyperparameters, --standardise and, mostly, --reward none, and from code that takes the next values and the
-advantages before V moves, and draws initial weights as `nn.Linear` does.
+the last actor is scored. Expectile, temperature and dropout depend on the domain, as in the paper. CORL's figures have
+other hyperparameters, --standardise and, mostly, --reward none, and its code takes the next values and the advantages
+before V moves, and draws initial weights as `nn.Linear` does.
 
     python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 

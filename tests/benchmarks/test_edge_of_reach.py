@@ -66,5 +66,5 @@ def test_two_settings_with_one_model_are_no_point(tmp_path):
 def test_a_report_without_mixtures_is_refused(tmp_path):
     run(tmp_path / "runs", "learned", 0)
     report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",)))
-    with pytest.raises(UserError, match="no task with the base method and models between"):
+    with pytest.raises(UserError, match="no task with the base method by three models or more"):
         main(Args(tmp_path / "out"))

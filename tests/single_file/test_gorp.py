@@ -119,8 +119,8 @@ def test_steps_of_all_sequences_are_counted(train, bare_runs):
 
 def test_too_many_sequences_and_bad_input_are_refused_in_one_sentence(tmp_path):
     for overrides, message in (
-        ({"k": 10, "m": 1}, r"--k 10 --m 1 takes 1,048,576 x 1 episodes an iteration, and the most are 1,000,000"),
-        ({"k": 5, "m": 1_000}, r"--k 5 --m 1000 takes 1,024 x 1,000 episodes"),
+        ({"k": 10, "m": 1}, r"--k 10 --m 1 takes 4\^10 x 1 episodes an iteration, and the most are 1,000,000"),
+        ({"k": 5, "m": 1_000}, r"--k 5 --m 1000 takes 4\^5 x 1,000 episodes"),
         ({"k": 21}, "--k 21 is more than the 20 steps of an episode"),
         ({"env_id": "Pendulum-v1"}, "Pendulum-v1 has Box actions"),
         ({"vary": ("k=1,2",)}, "--vary: k cannot differ between runs"),
