@@ -114,8 +114,15 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
     true_ends = "next_observations" in arrays and not exact
     if set(STATES) <= set(arrays):
         builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
-    facts = {"rewarded": "rewards" in arrays, "true_ends": true_ends, "breaks": breaks, "source": path.name}
-    return builder.finish(name, limit=limit, **facts)
+    facts: dict[str, Any] = {"rewarded": "rewards" in arrays, "true_ends": true_ends, "breaks": breaks}
+    if facts["rewarded"] and _is_ogbench(path, arrays, timeouts):
+        facts["fault"] = "its layout is OGBench's, in which no transition counts as an end of the task"
+    return builder.finish(name, limit=limit, source=path.name, **facts)
+
+
+def _is_ogbench(path: Path, arrays: dict[str, Array], timeouts: NDArray[np.bool_] | None) -> bool:
+    """Whether a file has OGBench's layout, in which a terminal row only holds an episode's last observation."""
+    return path.suffix == ".npz" and timeouts is None and "next_observations" not in arrays
 
 
 def _pieces(arrays: dict[str, Array]) -> Iterator[tuple[slice, NDArray, NDArray, Any]]:
@@ -137,9 +144,7 @@ def _kept(
 ) -> NDArray[np.bool_]:
     """Which rows [N] are transitions, if the next observation is the next row's; raises UserError if none can tell."""
     keep = np.zeros(len(terminals), bool)
-    if path.suffix == ".npz" and timeouts is None and "next_observations" not in arrays:
-        # OGBench's layout: a terminal row only holds an episode's last observation, and nothing says whether the task
-        # ended the episode
+    if _is_ogbench(path, arrays, timeouts):  # nothing says whether the task ended an episode
         paid = [piece.reshape(-1) != 0 for piece in arrays["rewards"].pieces()] if "rewards" in arrays else []
         if paid and (np.concatenate(paid) & terminals).any():
             raise UserError(

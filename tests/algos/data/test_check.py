@@ -5,7 +5,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from dataset_files import ACT, ACTIONS, BOX, d4rl_arrays, hdf5, trajectories, transitions
+from dataset_files import ACT, ACTIONS, BOX, d4rl_arrays, hdf5, npz, ogbench_arrays, trajectories, transitions
 
 from algos.data import load, validate
 from algos.errors import UserError
@@ -49,3 +49,11 @@ def test_an_endless_episode_and_repeated_transitions_are_reported(tmp_path):
     assert validate(load(hdf5(tmp_path / "almost.hdf5", arrays))) == ["3 transitions (23.1%) occur more than once"]
     arrays["rewards"][-2] += 1
     assert validate(load(hdf5(tmp_path / "almost.hdf5", arrays))) == ["2 transitions (15.4%) occur more than once"]
+
+
+def test_that_no_transition_ends_the_task_is_told_of_rewarded_files_of_ogbenchs_layout(tmp_path):
+    arrays = ogbench_arrays(trajectories(5, 4))
+    said = "its layout is OGBench's, in which no transition counts as an end of the task"
+    assert said in validate(load(npz(tmp_path / "rewarded.npz", arrays | {"rewards": arrays["rewards"] * 0})))
+    del arrays["rewards"]
+    assert said not in validate(load(npz(tmp_path / "plain.npz", arrays)))
