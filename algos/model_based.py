@@ -176,10 +176,10 @@ class ModelData:
         self.memory: dict[str, Any] = {}
         self.choose_real = random.integers("minibatch", max(self.real, 1))
         self.training: Training | None = None
-        best = float(max(data.reward[part].max() for part in data.index.split(1 << 16)))
+        ends = torch.stack([torch.stack(data.reward[part].aminmax()) for part in data.index.split(1 << 16)])
+        best, largest = float(ends.max()), float(ends.abs().max())
         rest = torch.tensor([max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)], device=run.device)
-        step = float(max(data.reward[part].abs().max() for part in data.index.split(1 << 16)))
-        self.bound, self.room = max(best, 0.0) / rest, step + soft * data.act_size * math.log(2) / rest
+        self.bound, self.room = max(best, 0.0) / rest, largest + soft * data.act_size * math.log(2) / rest
         self.watched, self.warned = random.integers("watched", WATCHED), set[int]()
         if not self.modelled:
             return

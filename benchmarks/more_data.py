@@ -61,6 +61,9 @@ def seeds(scores: Scores) -> pd.DataFrame:
     for name in ("k", "m"):
         last[name] = [known[key][name] for key in zip(last["task"], last["algorithm"], strict=True)]
     last["optimal"] = last["return"] >= last["task"].map(best) - EXACT
+    if (twice := last[last.duplicated(["task", "k", "m", "seed"])]).size:
+        row = twice.iloc[0]
+        raise UserError(f"seed {row['seed']} of k={row['k']}, m={row['m']} on {row['task']} is there twice")
     return last[["task", "k", "m", "seed", "optimal"]].sort_values(["task", "k", "m", "seed"])
 
 

@@ -1,8 +1,7 @@
 """MuJoCo's physics for a batch of environments, on a pool of threads."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from types import SimpleNamespace
 
@@ -53,17 +52,13 @@ class Physics:
         finished: Reports = SimpleQueue()  # one for each step: an interrupted one may leave reports behind
         for _ in range(helpers):
             self.work.put((left, finished))
-        errors: list[Exception | None] = []
+        reports: list[Exception | None] = []
         try:
-            errors.append(self._advance(left))
-            while len(errors) <= helpers:
-                errors.append(finished.get())
-        except BaseException:  # as by Ctrl-C in a notebook: nobody else is at work when the caller goes on
-            with contextlib.suppress(Empty):
-                while len(errors) <= helpers:
-                    errors.append(finished.get(timeout=1.0))
-            raise
-        for error in errors:
+            own = self._advance(left)
+        finally:  # after Ctrl-C in a notebook too, nobody else is at work when the caller goes on
+            while len(reports) < helpers:
+                reports.append(finished.get())
+        for error in (own, *reports):
             if error is not None:
                 raise error
         self.read(ids)
