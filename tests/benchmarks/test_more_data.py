@@ -34,3 +34,11 @@ def test_other_runs_are_refused(tmp_path):
     gorp.main(gorp.Args(**common, env_id="tabular/chain"))
     with pytest.raises(UserError, match=r"gorp on tabular/chain is no run of sqirl.py on a table"):
         main(Args((tmp_path / "runs",), tmp_path / "page"))
+
+
+def test_a_seed_under_two_names_is_refused(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "form": "table", "total_steps": 100}
+    for variant in ("one", "other"):
+        sqirl.main(sqirl.Args(**common, env_id="tabular/chain", eval_every=100, k=1, m=8, variant=variant))
+    with pytest.raises(UserError, match=r"seed 0 of k=1, m=8 on tabular/chain is there twice"):
+        main(Args((tmp_path / "runs",), tmp_path / "page"))
