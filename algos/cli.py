@@ -70,7 +70,7 @@ class RunArgs:
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Incidental[Count] = 50_000
-    """environment steps between checkpoints; a killed run loses at most this many"""
+    """environment steps between checkpoints, and fewer if they take more than a quarter of an hour"""
     out: Incidental[Path] = Path("runs")
     """results go to OUT/<task>/<algorithm>/<variant>/"""
     variant: str = "default"

@@ -66,7 +66,7 @@ class OfflineArgs(RunArgs):
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
-    """updates between checkpoints; a killed run loses at most this many"""
+    """updates between checkpoints, and fewer if they take more than a quarter of an hour"""
 
     def __post_init__(self) -> None:
         for_domain(self, self.keys)

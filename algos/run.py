@@ -1,6 +1,7 @@
 """The run: the loop around every algorithm, with evaluation, logging, checkpoints and a clean end."""
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ from envs.make import TABULAR
 from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
+LONGEST = 900.0  # seconds between two checkpoints, unless writing one takes more than a fiftieth of that
 KEPT = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
 
 
@@ -116,6 +118,7 @@ class Run(Generic[Args]):
         self.evaluation_seconds = 0.0
         self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
+        self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
         self.signals = Signals()
         self.mean_score: float | None = None  # mean return over runs at the last evaluation
         self.episodes: list[Episode] = []  # those that ended since the last log
@@ -305,7 +308,7 @@ class Run(Generic[Args]):
                         if self.step >= args.total_steps and not last:
                             self._flush(self.step)
                 self._freeze_finished(done)
-                self._pause(not last and due(args.checkpoint_every, before, self.step))
+                self._pause(not last and (due(args.checkpoint_every, before, self.step) or self._is_late()))
             self._finish(policy)
 
     def phase(self, name: str, total: int, log_every: int = 1, checkpoint_every: int = 10) -> Iterator[int]:
@@ -334,7 +337,7 @@ class Run(Generic[Args]):
                 self._count_seconds(started, "phase_seconds")
                 progress.update(1)
                 self._tell_progress(f"{name}, iteration {done:,}")
-                self._pause(name in self.over or done % checkpoint_every == 0)
+                self._pause(name in self.over or done % checkpoint_every == 0 or self._is_late())
 
     def end_phase(self) -> None:
         """Ends the present phase after this iteration."""
@@ -362,6 +365,7 @@ class Run(Generic[Args]):
                 self.folder.earlier = self.folder.configuration()
                 self._restore()
                 self.restored = True
+            self.save_by = time.monotonic() + LONGEST
             yield self.progress
 
     def _after_iteration(self) -> None:
@@ -380,6 +384,10 @@ class Run(Generic[Args]):
         now = time.perf_counter()
         setattr(self, clock, getattr(self, clock) + now - since)
         return now
+
+    def _is_late(self) -> bool:
+        """Whether the last checkpoint is too old, however few steps ago it was."""
+        return time.monotonic() > self.save_by
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
@@ -565,7 +573,7 @@ class Run(Generic[Args]):
 
         Tables and exports come first: they are complete where a final checkpoint is.
         """
-        parts = self._parts()
+        started, parts = time.monotonic(), self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("diverged", "episodes", "scored", *KEPT)
@@ -578,6 +586,8 @@ class Run(Generic[Args]):
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
+        now = time.monotonic()
+        self.save_by = now + max(LONGEST, 50 * (now - started))
 
     def _export_policy(self, policy: Policy | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""

@@ -39,7 +39,7 @@ class StreamArgs(RunArgs):
     log_every: Count = 10_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 100_000
-    """environment steps between checkpoints; a killed run loses at most this many"""
+    """environment steps between checkpoints, and fewer if they take more than a quarter of an hour"""
     lr: Tunable[Positive] = 1.0
     """alpha, the step size, which ObGD bounds"""
     discount: Tunable[Fraction] = 0.99

@@ -71,7 +71,7 @@ class Args(StreamArgs):
     log_every: Count = 1_000
     """steps over which training metrics are averaged"""
     checkpoint_every: Count = 20_000
-    """steps between checkpoints; a killed run loses at most this many"""
+    """steps between checkpoints, and fewer if they take more than a quarter of an hour"""
     discount: DecayFactor = 0.99
     """gamma, the discount in the sum that is predicted"""
     trace: Tunable[Fraction] = 0.8

@@ -29,6 +29,12 @@ def tables(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    """Leaves the disk its time: tests end processes, which loses nothing that the system has, but not the system."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
+
+
+@pytest.fixture(autouse=True)
 def no_earlier_arguments():
     """Lets tyro forget the defaults that it saw: 1000 and `by_domain(1000, …)` are equal, which it takes for an error.
 

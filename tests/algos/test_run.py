@@ -419,6 +419,35 @@ def test_checkpoints_fall_between_iterations_of_any_stride(loop, monkeypatch):
     assert saved == [(10, False), (20, False), (25, True)]
 
 
+@pytest.mark.parametrize(("writing", "steps"), [(0, [3, 6, 9, 12]), (30, [3, 7, 11, 12])])
+def test_a_checkpoint_is_written_every_quarter_of_an_hour(loop, monkeypatch, writing, steps):
+    """A step takes 400 seconds here. Checkpoints that take long to write come less often."""
+    now, saved = [0.0], []
+    monkeypatch.setattr(algos.run, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
+    run, _ = loop(total_steps=12, checkpoint_every=1_000)
+    save = run.folder.checkpoints.save
+
+    def written(step, *rest):
+        now[0] += writing
+        saved.append(step)
+        save(step, *rest)
+
+    monkeypatch.setattr(run.folder.checkpoints, "save", written)
+    for _ in run.steps():
+        now[0] += 400
+    assert saved == steps
+
+
+def test_a_phase_has_checkpoints_every_quarter_of_an_hour_too(loop, monkeypatch):
+    now, saved = [0.0], []
+    monkeypatch.setattr(algos.run, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
+    run, _ = loop()
+    monkeypatch.setattr(run.folder.checkpoints, "save", lambda step, *rest: saved.append(step))
+    for _ in run.phase("first", 8, checkpoint_every=100):
+        now[0] += 400
+    assert saved == [3, 6, 8]
+
+
 def phases(run, agent, stop=None, count=10):
     """A phase, the steps and another phase; `stop` raises at that count of updates."""
 
