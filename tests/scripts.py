@@ -160,11 +160,6 @@ def is_goal_batch(kind: Any) -> bool:
     return any(field in getattr(kind, "_fields", ()) for field in ("goal", "value_goal")) and kind is not Batch
 
 
-def is_form(script: str) -> bool:
-    """True for a name with a second word: another form of a script that is in the table by itself."""
-    return " " in script
-
-
 def agent_type(script: str) -> type[Agent]:
     """The one kind of agent with an update that a script defines."""
     module = module_of(script)

@@ -26,7 +26,6 @@ from scripts import (
     agent_of,
     differing,
     hyperparameters,
-    is_form,
     is_goal_batch,
     is_goals,
     is_model_based,
@@ -311,13 +310,7 @@ UNUSED = {
     ("dqn", "tau"), ("dqn", "epsilon_start"), ("dqn", "epsilon_end"), ("dqn", "exploration"),
     *((script, "discount") for script in SCRIPTS if script.split()[0] in CONTRAST),
 }  # fmt: skip
-PAPER = ("recoil paper", "beta")
-# A form has the hyperparameters of its script, so that its own are slow but for one that the script does not use.
-GRIDS = [
-    pytest.param(script, name, marks=pytest.mark.slow if is_form(script) and (script, name) != PAPER else ())
-    for script in UPDATED
-    for name in hyperparameters(script)
-]
+GRIDS = [(script, name) for script in UPDATED for name in hyperparameters(script)]
 
 
 @pytest.mark.parametrize(("script", "name"), GRIDS)
@@ -383,14 +376,8 @@ def clean(script: str) -> dict[str, Tensor]:
     return broken(script, None)
 
 
-@pytest.mark.parametrize(
-    ("script", "value"),
-    [
-        pytest.param(script, value, marks=pytest.mark.slow if is_form(script) and value is not math.nan else ())
-        for script in UPDATED
-        for value in (math.nan, math.inf, 1e30)
-    ],
-)
+@scripts
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_broken_run_leaves_its_neighbours_bitwise_unchanged(script, value):
     for run in (0, 1):
         state, others = broken(script, value, run), [r for r in (0, 1, 2) if r != run]
