@@ -4,7 +4,10 @@ import contextlib
 import ctypes
 import os
 import shutil
+import sys
+import sysconfig
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -88,15 +91,11 @@ class Variant:
 def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
     """A function compiled and captured on CUDA, or compiled on a CPU if `compile_on_cpu`; unchanged if `eager`.
 
-    Raises UserError where a compiler is needed and missing.
+    Raises UserError where a compiler is missing.
     """
     if eager or (device.type == "cpu" and not compile_on_cpu):
         return function
-    if device.type == "cpu" and not any(shutil.which(c) for c in (os.environ.get("CXX", ""), "g++", "clang++") if c):
-        raise UserError(
-            "--compile needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one, or give "
-            "--no-compile"
-        )
+    check_compiler(device)
     import torch._dynamo.config as dynamo  # not at the top, because it takes a second
 
     if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
@@ -108,6 +107,23 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
         return compiled_at_first(torch.compile(function, dynamic=False, backend=backend, options=options))
     fast = torch.compile(function, dynamic=False, options={"triton.cudagraphs": False})  # see Captured
     return Captured(compiled_at_first(fast))
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raises UserError if what compiles for a device lacks a compiler or Python's headers. On CUDA, that is Triton."""
+    if device.type == "cpu":
+        why, language, variable, usual, instead = "--compile", "C++", "CXX", ("g++", "clang++"), "--no-compile"
+    else:
+        why, language, variable, usual, instead = "CUDA", "C", "CC", ("gcc", "clang"), "--eager"
+    if not any(shutil.which(name) for name in (os.environ.get(variable), *usual) if name):
+        neither = f"neither {usual[0]} nor {usual[1]} is on the PATH"
+        raise UserError(f"{why} needs a {language} compiler, and {neither}: install one, or give {instead}")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if sys.platform == "linux" and not header.exists():
+        raise UserError(
+            f"{why} needs the headers of Python, and there is no {header}: install them (python3-dev on Debian and "
+            f"Ubuntu), or give {instead}"
+        )
 
 
 def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,8 @@
 """Compiled and captured updates. Tests of CUDA are skipped where there is none."""
 
 import shutil
+import sys
+import sysconfig
 from typing import NamedTuple
 
 import pytest
@@ -17,13 +19,28 @@ from algos.optim import Adam
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
-def test_a_cpu_function_is_left_alone_unless_asked(monkeypatch):
+def test_a_cpu_function_is_left_alone_unless_asked():
     assert compiled(abs, torch.device("cpu")) is abs
     assert compiled(abs, torch.device("cuda"), eager=True) is abs
     assert captured(abs, torch.device("cpu")) is captured(abs, torch.device("cuda"), eager=True) is abs
+
+
+@pytest.mark.parametrize(
+    ("device", "compiler"),
+    [
+        ("cpu", r"--compile needs a C\+\+ compiler, and neither g\+\+ nor"),
+        ("cuda", "CUDA needs a C compiler, and neither gcc nor clang"),
+    ],
+)
+def test_a_missing_compiler_is_said_in_a_sentence(device, compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=r"--compile needs a C\+\+ compiler"):
-        compiled(abs, torch.device("cpu"), compile_on_cpu=True)
+    with pytest.raises(UserError, match=compiler):
+        compiled(abs, torch.device(device), compile_on_cpu=True)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(UserError, match=r"needs the headers of Python, and there is no .*Python\.h: install"):
+        compiled(abs, torch.device(device), compile_on_cpu=True)
 
 
 @pytest.fixture
