@@ -199,6 +199,8 @@ def offline_run(
     if data.env_id and args.eval_episodes:
         run.evaluate_in(data.env_id, **data.env_options)
         place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
+        if low is not None and high is not None:
+            place += f"; its returns of {low:,.0f} and {high:,.0f} are scores of 0 and 100"
     run.say(f"{data.name}: {', '.join(done)}{place}")
     return run, data.to(run.device)
 

@@ -324,10 +324,13 @@ def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
     OfflineArgs(dataset=f"d4rl/{name}", env_id="Hopper-v5").check_task()
 
 
-def test_scores_are_not_meant_for_another_environment(tmp_path):
+def test_scores_and_for_which_environment_they_are_meant_are_told(tmp_path, capsys):
     write(d4rl.find("walker2d-medium-v2").place, arrays(17, 6))
-    run, _ = offline_run(settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1), "test")
+    args = settings(tmp_path, "d4rl/walker2d-medium-v2", env_id="Walker2d-v5", eval_episodes=1, quiet=False)
+    run, _ = offline_run(args, "test")
     assert run.facts["note"] == "its scores are meant for Walker2d-v4"
+    said = "in Walker2d-v5 (its scores are meant for Walker2d-v4); its returns of 2 and 4,592 are scores of 0 and 100"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("script", ["bc", "recoil"])
