@@ -110,19 +110,32 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raises UserError if what compiles for a device lacks a compiler or Python's headers. On CUDA, that is Triton."""
+    """Raises UserError if what compiles for a device lacks a compiler or Python's headers. On CUDA, that is Triton.
+
+    It looks where torch and Triton look on Linux and macOS, and leaves other systems to them.
+    """
+    if sys.platform not in ("linux", "darwin"):
+        return
     if device.type == "cpu":
-        why, language, variable, usual, instead = "--compile", "C++", "CXX", ("g++", "clang++"), "--no-compile"
+        why, language, variable, instead = "--compile", "C++", "CXX", "--no-compile"
+        names = ["g++" if sys.platform == "linux" else "clang++"]
     else:
-        why, language, variable, usual, instead = "CUDA", "C", "CC", ("gcc", "clang"), "--eager"
-    if not any(shutil.which(name) for name in (os.environ.get(variable), *usual) if name):
-        neither = f"neither {usual[0]} nor {usual[1]} is on the PATH"
-        raise UserError(f"{why} needs a {language} compiler, and {neither}: install one, or give {instead}")
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    if sys.platform == "linux" and not header.exists():
+        why, language, variable, instead = "CUDA", "C", "CC", "--eager"
+        names = ["gcc", "clang"]
+    if os.environ.get(variable):
+        names = [os.environ[variable]]
+    if not any(shutil.which(name) for name in names):
+        missing = f"{' or '.join(names)} is not on the PATH"
         raise UserError(
-            f"{why} needs the headers of Python, and there is no {header}: install them (python3-dev on Debian and "
-            f"Ubuntu), or give {instead}"
+            f"{why} needs a {language} compiler, and {missing}: install one, set {variable}, or give {instead}"
+        )
+    folders = [sysconfig.get_path("include"), sysconfig.get_path("include", "posix_prefix")]
+    for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
+        folders += os.environ.get(name, "").split(os.pathsep)
+    if sys.platform == "linux" and not any(Path(folder, "Python.h").exists() for folder in folders):
+        raise UserError(
+            f"{why} needs the headers of Python, and there is no {Path(folders[0], 'Python.h')}: install them "
+            f"(python3-dev on Debian and Ubuntu), or give {instead}"
         )
 
 

@@ -200,7 +200,8 @@ def offline_run(
         run.evaluate_in(data.env_id, **data.env_options)
         place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
         if low is not None and high is not None:
-            place += f"; its returns of {low:,.0f} and {high:,.0f} are scores of 0 and 100"
+            form = ",.0f" if high - low > 10 else ".3g"
+            place += f"; its returns of {low:{form}} and {high:{form}} are scores of 0 and 100"
     run.say(f"{data.name}: {', '.join(done)}{place}")
     return run, data.to(run.device)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 
-from algos.compile import Captured, Places, captured, compiled, tune_cpu, use_fast_products, variant_of
+from algos.compile import Captured, Places, captured, check_compiler, compiled, tune_cpu, use_fast_products, variant_of
 from algos.errors import UserError
 from algos.optim import Adam
 
@@ -25,22 +25,41 @@ def test_a_cpu_function_is_left_alone_unless_asked():
     assert captured(abs, torch.device("cpu")) is captured(abs, torch.device("cuda"), eager=True) is abs
 
 
+@pytest.fixture
+def bare_machine(monkeypatch, tmp_path):
+    """Linux without a compiler and without Python's headers."""
+    for name in ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path / "none"))
+
+
 @pytest.mark.parametrize(
-    ("device", "compiler"),
+    ("device", "needs", "variable"),
     [
-        ("cpu", r"--compile needs a C\+\+ compiler, and neither g\+\+ nor"),
-        ("cuda", "CUDA needs a C compiler, and neither gcc nor clang"),
+        ("cpu", r"--compile needs a C\+\+ compiler, and g\+\+ is", "CXX"),
+        ("cuda", "CUDA needs a C compiler, and gcc or clang is", "CC"),
     ],
 )
-def test_a_missing_compiler_is_said_in_a_sentence(device, compiler, monkeypatch, tmp_path):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=compiler):
-        compiled(abs, torch.device(device), compile_on_cpu=True)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+def test_what_compiling_lacks_is_said_in_a_sentence(device, needs, variable, bare_machine, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=needs):
+        check_compiler(torch.device(device))
+    monkeypatch.setattr(shutil, "which", {"g++": "here", "clang": "here"}.get)
     with pytest.raises(UserError, match=r"needs the headers of Python, and there is no .*Python\.h: install"):
-        compiled(abs, torch.device(device), compile_on_cpu=True)
+        check_compiler(torch.device(device))
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("CPATH", f"/nothing:{tmp_path}")
+    check_compiler(torch.device(device))
+    monkeypatch.setenv(variable, "ccache gcc")  # which torch and Triton take for one name
+    with pytest.raises(UserError, match=rf"and ccache gcc is not on the PATH: install one, set {variable}, or give --"):
+        check_compiler(torch.device(device))
+
+
+def test_a_function_is_not_compiled_without_a_compiler(bare_machine):
+    for device in ("cpu", "cuda"):
+        with pytest.raises(UserError, match="needs a C"):
+            compiled(abs, torch.device(device), compile_on_cpu=True)
 
 
 @pytest.fixture
