@@ -182,8 +182,7 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
     return process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["sac", "stream_ac"])
+@pytest.mark.parametrize("script", ["sac", pytest.param("stream_ac", marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     steps = ("--total-steps", "1500")
     finish(tmp_path / "whole", *steps, script=script)
@@ -200,7 +199,6 @@ def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
     pd.testing.assert_frame_equal(*train)
 
 
-@pytest.mark.slow
 def test_a_signal_to_the_process_gives_exit_code_130(tmp_path):
     """`test_a_signal_ends_the_run_after_the_step_in_hand` sends both signals in this process, and resumes."""
     assert kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000", how=signal.SIGTERM) == 130
