@@ -307,11 +307,6 @@ class Feed:
                 self.agent.restart(self._step(name).next_obs, self.draws())
 
 
-def updates_of(script: str) -> int:
-    """How many updates show enough: on-policy, one of them has up to twenty steps."""
-    return 8 if is_on_policy(script) else 20
-
-
 def learn(agent: Any, updates: int = 20) -> list[dict[str, Tensor]]:
     """Makes updates from the start; gives their metrics."""
     feed = Feed(agent)

@@ -39,7 +39,6 @@ from scripts import (
     short,
     state_of,
     stride_of,
-    updates_of,
 )
 from torch import Tensor, nn
 
@@ -284,10 +283,10 @@ def assert_close(state: dict[str, Tensor], runs: slice, alone: dict[str, Tensor]
 @scripts
 def test_runs_together_equal_runs_alone(script, float64):
     together = agent_of(script, seeds=(3, 7, 11))
-    metrics = learn(together, updates_of(script))
+    metrics = learn(together)
     for run, seed in enumerate((3, 7, 11)):
         alone = agent_of(script, seeds=(seed,))
-        own = learn(alone, updates_of(script))
+        own = learn(alone)
         assert_close(state_of(together), slice(run, run + 1), state_of(alone))
         for ours, theirs in zip(metrics, own, strict=True):
             assert_close(ours, slice(run, run + 1), theirs)
@@ -321,10 +320,10 @@ def test_a_setting_of_a_grid_equals_that_setting_alone(script, name, float64):
     key = "lr of streams" if is_stream(script) and name == "lr" else name
     values = VALUES.get(key, (0.9 * default, 0.8 * default))
     grid = agent_of(script, seeds=(3, 7), vary=(f"{name}={values[0]!r},{values[1]!r}",))
-    metrics, states = learn(grid, updates_of(script)), []
+    metrics, states = learn(grid), []
     for number, value in enumerate(values):
         alone = agent_of(script, seeds=(3, 7), **{name: value})
-        own, runs = learn(alone, updates_of(script)), slice(2 * number, 2 * number + 2)
+        own, runs = learn(alone), slice(2 * number, 2 * number + 2)
         states.append(state_of(alone))
         assert_close(state_of(grid), runs, states[-1])
         assert_close(metrics[-1], runs, own[-1])
@@ -361,12 +360,12 @@ def without_rewards(script: str) -> bool:
 
 
 def broken(script: str, value: float | None, run: int = 0) -> dict[str, Tensor]:
-    """The state after some updates, of which the third quarter has that value in a run's data."""
-    agent, count = agent_of(script, seeds=(0, 1, 2)), updates_of(script)
+    """The state after 20 updates, the 10th to the 14th with that value in a run's data."""
+    agent = agent_of(script, seeds=(0, 1, 2))
     feed = Feed(agent)
     feed.restart()
-    for number, arguments in zip(range(count), feed, strict=False):
-        if value is not None and count // 2 <= number < 3 * count // 4:
+    for number, arguments in zip(range(20), feed, strict=False):
+        if value is not None and 10 <= number < 15:
             poison(arguments, run, value, without_rewards(script))
         agent.update(*arguments)
     return state_of(agent)
