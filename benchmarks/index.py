@@ -1,18 +1,20 @@
 """The README of the committed results, made from the reports and measurements that lie beside it.
 
-python -m benchmarks.index          writes results/README.md
+python -m benchmarks.index          writes results/README.md, and the lengths in README's table of results
 """
 
 import os
 import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from algos.cli import run_command
+from algos.cli import parse_seeds, run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
 from benchmarks.scores import LABELS
 from benchmarks.stored import Report
+from benchmarks.suite import ROOT
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
 INTRODUCTION = """# Results
@@ -24,6 +26,7 @@ its figures, and in `sources.json` the arguments, commit, versions and device of
 figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command."""
 
 SHORT = 200  # letters of a sentence in the list of contents
+RESULT = re.compile(r"^\| ([^|]*\]\(results/[^|]*) \| [^|]* \| ([^|]*) \|$", re.MULTILINE)  # with its length between
 
 
 @dataclass
@@ -119,6 +122,37 @@ def text_of(path: Path) -> str:
         raise damaged(path, error) from None
 
 
+def length(folders: list[Path]) -> str:
+    """Steps of the runs in these reports, their numbers of seeds, and how many cells of its suite the first has."""
+    steps: dict[str, None] = {}
+    seeds, cells = set(), ""
+    for folder in folders:
+        if (folder / "page.md").exists():  # in a study, steps differ from run to run
+            sources = read_json(folder / "sources.json", list[Config])
+            seeds |= {len(config.get("seeds") or parse_seeds(config["args"]["seeds"])) for config in sources}
+            continue
+        keys = ["task", "algorithm", "score"]
+        frame = read_csv(folder / "tasks.csv", [*keys, "seeds", "steps"], keys)
+        steps |= {f"{count:,}": None for count in frame["steps"]}
+        seeds |= set(frame["seeds"])
+        if folder == folders[0] and (path := ROOT / "benchmarks" / "suites" / f"{folder.name}.toml").exists():
+            suite, done = tomllib.loads(path.read_text()), len(frame.drop_duplicates(keys[:2]))
+            whole = len(suite["tasks"]) * len(suite["algorithms"])
+            cells = f"{done} of {whole} cells" if done < whole else ""
+    counts = " or ".join(map(str, sorted(seeds, reverse=True)))
+    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", cells]))
+
+
+def with_lengths(text: str, folder: Path) -> str:
+    """README's text, in which each row of its table of results says how long the runs behind it are."""
+
+    def row(match: re.Match[str]) -> str:
+        names = re.findall(r"\]\(results/(\w+)/", match[1])
+        return f"| {match[1]} | {length([folder / name for name in names])} | {match[2]} |"
+
+    return RESULT.sub(row, text)
+
+
 def main(args: Args) -> None:
     reports = sorted(path for path in args.folder.glob("*") if os.path.lexists(path / "report.json"))
     if not reports:
@@ -130,6 +164,9 @@ def main(args: Args) -> None:
     parts = [INTRODUCTION, "\n".join(map(entry, parts)), *parts]
     (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
     print(args.folder / "README.md")
+    if (readme := args.folder.parent / "README.md").exists():
+        readme.write_text(with_lengths(readme.read_text(), args.folder))
+        print(readme)
 
 
 if __name__ == "__main__":

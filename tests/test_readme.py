@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import suite
+from benchmarks import index, suite
 from benchmarks.plan import plan
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -56,3 +56,10 @@ def test_examples_are_short():
     for code in ALONE:
         lines = [line for line in code.splitlines() if line and not re.match(r"import|from", line)]
         assert len(lines) <= 12
+
+
+def test_the_table_of_results_has_the_lengths_of_stored_runs():
+    results = suite.ROOT / "results"
+    assert index.with_lengths(README, results) == README and len(index.RESULT.findall(README)) > 20
+    wrong = README.replace("| 50,000, 5 seeds |", "| 60,000, 4 seeds |")
+    assert wrong != README == index.with_lengths(wrong, results)
