@@ -35,14 +35,13 @@ FEWEST = 2  # seeds of each side
 ENOUGH = 5  # seeds from which on the t-tests are right often enough
 EXCHANGES = 20_000  # of scores, where there are more
 ROUNDING = 1e-9  # relative to the scores: smaller differences are none
-ALL_TASKS = "all tasks"
 PAIRED = ("paired", "exchanges in pairs")  # tests
 MOST_SEEDS = 10_000  # that advice may ask for
 
 
 @dataclass
 class Comparison:
-    """One pair on one task: a against b."""
+    """One pair on one task, or over several: a against b."""
 
     task: str
     a: str
@@ -61,6 +60,7 @@ class Comparison:
     smallest: float = 0.0  # p that so many seeds could give
     corrected: float = 1.0  # p by Holm's method
     decidable: bool = True  # whether so many seeds could decide it among so many comparisons
+    tasks: int = 1  # over which the difference is a mean
     least: float = np.nan  # difference that would have been shown with a probability of 80%; NaN if it is not known
 
     @property
@@ -72,7 +72,7 @@ class Comparison:
 
     def sentence(self, unit: str, digits: int | None = None) -> str:
         """The verdict in words, with so many digits after the point of a difference."""
-        where = f" on {self.task}" if self.task != ALL_TASKS else " over all tasks"
+        where = f" {'over' if self.tasks > 1 else 'on'} {self.task}"
         p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.2g}"
         sign = "+" if self.difference > 0 else ""
         told = f"{sign}{number(self.difference, digits)[0]} in {unit}, {p} after correction"
@@ -230,7 +230,7 @@ def combined(name: str, parts: list[Comparison]) -> Comparison:
     return Comparison(
         name, parts[0].a, parts[0].b, difference, difference - half, difference + half, p,
         " and ".join(dict.fromkeys(one.test for one in parts)), np.nan, seeds, error, freedom,
-        np.array([]), np.array([]), smallest,
+        np.array([]), np.array([]), smallest, tasks=count,
     )  # fmt: skip
 
 

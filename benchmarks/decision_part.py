@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis import Results, each
-from benchmarks.decide import ALL_TASKS, LEVEL, POWER, Comparison, advice, combined, compare, corrected, split
+from benchmarks.decide import LEVEL, POWER, Comparison, advice, combined, compare, corrected, split
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
 from benchmarks.tables import Cell, Table, between, number, word
@@ -36,8 +36,14 @@ def comparisons(results: Results) -> list[Comparison]:
         on_common = [one for one in of_pair if one.task in results.common]
         apart = not any(OF_TASK in one.task for one in on_common)  # tasks of one environment share their policies
         if results.references is not None and apart and 1 < len(on_common) == len(results.common):
-            found.append(combined(ALL_TASKS, on_common))
+            found.append(combined(common_tasks(results), on_common))
     return corrected(found)
+
+
+def common_tasks(results: Results) -> str:
+    """The tasks that all algorithms have, in words."""
+    count = len(results.common)
+    return "all tasks" if count == len(results.scores.tasks) else f"the {count} tasks that all algorithms have"
 
 
 def processes(results: Results) -> dict[tuple[str, str], set[str]]:
@@ -56,14 +62,13 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         f"Differences of means ({results.unit}, {LABELS[results.score]}) by Welch's t-test, or by the paired t-test "
         "for settings of one process, whose runs see the same random numbers seed by seed; with fewer than five seeds, "
         "or different numbers of them, by exchanging scores between the two, and over tasks by exchanges in all of "
-        "them at once if one is tested so. The intervals are for one difference; the "
-        f"p-values are corrected for all {len(found):,} of them by Holm's method, which aims at any wrong verdict in a "
-        f"report like this with a probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds "
-        "which both have: where it is not above 0, the same seeds make a difference no more certain. The least "
-        "difference is what so many seeds would have shown, in the hardest of these tests, with a probability of "
-        f"{POWER:.0%}; it is not known for exchanges of few scores. If seeds are few and one algorithm's scores spread "
-        "far more than the other's, verdicts are wrong more often than this aim, most of all if that one has fewer "
-        "seeds."
+        "them at once if one is tested so. The intervals are for one difference; the p-values are corrected for their "
+        f"number, {len(found):,}, by Holm's method, which aims at any wrong verdict in a report like this with a "
+        f"probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds which both have: where "
+        "it is not above 0, the same seeds make a difference no more certain. The least difference is what so many "
+        f"seeds would have shown, in the hardest of these tests, with a probability of {POWER:.0%}; it is not known "
+        "for exchanges of few scores. If seeds are few and one algorithm's scores spread far more than the other's, "
+        "verdicts are wrong more often than this aim, most of all if that one has fewer seeds."
     )
     named: list[Comparison] = found
     best = results.ranked[0]
@@ -103,6 +108,8 @@ def chance(p: float) -> Cell:
 def counted(found: list[Comparison]) -> str:
     """How many differences are decided."""
     decided = sum(one.verdict != "not decided" for one in found)
+    if len(found) == 1:
+        return f"The one difference is {'' if decided else 'not '}decided."
     return f"{decided:,} of {len(found):,} differences are decided."
 
 

@@ -42,10 +42,11 @@ def aggregate_part(results: Results, looks: Looks) -> Part:
     """Aggregates over seeds and tasks."""
     raw = results.references is None
     frame = results.aggregates
-    where = f"{len(results.common)} task{'s' * (len(results.common) > 1)}: {', '.join(results.common)}"
     gap = "" if raw else " The optimality gap is the mean distance to 1 of the runs below 1: less is better."
     shown = results.in_rows
     best = "" if len(shown) == len(results.ranked) else f" Figures show the best {len(shown)} of {len(results.ranked)}."
+    kept = " that all algorithms have" if len(results.common) < len(results.scores.tasks) else ""
+    where = f"{len(results.common)} task{'s' * (len(results.common) > 1)}{kept}: {', '.join(results.common)}"
     text = (
         f"Over seeds on {where}. Look first at IQM, the mean of the middle half of all runs: it is robust like the "
         f"median and needs fewer runs.{gap}{best}"
@@ -192,8 +193,9 @@ def task_part(
     text = (
         f"{measured} of {source}: mean over seeds of each seed's score with Student's interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
-        "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval where "
-        f"there are at most {figures.MOST_BANDS} of them.{results.left_out}"
+        "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval in "
+        f"panels of at most {figures.MOST_BANDS} curves; thin lines are single seeds, in panels with at most "
+        f"{figures.MOST_SEED_LINES} of them.{results.left_out}"
     )
     if labels := {label for curves in behind.values() for label in curves}:
         told = (
@@ -255,7 +257,7 @@ def published_part(results: Results, paths: list[Path]) -> Part:
         "The scores of this report and, below them, those of papers and other projects, which were not run here; tasks "
         "and protocols differ as stated."
     )
-    if results.scores.measure == "return":
+    if any(config.get("facts", {}).get("low") is not None for config in results.scores.sources):
         text += " Scores on datasets are D4RL's, from 0 for a random policy to 100 for an expert."
     return Part("Published scores", text, tables=[("Published scores beside those of this report", table)])
 

@@ -45,14 +45,14 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
             rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
             rest |= config.get("facts", {})  # such as a dataset's digest
             first = same.setdefault(label(config), rest)
-            if differs := difference(rest, first, _defaults(config.get("algorithm", ""))):
+            if differs := difference(rest, first, defaults_of(config.get("algorithm", ""))):
                 name, earlier, later = differs
                 found.append(f"{label(config)} on {task}: {name}: {earlier} but {later}")
     return found
 
 
 @functools.cache
-def _defaults(algorithm: str) -> dict[str, Any]:
+def defaults_of(algorithm: str) -> dict[str, Any]:
     """The defaults of a shipped script's arguments; of others, nothing is known."""
     script = ROOT / "single_file" / f"{algorithm}.py"
     return defaults(load_args(script)) if script in (ROOT / "single_file").glob("*.py") else {}

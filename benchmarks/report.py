@@ -52,6 +52,7 @@ from benchmarks.sensitivity import sensitivity_part
 from benchmarks.stored import write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape
+from benchmarks.variants_part import variants_part
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")
 VERDICTS = "verdicts"
@@ -176,6 +177,8 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():
         sections = []
+        if variants := variants_part(results):
+            sections.append(variants)
         if scores.grids:
             sections.append(sensitivity_part(results))
         if len(results.aggregates):

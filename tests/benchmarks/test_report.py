@@ -16,11 +16,12 @@ import pandas as pd
 import pytest
 import synthetic
 from PIL import Image
-from synthetic import store
+from synthetic import TASKS, store
 
 from algos.errors import UserError
 from benchmarks import analysis, figures, index, parts, report, scores, suite
 from benchmarks.load_scores import load
+from benchmarks.variants_part import variants_part
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -696,3 +697,38 @@ def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
     verdicts = pd.read_csv(tmp_path / "out" / "verdicts.csv")
     assert verdicts[["task", "a", "b", "test"]].to_numpy().tolist() == [["Ant-v5", "a", "b", "Welch"]]
     assert 'class="tip"' in page and "<title>a: " in page
+
+
+def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(tmp_path):
+    """Penalties differ between variants; a learned model differs between tasks only, and a default may be absent."""
+    for task in ("Hopper-v5", "Ant-v5"):
+        general = {"seeds": ["0"], "env_id": task, "hidden": [4, 4]}
+        for variant, args in (
+            ("default", {"dynamics": f"runs/a/long/way/of/{task}/model.safetensors", "penalty_weight": 0.5}),
+            ("base", {"dynamics": f"runs/a/long/way/of/{task}/model.safetensors", "penalty_weight": 0.0}),
+            ("true", {"dynamics": "true, or a long way/of/saying so", "penalty_weight": 0.0, "elites": 5}),
+        ):
+            store(tmp_path / "runs", "mopo", table({9: {0: [1.0], 1: [2.0]}}), task, variant, args=general | args)
+        store(tmp_path / "runs", "ravl", table({9: {0: [1.0], 1: [2.0]}}), task, args=general)
+    part = variants_part(make(tmp_path / "runs", tmp_path / "out"))
+    assert [[cell[0] for cell in row] for row in part.tables[0][1].rows] == [
+        ["mopo", "mopo", "dynamics: one for each task, penalty_weight=0.5"],
+        ["mopo (base)", "mopo", "dynamics: one for each task, penalty_weight=0"],
+        ["mopo (true)", "mopo", "dynamics=…/saying so, penalty_weight=0"],
+    ]
+    assert (
+        "| mopo (base) | mopo | dynamics: one for each task, penalty\\_weight=0 |"
+        in (tmp_path / "out" / "report.md").read_text()
+    )
+
+
+def test_a_verdict_over_some_tasks_says_so(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a", "b"], TASKS[:3], 5, 3)
+    make(tmp_path / "runs", tmp_path / "all", references="d4rl")
+    shutil.rmtree(tmp_path / "runs" / TASKS[0] / "b")
+    make(tmp_path / "runs", tmp_path / "some", references="d4rl")
+    names = [pd.read_csv(tmp_path / name / "verdicts.csv")["task"].iloc[-1] for name in ("all", "some")]
+    assert names == ["all tasks", "the 2 tasks that all algorithms have"]
+    said = (tmp_path / "some" / "report.md").read_text()
+    assert " over the 2 tasks that all algorithms have" in said and "over all tasks" not in said
+    assert "Over seeds on 2 tasks that all algorithms have: " in said
