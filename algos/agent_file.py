@@ -46,6 +46,8 @@ def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any])
     fitting = [number for number, key in enumerate(runs) if wanted.items() <= key.items()]
     if len(fitting) == 1:
         return fitting[0]
+    if unknown := [name for name in wanted if runs and name not in runs[0]]:
+        raise UserError(f"{path} holds runs that differ in {', '.join(runs[0])}, and not in {unknown[0]}")
     held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs)
     raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
 

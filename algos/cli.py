@@ -70,7 +70,7 @@ class RunArgs:
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Incidental[Count] = 50_000
-    """environment steps between checkpoints, and fewer if they take more than a quarter of an hour"""
+    """environment steps between checkpoints; one is also written when the last is a quarter of an hour old"""
     out: Incidental[Path] = Path("runs")
     """results go to OUT/<task>/<algorithm>/<variant>/"""
     variant: str = "default"
@@ -205,21 +205,27 @@ def check_env_id(env_id: str) -> None:
         raise UserError(f"--env-id: {error}") from None
 
 
+def env_error(error: Exception) -> UserError:
+    """The error of an environment's id, or of the argument with which its message begins."""
+    return UserError(f"{error}" if str(error).startswith("--") else f"--env-id: {error}")
+
+
 @contextlib.contextmanager
-def env_errors(env_id: str) -> Iterator[None]:
-    """Turns errors in making environments into a UserError."""
+def env_errors(env_id: str, optional: bool = False) -> Iterator[None]:
+    """Turns errors in making environments into a UserError; `optional` if an argument chose options of them."""
     check_env_id(env_id)
+    name = f"--env-option: {env_id} with these options" if optional else f"--env-id {env_id}"
     try:
         yield
     except ValueError as error:
-        raise UserError(f"--env-id: {error}") from None
+        raise env_error(error) from None
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise UserError(f"--env-id {env_id} needs a package that is not installed: {error}") from None
+        raise UserError(f"{name} needs a package that is not installed: {error}") from None
     except UserError:
         raise
     except Exception as error:  # an environment's own code may raise anything
         reason = " ".join(str(error).split()) or "without a message"
-        raise UserError(f"--env-id {env_id} cannot be made: its code raised {type(error).__name__}, {reason}") from None
+        raise UserError(f"{name} cannot be made: its code raised {type(error).__name__}, {reason}") from None
 
 
 def cli(main: Callable[[Any], None]) -> None:
@@ -256,7 +262,9 @@ def parsed(main: Callable[[Any], None]) -> Any:
     _, *lines = said.getvalue().translate(dict.fromkeys(map(ord, "│╭╮╰╯"), " ")).splitlines()
     *parts, _ = filter(str.strip, re.split(r"\n *[-─]{9,} *\n", "\n".join(["", *lines, ""])))
     sentences = (" ".join(part.split()).rstrip(".") for part in parts)
-    problem = "; ".join(sentence for sentence in sentences if not sentence.startswith("Argument helptext"))
+    kept = (sentence for sentence in sentences if not sentence.startswith("Argument helptext"))
+    # of what is similar, the name is enough
+    problem = "; ".join(re.sub(r"^((?:Perhaps|Arguments similar).*?): (--[\w-]+).*", r"\1: \2", one) for one in kept)
     raise UserError(f"{problem[:500]}{'…' if len(problem) > 500 else ''}; --help explains all arguments")
 
 

@@ -1,5 +1,6 @@
 """Evaluation: episodes of every run, all at once, in environments of their own."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,14 +11,17 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
+from algos.signals import Signals
 from envs import make_vec
 from envs.make import is_batched
 from envs.seeding import sub_seed
 from envs.tabular import evaluate
 from envs.tabular.exact import Analysis
 from envs.tabular.vector import TabularVectorEnv
+from envs.task import Rewards
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
+LONG = 10_000  # steps after which it is named
 TAIL = 0.05  # a return counts as observed if its unseen rest has at most this weight
 # makes that many environments of one task or, where there are several, one for each of these names of tasks
 Maker = Callable[[Any], VectorEnv]
@@ -66,6 +70,8 @@ class Evaluator:
         self.seeds, self.device, self.goals, self.timed = list(seeds), torch.device(device), goals, timed
         self.dtype = torch.get_default_dtype()
         self.ways: Ways | None = None
+        self.rewards = Rewards("the environment of the evaluation")
+        self.named = False  # whether a warning named the length of episodes
         self.places = [(task, first + e) for task in tasks or [""] for e in range(episodes)]  # of one run
         self.episodes = len(self.places)
         count = len(self.seeds) * self.episodes
@@ -160,6 +166,11 @@ class Evaluator:
             self.last_goals = goals[0].double().cpu().numpy()
         running = np.ones(shape, bool)
         for t in range(LONGEST):
+            Signals.tell("the end of this evaluation")
+            if t == LONG and not self.named:
+                self.named = True
+                told = f"after {LONG:,} steps, episodes of the evaluation still go on, and are cut after {LONGEST:,}"
+                print(f"warning: {told}; a time limit (max_episode_steps) makes them shorter", file=sys.stderr)
             time = [torch.tensor(t, device=self.device)] if self.timed else []
             action = act(self._tensor(obs), *goals, *time).cpu().numpy()
             lost = ~np.isfinite(action.reshape(*shape, -1)).all(-1)  # policies that give no number have no return
@@ -171,6 +182,7 @@ class Evaluator:
             terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
             success = success_of(infos, terminated | truncated)
             reward = np.where(running, np.where(lost, np.nan, reward.reshape(shape)), 0.0)
+            self.rewards.check(reward[~lost])
             played = action.reshape(*shape, -1)
             yield Moment(reward, running.copy(), terminated & running, success, before, played)
             running &= ~(terminated | truncated)

@@ -50,6 +50,8 @@ class Learner:
         """
         try:
             state, said = contents(path)
+            if "environment" in said:
+                raise UserError(f"{path} holds policies: take the learner.safetensors beside it")
             if said["algorithm"] != kind.__name__:
                 raise UserError(f"{path} holds a learner of {said['algorithm']}, not of {kind.__name__}")
             runs = said["runs"]
@@ -70,6 +72,8 @@ class Learner:
                 learner.random.load_state_dict({name.removeprefix("random/"): t for name, t in drawn.items()})
         except UserError:
             raise
+        except FileNotFoundError:
+            raise UserError(f"there is no file {path}") from None
         except Exception as error:  # from sizes and arguments that are no learner's, an agent may raise anything
             raise UserError(f"{path} is no streaming learner's file ({describe(error)})") from None
         if not all(tensor.isfinite().all() for tensor in chosen_state.values()):

@@ -1,13 +1,17 @@
 """A clean end on SIGINT and SIGTERM: at once and in one line, or in the loop of a run after a checkpoint."""
 
 import contextlib
+import math
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import ClassVar, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SOON = 2.0  # seconds after a signal in which what is going on may end without a word
 
 
 class Signals:
@@ -18,6 +22,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.came = False
+        self.tell_at = math.inf  # when to say what is waited for
 
     def __enter__(self) -> "Signals":
         self.before = {}
@@ -33,10 +38,17 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+        self.came, self.tell_at = True, time.monotonic() + SOON
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if Signals.at_once:
             self.interrupt()
+
+    @classmethod
+    def tell(cls, end: str) -> None:
+        """If a signal came a while ago, says once that the program goes on until the `end` of something."""
+        if (signals := cls.present) and signals.came and time.monotonic() > signals.tell_at:
+            signals.tell_at = math.inf
+            print(f"interrupted: this waits for {end}; Ctrl-C again ends at once", file=sys.stderr)
 
     def interrupt(self) -> NoReturn:
         """Ends the program without a checkpoint."""

@@ -65,7 +65,8 @@ def card(data: Dataset) -> dict[str, str]:
             )
         lines["rewards"] = summary(reward.double().numpy(), 3)
     edge = float((action.abs() > 1 - 1e-3).float().mean())
-    lines["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at or beyond -1 and 1"
+    whose = "" if known_bounds(data) else "; their bounds are those of the environment with which you train"
+    lines["actions"] = f"{action.min():.3f} to {action.max():.3f}; {edge:.1%} at or beyond -1 and 1{whose}"
     lines["evaluated in"] = (data.env_id or "no environment") + (f"; {data.note}" if data.note else "")
     lines["source"] = data.source
     for name, policy in data.recipe.get("policies", {}).items():
@@ -75,6 +76,11 @@ def card(data: Dataset) -> dict[str, str]:
         )
     lines["SHA-256"] = data.digest
     return lines
+
+
+def known_bounds(data: Dataset) -> bool:
+    """Whether the bounds of actions are known: the format tells them, or they are -1 and 1 as D4RL's."""
+    return data.bounds is not None or bool(data.env_id)
 
 
 def summary(values: NDArray, digits: int = 1) -> str:
@@ -148,7 +154,8 @@ def main(args: Args) -> None:
     data = load(args.name, args.exact_d4rl)
     path = writable(args.out) / f"{folder_name(data.name)}.png"
     low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
-    notes = validate(data, act_space=gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64))
+    space = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
+    notes = validate(data, act_space=space if known_bounds(data) else None)
     for name, line in card(data).items():
         print(f"{name:<14} {line}")
     for note in notes:

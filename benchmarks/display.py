@@ -15,8 +15,8 @@ from benchmarks.suite import Suite
 NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "damaged": "damaged: anew"}
 
 
-def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: str, batch: int) -> None:
-    """Prints the plan, made with up to `batch` seeds in a new job, with an estimate of time and disk."""
+def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: str) -> None:
+    """Prints the plan, with an estimate of time and disk."""
     earlier = earlier_runs(out.parent)
     width = max(len(job.name) for job in jobs)
     times, disk, unknown = [], 0.0, 0
@@ -39,7 +39,6 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         print(f"time about {clock(longest)}, disk at most about {disk / 2**30:.2f} GiB (from earlier runs){rest}")
     elif unknown:
         print("time and disk unknown: there is no earlier run of these algorithms to tell")
-    print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
 
 
 def clock(seconds: float) -> str:

@@ -39,7 +39,7 @@ AT_ONCE = 500  # environments
 
 @dataclass
 class Args:
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a run, such as runs/Hopper-v5/sac/default"""
     seeds: tuple[str, ...] = ()
     """seeds to evaluate: `best`, `median`, `worst` by the last 10% of training, or numbers; by default all that did not

@@ -41,7 +41,7 @@ TOLERANCE = 1e-4  # of actions, relative to their size where that is above 1
 
 @dataclass
 class Args:
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a run, such as runs/Hopper-v5/sac/default"""
     onnx: Path
     """the file to write"""
@@ -145,7 +145,7 @@ def main(args: Args) -> None:
     if args.onnx.suffix != ".onnx":
         raise UserError(f"--onnx must end in .onnx, got {args.onnx}")
     trained = Trained(args.run)
-    numbers = trained.numbers([args.seed], args.setting)
+    numbers = trained.numbers([args.seed], args.setting, "--seed")
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)

@@ -15,6 +15,7 @@ import json
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ NOT_REPEATED = (
 
 @dataclass
 class Args:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a run of sac.py"""
     name: str
     """task and quality of the policy, such as hopper-medium"""

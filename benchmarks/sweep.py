@@ -232,15 +232,20 @@ def main(args: Args) -> None:
     batch = seeds_per_job(suite, args.seeds_per_job, cuda, known_workers)
     if args.until_decided or "--until-decided" in sys.argv:
         pair = entries_of(suite, args.until_decided)
-        if args.job is not None or args.dry_run:
-            raise UserError("--until-decided runs all of its jobs itself: leave --job and --dry-run out")
+        if args.job is not None:
+            raise UserError("--until-decided runs all of its jobs itself: leave --job out")
         size = args.seeds_per_look
-        suite = replace(suite, entries=pair, seeds=list(range(suite.seeds[0], suite.seeds[0] + size)))
+        count = args.max_seeds // size * size if args.dry_run else size  # the most, or those of the first look
+        suite = replace(suite, entries=pair, seeds=list(range(suite.seeds[0], suite.seeds[0] + count)))
         batch = min(args.seeds_per_job or size, size)
 
     jobs = planned(args, suite, out, batch)
     if args.dry_run:
-        show_plan(suite, jobs, out, workers, args.engine, batch)
+        show_plan(suite, jobs, out, workers, args.engine)
+        if args.until_decided:
+            print(f"this is the most that it can take: {size} seeds are added at a time, until the pair is decided")
+        else:
+            print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
         return
     if args.job is not None and args.job >= len(jobs):
         raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")

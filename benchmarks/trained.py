@@ -47,11 +47,12 @@ class Trained:
         self.scores = np.array([known.get(tuple(key[name] for name in keys), np.nan) for key in self.file.runs])
         self.scores[self.file.diverged] = np.nan
 
-    def numbers(self, words: Sequence[str], setting: Sequence[str] = ()) -> list[int]:
+    def numbers(self, words: Sequence[str], setting: Sequence[str] = (), flag: str = "--seeds") -> list[int]:
         """The numbers of the runs that words such as "best", "0" and "3:5" name, in their order; without words, all.
 
         Words of `setting`, such as "tau=0.01", leave the runs with these hyperparameters only. Runs that diverged are
-        left out, and a seed of which all have is refused. Raises UserError for other words, seeds and settings.
+        left out, and a seed of which all have is refused. Raises UserError for other words, seeds and settings; `flag`
+        is the argument that has the words.
         """
         wanted = options_of(setting, "--setting")
         known = [number for number, key in enumerate(self.file.runs) if wanted.items() <= key.items()]
@@ -69,20 +70,21 @@ class Trained:
         for word in words:
             if word in RANKS:
                 if not ranks:
-                    raise UserError(f"--seeds {word}: {self.folder} has no run with a score; name a seed")
+                    raise UserError(f"{flag} {word}: {self.folder} has no run with a score; name a seed")
                 found.append(ranks[word])
                 continue
             try:
                 seeds = parse_seeds((word,))
             except UserError as error:
-                raise UserError(str(error).replace("takes", f"takes {', '.join(RANKS)},", 1)) from None
+                said = str(error).replace("--seeds", flag).replace("takes", f"takes {', '.join(RANKS)},", 1)
+                raise UserError(said) from None
             for seed in seeds:
                 own = [number for number in known if self.file.runs[number]["seed"] == seed]
                 if not own:
                     there = ", ".join(map(str, dict.fromkeys(self.file.runs[number]["seed"] for number in known)))
-                    raise UserError(f"--seeds: {self.folder} has no seed {seed}; it has {there}")
+                    raise UserError(f"{flag}: {self.folder} has no seed {seed}; it has {there}")
                 if not set(own) & set(alive):
-                    raise UserError(f"--seeds: seed {seed} in {self.folder} diverged")
+                    raise UserError(f"{flag}: seed {seed} in {self.folder} diverged")
                 found += [number for number in own if number in alive]
         return list(dict.fromkeys(found))
 
@@ -119,6 +121,7 @@ class Place:
         if not self.env_id:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
         self.options = ({} if env_id and env_id != own["env_id"] else own["options"]) | options_of(options)
+        self.changed = bool(options)
         self.tasks: list[str] = own["tasks"]
         if trained.measure == "success" and (self.env_id != own["env_id"] or not self.tasks):
             self.tasks = check_goals(self.env_id)
@@ -144,7 +147,7 @@ class Place:
         Raises UserError if the policy does not fit the environment.
         """
         seeds = policy.agent.seeds
-        with env_errors(self.env_id):
+        with env_errors(self.env_id, self.changed):
             if self.env_id.startswith(TABULAR):
                 table = maker(self.env_id, threads, **self.options)(1)
                 self._check(policy, table)

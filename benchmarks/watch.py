@@ -36,7 +36,7 @@ MOST = 8  # episodes side by side
 
 @dataclass
 class Args:
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a run, such as runs/Hopper-v5/sac/default"""
     seeds: tuple[str, ...] = RANKS
     """seeds to show: best, median or worst by the last 10% of training, or numbers"""

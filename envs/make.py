@@ -142,7 +142,8 @@ def find_spec(env_id: str) -> EnvSpec:
         hint = hint or f"; it registers {', '.join(known[:10])}" + (", …" if len(known) > 10 else "")
         raise ValueError(f"the module {module!r} registers no environment {plain!r}{hint}")
     after = f", even after the module {module!r} was imported" if module else ""
-    raise ValueError(f"Gymnasium has no environment {plain!r}{after}{hint}")
+    own = "" if module else "; one of your own needs the name of its module too, as in my_module:Task-v0"
+    raise ValueError(f"Gymnasium has no environment {plain!r}{after}{hint}{own}")
 
 
 @cache

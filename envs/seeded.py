@@ -15,7 +15,7 @@ from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Episode, Task
+from envs.task import Episode, Rewards, Task
 
 
 class Transition(NamedTuple):
@@ -95,7 +95,7 @@ class SeededEnvs:
         if actions == "continuous" and not isinstance(act_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {kind} actions; this needs continuous ones (a Box)")
         if actions == "discrete" and not self.discrete:
-            way = ", which levels make" if "levels" in kwargs else ""
+            way = ", which levels make, such as --levels -1 0 1" if "levels" in kwargs else ""
             raise ValueError(f"{env_id} has {kind} actions; this needs a finite number of them (Discrete){way}")
         self.dtype = dtype or torch.get_default_dtype()
         self.obs_size = int(np.prod(obs_space.shape))
@@ -120,6 +120,7 @@ class SeededEnvs:
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 4, dtype=self.dtype)
         if self.device.type == "cuda":
             self.host = self.host.pin_memory()
+        self.rewards = Rewards(env_id)
         self.totals = np.zeros(self.venv.num_envs)
         self.lengths = np.zeros(self.venv.num_envs, np.int64)
         self.done = np.zeros(self.venv.num_envs, bool)
@@ -175,6 +176,7 @@ class SeededEnvs:
         """
         obs, reward, terminated, truncated, infos = self.venv.step(self.host_action)
         self.restarted = False
+        self.rewards.check(reward)
         n, size = self.venv.num_envs, self.obs_size
         done = terminated | truncated
         host = self.host.numpy()

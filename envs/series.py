@@ -183,7 +183,7 @@ def load_series(name: str, target: str = "") -> Series:
         raise ValueError(f"{name} has no column of numbers: cells must be separated by commas, with a decimal point")
     left_out = tuple(column for column in frame if column not in kept)
     if target in left_out:
-        raise ValueError(f"column {target} of {name}, --target-column, has no numbers or no name")
+        raise ValueError(f"--target-column: column {target} of {name} has no numbers or no name")
     columns = [pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) for column in kept]
     rows = np.stack(columns, 1)
     bad = np.argwhere(~(np.abs(rows) <= LARGEST))  # NaN too
@@ -248,7 +248,7 @@ def checked_target(name: str, target: str, columns: Sequence[str], rows: NDArray
     """Gives the target back; raises ValueError if it is not there, or if there is nothing to predict."""
     if target not in columns:
         raise ValueError(
-            f"{name} has no column {target!r}, --target-column; its columns of numbers are {', '.join(columns)}"
+            f"--target-column: {name} has no column {target!r}; its columns of numbers are {', '.join(columns)}"
         )
     if len(rows) < 5:
         raise ValueError(f"{name} has {len(rows)} rows, too few to predict anything; it takes at least 5")

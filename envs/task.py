@@ -1,8 +1,12 @@
 """A task, as an algorithm sees it, and an episode that ended."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,3 +33,15 @@ class Episode(NamedTuple):
     run: int
     total: float  # undiscounted return
     length: int  # in steps
+
+
+class Rewards:
+    """Says once that an environment gives rewards which nothing can be learned from: they are NaN or infinite."""
+
+    def __init__(self, env: str):
+        self.env, self.told = env, False
+
+    def check(self, rewards: NDArray) -> None:
+        if not self.told and not np.isfinite(rewards).all():
+            self.told = True
+            print(f"warning: {self.env} gave a reward that is not a finite number", file=sys.stderr)

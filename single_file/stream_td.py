@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Natural, Positive, Range, Tunable, check
-from algos.cli import cli
+from algos.cli import cli, env_error
 from algos.errors import UserError
 from algos.learner import learner_file
 from algos.normalise import RewardScaler
@@ -215,7 +215,7 @@ def read(args: Args) -> Series:
         series = load_series(args.env_id, args.target_column)
         SeriesEnvs(series, [0], "cpu", args.discount)  # which refuses a series that is too short
     except ValueError as error:
-        raise UserError(f"--env-id: {error}") from None
+        raise env_error(error) from None
     if args.total_steps > series.steps:
         raise UserError(
             f"--total-steps {args.total_steps:,} is more than {series.name} has: its {len(series.rows):,} rows "

@@ -113,8 +113,10 @@ def test_there_is_a_good_command_line_of_each_command():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_all_numbers_of_a_command_have_ranges(name):
-    for field, hint in get_type_hints(importlib.import_module(f"benchmarks.{name}").Args, include_extras=True).items():
-        assert ranges(hint) or not any(word in str(hint) for word in ("int", "float")), field
+    args = importlib.import_module(f"benchmarks.{name}").Args
+    kinds = get_type_hints(args)
+    for field, hint in get_type_hints(args, include_extras=True).items():
+        assert ranges(hint) or not any(word in str(kinds[field]) for word in ("int", "float")), field
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -169,6 +171,8 @@ WRONG = [
     ),
     ("sweep mine.toml --until-decided sac", "--until-decided takes the names of two algorithms"),
     ("sweep mine.toml --until-decided sac td3", "--until-decided: mine has no algorithm 'td3'; it has sac"),
+    ("export trained --seed 9 --onnx new.onnx", "--seed: trained has no seed 9; it has"),
+    ("evaluate trained --seeds 9", "--seeds: trained has no seed 9; it has"),
     ("evaluate nowhere", "nowhere is no run's folder"),
     ("evaluate run", "run has no policy.safetensors: "),
     ("evaluate short", "short is no run's folder"),
@@ -182,6 +186,7 @@ WRONG = [
     ("evaluate trained --seeds middle", "--seeds takes best, median, worst, whole numbers"),
     ("evaluate trained --env-option nothing", "--env-option takes words such as frame_skip=5"),
     ("evaluate trained --env-option a=1 a=2", "--env-option names a twice"),
+    ("evaluate trained --env-option xml_file=no.xml", "--env-option: InvertedPendulum-v5 with these options cannot be"),
     ("evaluate trained --env-option nothing=1", "--env-id: InvertedPendulum-v5 has no option nothing"),
     ("evaluate trained --out file", "--out: cannot write to file: File exists"),
     ("watch nowhere", "nowhere is no run's folder"),

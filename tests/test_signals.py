@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,19 @@ def test_a_signal_that_came_before_ends_it_too():
         assert signals.came
         with pytest.raises(KeyboardInterrupt), interruptible():
             pytest.fail("it began")
+
+
+def test_what_is_waited_for_is_said_once_and_not_at_once(capsys, monkeypatch):
+    Signals.tell("the end")
+    with Signals() as signals:
+        Signals.tell("the end")
+        os.kill(os.getpid(), signal.SIGTERM)
+        Signals.tell("the end")
+        assert capsys.readouterr().err == "" and signals.came
+        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 3)
+        Signals.tell("the end of this")
+        Signals.tell("the end of this")
+    assert capsys.readouterr().err == "interrupted: this waits for the end of this; Ctrl-C again ends at once\n"
 
 
 def test_a_second_thread_leaves_signals_to_the_main_one():

@@ -74,7 +74,7 @@ class Dataset:
 
         Each transition counts as a trajectory by itself, because arrays do not tell which ones follow each other. Where
         actions have other bounds than -1 and 1, `fit_actions` maps them there. Raises ValueError for arrays that are
-        empty or do not fit each other.
+        empty, do not fit each other, or have numbers that are not finite.
         """
         named = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated}
         arrays = {key: np.asarray(array) for key, array in named.items()}
@@ -85,6 +85,8 @@ class Dataset:
             raise ValueError(f"all arrays must have the same length, at least 1, got {shapes}")
         if arrays["obs"].shape != arrays["next_obs"].shape:
             raise ValueError(f"obs and next_obs must have the same shape, got {shapes}")
+        if strange := [key for key, array in arrays.items() if not np.isfinite(array.astype(float)).all()]:
+            raise ValueError(f"{strange[0]} has numbers that are not finite")
         (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
         rows = torch.zeros(2 * count, obs_size + act_size + 2)
         now, after = rows.numpy()[::2], rows.numpy()[1::2]

@@ -121,6 +121,7 @@ def shell(monkeypatch, capsys):
         ("sac", "--total-steps 0", "--total-steps must be at least 1, got 0\n"),
         ("sac", "--vary hidden=8,16", "--vary: hidden cannot differ between runs, only"),
         ("sac", "--env-id Hoper-v5", "--env-id: Gymnasium has no environment 'Hoper-v5'; the closest ids are"),
+        ("sac", "--env-id Hoper-v5 --see 3", "Unrecognized options: --see, 3; Perhaps you meant: --seeds; --help"),
         ("iql", "--seeds x", "--seeds takes whole numbers or a range such as 0:10, got 'x'\n"),
         ("stream_q", "--eval-episodes 1", "--eval-episodes must be 0, got 1: the score of a streaming algorithm is"),
     ],

@@ -7,6 +7,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from algos.evaluate import Evaluator, maker
+from envs import SeededEnvs
 
 
 class Three(gym.Env):
@@ -166,6 +167,35 @@ def test_a_policy_without_numbers_has_no_return():
     scores = evaluator("Three-v0", (0, 1, 2), 2)(acts, 0)
     assert [score.total for run in (0, 2) for score in scores[run]] == [6.0] * 4
     assert all(np.isnan(score.total) and score.length == 3 for score in scores[1])
+
+
+def test_episodes_that_do_not_end_are_named_once(monkeypatch, capsys):
+    monkeypatch.setattr("algos.evaluate.LONG", 2)
+    evaluate = evaluator("Three-v0")
+    evaluate(lambda obs: torch.zeros(*obs.shape[:2], 1), 0)
+    evaluate(lambda obs: torch.zeros(*obs.shape[:2], 1), 1)
+    said = capsys.readouterr().err
+    assert said.startswith("warning: after 2 steps, episodes of the evaluation still go on") and said.count("\n") == 1
+
+
+def test_a_reward_without_a_number_is_told_once_and_not_taken_for_the_policys_fault(monkeypatch, capsys):
+    step = Three.step
+    monkeypatch.setattr(Three, "step", lambda self, action: (*(told := step(self, action))[:1], np.nan, *told[2:]))
+    evaluate = evaluator("Three-v0")
+    for number in range(2):
+        evaluate(lambda obs: torch.zeros(*obs.shape[:2], 1), number)
+    assert (
+        capsys.readouterr().err
+        == "warning: the environment of the evaluation gave a reward that is not a finite number\n"
+    )
+    monkeypatch.undo()
+    evaluator("Three-v0")(lambda obs: torch.full((*obs.shape[:2], 1), torch.nan), 0)
+    assert capsys.readouterr().err == ""
+    envs = SeededEnvs("Three-v0", [0, 1])
+    monkeypatch.setattr(Three, "step", lambda self, action: (*(told := step(self, action))[:1], np.inf, *told[2:]))
+    for _ in range(2):
+        envs.step(torch.zeros(2, 1, 1))
+    assert capsys.readouterr().err == "warning: Three-v0 gave a reward that is not a finite number\n"
 
 
 @pytest.mark.parametrize(("bonus", "returns"), [(0.0, [2.75, 3.5, 3.0]), (10.0, [10.25, 8.5, 3.0])])

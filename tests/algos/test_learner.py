@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from algos.errors import UserError
 from algos.learner import Learner, learner_file
+from algos.policy import policy_file
 from algos.stream import Step
 
 STREAMS = ["stream_ac", "stream_ac discrete", "stream_q", "stream_q sarsa", "stream_td"]
@@ -58,6 +59,8 @@ def test_a_setting_of_a_grid_is_chosen_by_its_values(script, name, tmp_path):
         Learner.load(path, kind, **{name: 0.5})
     with pytest.raises(UserError, match="there is none with"):
         Learner.load(path, kind, seed=5, **{name: 0.6})
+    with pytest.raises(UserError, match=rf"holds runs that differ in seed, {name}, and not in misspelt$"):
+        Learner.load(path, kind, seed=5, misspelt=0.5)
 
 
 def test_another_algorithms_file_and_a_damaged_one_are_refused(tmp_path):
@@ -65,9 +68,15 @@ def test_another_algorithms_file_and_a_damaged_one_are_refused(tmp_path):
     with pytest.raises(UserError, match="holds a learner of StreamQ, not of StreamAC"):
         Learner.load(path, agent_type("stream_ac"))
     (tmp_path / "broken").write_bytes(path.read_bytes()[:100])
-    for name in ("nothing", "broken"):
-        with pytest.raises(UserError, match="is no streaming learner's file"):
-            Learner.load(tmp_path / name, agent_type("stream_q"))
+    with pytest.raises(UserError, match="is no streaming learner's file"):
+        Learner.load(tmp_path / "broken", agent_type("stream_q"))
+    with pytest.raises(UserError, match=r"^there is no file .*nothing$"):
+        Learner.load(tmp_path / "nothing", agent_type("stream_q"))
+    agent = agent_of("stream_ac", seeds=(1,))
+    environment = {"env_id": "", "options": {}, "tasks": []}
+    (tmp_path / "policy").write_bytes(policy_file(agent, agent.policy, "stream_ac", environment, 0, []))
+    with pytest.raises(UserError, match=r"holds policies: take the learner.safetensors beside it$"):
+        Learner.load(tmp_path / "policy", agent_type("stream_ac"))
 
 
 def test_a_run_that_has_diverged_is_not_loaded(tmp_path):

@@ -205,3 +205,15 @@ eval_episodes = 1
 )
 def test_durations_are_shown_in_the_unit_that_fits(seconds, shown):
     assert display.clock(seconds) == shown
+
+
+def test_a_sweep_until_it_is_decided_plans_the_most_seeds_that_it_can_take(tmp_path, capsys):
+    suite = write(
+        tmp_path, SUITE.replace("[algorithms.sac]", "[algorithms.dsac_t]\n[algorithms.td3]\n[algorithms.sac]")
+    )
+    look = {"until_decided": ("sac", "td3"), "max_seeds": 23, "seeds_per_look": 5}
+    sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu", **look))
+    said = capsys.readouterr().out
+    assert "sac on InvertedPendulum-v5, seeds 15-19" in said and "dsac_t" not in said and "8 jobs" in said
+    assert said.endswith("this is the most that it can take: 5 seeds are added at a time, until the pair is decided\n")
+    assert not (tmp_path / "out").exists()

@@ -268,7 +268,7 @@ def test_it_plays_minatar(train):
 def test_continuous_actions_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError) as error:
         main(Args(env_id="Pendulum-v1", out=tmp_path, quiet=True, device="cpu"))
-    asked = "this needs a finite number of them (Discrete), which levels make"
+    asked = "this needs a finite number of them (Discrete), which levels make, such as --levels -1 0 1"
     assert str(error.value) == f"--env-id: Pendulum-v1 has Box actions; {asked}"
 
 

@@ -92,6 +92,8 @@ def test_a_dataset_of_arrays_follows_torchs_default_precision(float64):
         ({"obs": np.zeros((7, 3))}, r"must have the same length, at least 1, got obs \[7, 3\]"),
         ({"next_obs": np.zeros((6, 4))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 4\]"),
         ({"next_obs": np.zeros((6, 1))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 1\]"),
+        ({"reward": np.full(6, np.nan)}, "reward has numbers that are not finite"),
+        ({"action": np.full((6, 2), np.inf)}, "action has numbers that are not finite"),
         ({"action": np.zeros(6)}, r"shapes must be .*\[N, A\].*, got .*action \[6\]"),
         ({"reward": np.zeros((6, 2))}, r"shapes must be .*, got .*reward \[6, 2\]"),
         ({name: array[:0] for name, array in own_arrays().items()}, "must have the same length, at least 1"),
