@@ -218,7 +218,7 @@ def env_errors(env_id: str, optional: bool = False) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise env_error(error) from None
+        raise UserError(f"--env-option: {error}") if optional else env_error(error) from None
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise UserError(f"{name} needs a package that is not installed: {error}") from None
     except UserError:

@@ -169,8 +169,8 @@ class Evaluator:
             Signals.tell("the end of this evaluation")
             if t == LONG and not self.named:
                 self.named = True
-                told = f"after {LONG:,} steps, episodes of the evaluation still go on, and are cut after {LONGEST:,}"
-                print(f"warning: {told}; a time limit (max_episode_steps) makes them shorter", file=sys.stderr)
+                told = f"after {LONG:,} steps, episodes of the evaluation still go on; without a time limit of the task"
+                print(f"warning: {told} (max_episode_steps), they are cut after {LONGEST:,}", file=sys.stderr)
             time = [torch.tensor(t, device=self.device)] if self.timed else []
             action = act(self._tensor(obs), *goals, *time).cpu().numpy()
             lost = ~np.isfinite(action.reshape(*shape, -1)).all(-1)  # policies that give no number have no return

@@ -51,7 +51,9 @@ class Learner:
         try:
             state, said = contents(path)
             if "environment" in said:
-                raise UserError(f"{path} holds policies: take the learner.safetensors beside it")
+                beside = Path(path).with_name("learner.safetensors")
+                instead = f": take {beside}" if beside.exists() else ", and no streaming learner"
+                raise UserError(f"{path} holds policies{instead}")
             if said["algorithm"] != kind.__name__:
                 raise UserError(f"{path} holds a learner of {said['algorithm']}, not of {kind.__name__}")
             runs = said["runs"]

@@ -9,10 +9,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from algos.cli import parse_seeds, run_command
+from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
-from benchmarks.scores import LABELS
+from benchmarks.scores import LABELS, OF_TASK
 from benchmarks.stored import Report
 from benchmarks.suite import ROOT
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -125,30 +125,40 @@ def text_of(path: Path) -> str:
 def length(folders: list[Path]) -> str:
     """Steps of the runs in these reports, their numbers of seeds, and how many cells of its suite the first has."""
     steps: dict[str, None] = {}
-    seeds, cells = set(), ""
+    seeds = set()
     for folder in folders:
-        if (folder / "page.md").exists():  # in a study, steps differ from run to run
-            sources = read_json(folder / "sources.json", list[Config])
-            seeds |= {len(config.get("seeds") or parse_seeds(config["args"]["seeds"])) for config in sources}
-            continue
         keys = ["task", "algorithm", "score"]
         frame = read_csv(folder / "tasks.csv", [*keys, "seeds", "steps"], keys)
         steps |= {f"{count:,}": None for count in frame["steps"]}
         seeds |= set(frame["seeds"])
-        if folder == folders[0] and (path := ROOT / "benchmarks" / "suites" / f"{folder.name}.toml").exists():
-            suite, done = tomllib.loads(path.read_text()), len(frame.drop_duplicates(keys[:2]))
-            whole = len(suite["tasks"]) * len(suite["algorithms"])
-            cells = f"{done} of {whole} cells" if done < whole else ""
     counts = " or ".join(map(str, sorted(seeds, reverse=True)))
-    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", cells]))
+    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", cells(folders[0])]))
+
+
+def cells(folder: Path) -> str:
+    """How many cells a report has of the suite that has its name; empty if there is no such suite, or if it has all."""
+    path = ROOT / "benchmarks" / "suites" / f"{folder.name}.toml"
+    if not path.exists():
+        return ""
+    suite = tomllib.loads(path.read_text())
+    wanted = {(task, name) for task in suite["tasks"] for name in suite["algorithms"]}
+    names = {
+        (config["task"].partition(OF_TASK)[0], name)
+        for config in read_json(folder / "sources.json", list[Config])
+        for name in ([config["algorithm"]] if config["variant"] == "default" else [config["variant"]])
+    }
+    return f"{len(wanted & names)} of {len(wanted)} cells" if wanted - names else ""
 
 
 def with_lengths(text: str, folder: Path) -> str:
-    """README's text, in which each row of its table of results says how long the runs behind it are."""
+    """README's text, in which rows of its table of results say how long the runs behind them are.
+
+    Rows on studies, in which each run may have another length, stay as they are.
+    """
 
     def row(match: re.Match[str]) -> str:
-        names = re.findall(r"\]\(results/(\w+)/", match[1])
-        return f"| {match[1]} | {length([folder / name for name in names])} | {match[2]} |"
+        folders = [folder / name for name in re.findall(r"\]\(results/(\w+)/", match[1])]
+        return match[0] if (folders[0] / "page.md").exists() else f"| {match[1]} | {length(folders)} | {match[2]} |"
 
     return RESULT.sub(row, text)
 
@@ -164,7 +174,8 @@ def main(args: Args) -> None:
     parts = [INTRODUCTION, "\n".join(map(entry, parts)), *parts]
     (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
     print(args.folder / "README.md")
-    if (readme := args.folder.parent / "README.md").exists():
+    if args.folder.resolve() == ROOT / "results":
+        readme = ROOT / "README.md"
         readme.write_text(with_lengths(readme.read_text(), args.folder))
         print(readme)
 

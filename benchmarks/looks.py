@@ -77,8 +77,6 @@ def until_decided(
     """
     pair = entries_of(suite, names)
     most = most_seeds // batch
-    if most < 2:
-        raise UserError(f"--max-seeds must be at least {2 * batch}, two batches of --seeds-per-look; got {most_seeds}")
     first = suite.seeds[0]
     stored = read_json(out / FILE, list[Looks]) if (out / FILE).exists() else []
     others = [looks for looks in stored if {looks["a"], looks["b"]} != set(names)]

@@ -235,6 +235,10 @@ def main(args: Args) -> None:
         if args.job is not None:
             raise UserError("--until-decided runs all of its jobs itself: leave --job out")
         size = args.seeds_per_look
+        if args.max_seeds < 2 * size:
+            raise UserError(
+                f"--max-seeds must be at least {2 * size}, two batches of --seeds-per-look; got {args.max_seeds}"
+            )
         count = args.max_seeds // size * size if args.dry_run else size  # the most, or those of the first look
         suite = replace(suite, entries=pair, seeds=list(range(suite.seeds[0], suite.seeds[0] + count)))
         batch = min(args.seeds_per_job or size, size)

@@ -18,55 +18,59 @@ GENERAL = {field.name for field in fields(RunArgs)} - {"bf16", "compile"} | {
     "video",
 }
 LONGEST = 30  # letters of a value
+MOST = 4  # values that are told
 
 
 def variants_part(results: Results) -> Part | None:
-    """The arguments in which the algorithms of one script differ on a task; None if no script has several."""
+    """The arguments in which the algorithms of one script differ on a task; None if no script has such ones."""
     scripts: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for config in sorted(results.scores.sources, key=family_name):
         scripts[config["algorithm"]][family_name(config)].append(config)
     table = Table(["algorithm", "script", "arguments"], [])
     for script, variants in sorted(scripts.items()):
-        if len(variants) == 1:
-            continue
-        known = defaults_of(script)
-        arguments = {name: [known | config.get("args", {}) for config in configs] for name, configs in variants.items()}
-        settings = (config.get("setting", {}) for configs in variants.values() for config in configs)
-        varied = {name for setting in settings for name in setting}
-        names = {name for configs in arguments.values() for config in configs for name in config}
-        differing = [name for name in sorted(names - GENERAL - varied) if differ(variants, known, name)]
-        for variant, configs in arguments.items():
-            told = [spoken_values(name, [config.get(name) for config in configs]) for name in differing]
-            table.rows.append([word(variant), word(script), word(", ".join(filter(None, told)))])
+        names = {name for configs in variants.values() for config in configs for name in config.get("args", {})}
+        values = {
+            name: {variant: [value_of(config, name) for config in configs] for variant, configs in variants.items()}
+            for name in sorted(names - GENERAL)
+            if differ(variants, name)
+        }
+        for variant in variants if values else ():
+            told = filter(None, (spoken(name, found[variant]) for name, found in values.items()))
+            table.rows.append([word(variant), word(script), word("; ".join(told))])
     if not table.rows:
         return None
-    text = (
-        "These algorithms are variants of the same script; here are the arguments in which they differ. All arguments "
-        "of all runs are in sources.json."
-    )
+    text = "Algorithms that are one script differ in these arguments. All arguments of all runs are in sources.json."
     return Part("Variants", text, tables=[("What the names stand for", table)])
 
 
-def differ(variants: dict[str, list[dict[str, Any]]], known: dict[str, Any], name: str) -> bool:
-    """Whether variants have different values of an argument on the same task; an absent one has the default."""
-    values: dict[str, set[str]] = defaultdict(set)
-    for configs in variants.values():
-        for config in configs:
-            values[config["task"]].add(str(config.get("args", {}).get(name, known.get(name))))
-    return any(len(found - {str(None)}) > 1 for found in values.values())  # None: an early run did not store it
+def value_of(config: dict[str, Any], name: str) -> str:
+    """The value of an argument in words; empty if the run did not store it, or chose it by the task.
 
-
-def spoken_values(name: str, values: list[Any]) -> str:
-    """An argument with its value, if all tasks have the same; empty if it is not known."""
-    known = [value for value in values if value is not None]
-    if not known:
+    A switch that an early run did not store was as it is by default.
+    """
+    default = defaults_of(config["algorithm"]).get(name)
+    value = config.get("args", {}).get(name, default if isinstance(default, bool) else None)
+    if value is None or value == "auto":
         return ""
-    return f"{name}={spoken_value(known[0])}" if len(set(map(str, known))) == 1 else f"{name}: one for each task"
+    words = value if isinstance(value, list) else [value]
+    return " ".join(
+        plain(w) if isinstance(w, float) else str(w).lower() if isinstance(w, bool) else str(w) for w in words
+    )
 
 
-def spoken_value(value: Any) -> str:
-    """A value of an argument in words."""
-    if isinstance(value, list):
-        return " ".join(map(spoken_value, value))
-    word = plain(value) if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
-    return word if len(word) <= LONGEST else f"…{word[word.rfind('/', 0, -1) :][-LONGEST:]}"
+def differ(variants: dict[str, list[dict[str, Any]]], name: str) -> bool:
+    """Whether variants have different values of an argument on the same task, as far as they are known."""
+    values: dict[str, dict[str, set[str]]] = defaultdict(dict)
+    for variant, configs in variants.items():
+        for config in configs:
+            values[config["task"]].setdefault(variant, set()).add(value_of(config, name))
+    return any(len({frozenset(found - {""}) for found in of.values()} - {frozenset()}) > 1 for of in values.values())
+
+
+def spoken(name: str, values: list[str]) -> str:
+    """An argument with its values; empty if none is known."""
+    known = sorted(set(values) - {""}, key=values.index)
+    if len(known) == 1 and len(known[0]) > LONGEST:
+        return f"{name}=…{known[0][known[0].rfind('/') :][-LONGEST:]}"
+    few = len(known) <= MOST and all(len(value) <= LONGEST for value in known)
+    return f"{name}={' or '.join(known)}" if known and few else f"{name}: one for each task" if known else ""

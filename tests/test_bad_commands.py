@@ -187,7 +187,7 @@ WRONG = [
     ("evaluate trained --env-option nothing", "--env-option takes words such as frame_skip=5"),
     ("evaluate trained --env-option a=1 a=2", "--env-option names a twice"),
     ("evaluate trained --env-option xml_file=no.xml", "--env-option: InvertedPendulum-v5 with these options cannot be"),
-    ("evaluate trained --env-option nothing=1", "--env-id: InvertedPendulum-v5 has no option nothing"),
+    ("evaluate trained --env-option nothing=1", "--env-option: InvertedPendulum-v5 has no option nothing"),
     ("evaluate trained --out file", "--out: cannot write to file: File exists"),
     ("watch nowhere", "nowhere is no run's folder"),
     ("watch trained --out a.gif", "--out must end in .mp4, got a.gif"),

@@ -75,7 +75,10 @@ def test_another_algorithms_file_and_a_damaged_one_are_refused(tmp_path):
     agent = agent_of("stream_ac", seeds=(1,))
     environment = {"env_id": "", "options": {}, "tasks": []}
     (tmp_path / "policy").write_bytes(policy_file(agent, agent.policy, "stream_ac", environment, 0, []))
-    with pytest.raises(UserError, match=r"holds policies: take the learner.safetensors beside it$"):
+    with pytest.raises(UserError, match=r"policy holds policies, and no streaming learner$"):
+        Learner.load(tmp_path / "policy", agent_type("stream_ac"))
+    path.rename(tmp_path / "learner.safetensors")
+    with pytest.raises(UserError, match=r"policy holds policies: take .*learner.safetensors$"):
         Learner.load(tmp_path / "policy", agent_type("stream_ac"))
 
 

@@ -215,5 +215,7 @@ def test_a_sweep_until_it_is_decided_plans_the_most_seeds_that_it_can_take(tmp_p
     sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu", **look))
     said = capsys.readouterr().out
     assert "sac on InvertedPendulum-v5, seeds 15-19" in said and "dsac_t" not in said and "8 jobs" in said
+    with pytest.raises(UserError, match="--max-seeds must be at least 10, two batches of --seeds-per-look; got 9"):
+        sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu", **look | {"max_seeds": 9}))
     assert said.endswith("this is the most that it can take: 5 seeds are added at a time, until the pair is decided\n")
     assert not (tmp_path / "out").exists()

@@ -701,10 +701,10 @@ def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
 
 def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(tmp_path):
     """Penalties differ between variants; a learned model differs between tasks only, and a default may be absent."""
-    for task in ("Hopper-v5", "Ant-v5"):
+    for task, weight in (("Ant-v5", 0.5), ("Hopper-v5", 2.5)):
         general = {"seeds": ["0"], "env_id": task, "hidden": [4, 4]}
         for variant, args in (
-            ("default", {"dynamics": f"runs/a/long/way/of/{task}/model.safetensors", "penalty_weight": 0.5}),
+            ("default", {"dynamics": f"runs/a/long/way/of/{task}/model.safetensors", "penalty_weight": weight}),
             ("base", {"dynamics": f"runs/a/long/way/of/{task}/model.safetensors", "penalty_weight": 0.0}),
             ("true", {"dynamics": "true, or a long way/of/saying so", "penalty_weight": 0.0, "elites": 5}),
         ):
@@ -712,12 +712,12 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
         store(tmp_path / "runs", "ravl", table({9: {0: [1.0], 1: [2.0]}}), task, args=general)
     part = variants_part(make(tmp_path / "runs", tmp_path / "out"))
     assert [[cell[0] for cell in row] for row in part.tables[0][1].rows] == [
-        ["mopo", "mopo", "dynamics: one for each task, penalty_weight=0.5"],
-        ["mopo (base)", "mopo", "dynamics: one for each task, penalty_weight=0"],
-        ["mopo (true)", "mopo", "dynamics=…/saying so, penalty_weight=0"],
+        ["mopo", "mopo", "dynamics: one for each task; penalty_weight=0.5 or 2.5"],
+        ["mopo (base)", "mopo", "dynamics: one for each task; penalty_weight=0"],
+        ["mopo (true)", "mopo", "dynamics=…/saying so; penalty_weight=0"],
     ]
     assert (
-        "| mopo (base) | mopo | dynamics: one for each task, penalty\\_weight=0 |"
+        "| mopo (base) | mopo | dynamics: one for each task; penalty\\_weight=0 |"
         in (tmp_path / "out" / "report.md").read_text()
     )
 
