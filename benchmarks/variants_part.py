@@ -73,4 +73,4 @@ def spoken(name: str, values: list[str]) -> str:
     if len(known) == 1 and len(known[0]) > LONGEST:
         return f"{name}=…{known[0][known[0].rfind('/') :][-LONGEST:]}"
     few = len(known) <= MOST and all(len(value) <= LONGEST for value in known)
-    return f"{name}={' or '.join(known)}" if known and few else f"{name}: one for each task" if known else ""
+    return f"{name}={' or '.join(known)}" if known and few else f"{name}: several" if known else ""

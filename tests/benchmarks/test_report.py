@@ -712,12 +712,12 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
         store(tmp_path / "runs", "ravl", table({9: {0: [1.0], 1: [2.0]}}), task, args=general)
     part = variants_part(make(tmp_path / "runs", tmp_path / "out"))
     assert [[cell[0] for cell in row] for row in part.tables[0][1].rows] == [
-        ["mopo", "mopo", "dynamics: one for each task; penalty_weight=0.5 or 2.5"],
-        ["mopo (base)", "mopo", "dynamics: one for each task; penalty_weight=0"],
+        ["mopo", "mopo", "dynamics: several; penalty_weight=0.5 or 2.5"],
+        ["mopo (base)", "mopo", "dynamics: several; penalty_weight=0"],
         ["mopo (true)", "mopo", "dynamics=…/saying so; penalty_weight=0"],
     ]
     assert (
-        "| mopo (base) | mopo | dynamics: one for each task; penalty\\_weight=0 |"
+        "| mopo (base) | mopo | dynamics: several; penalty\\_weight=0 |"
         in (tmp_path / "out" / "report.md").read_text()
     )
 
