@@ -717,8 +717,7 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
         ["mopo (true)", "mopo", "dynamics=…/saying so; penalty_weight=0"],
     ]
     assert (
-        "| mopo (base) | mopo | dynamics: several; penalty\\_weight=0 |"
-        in (tmp_path / "out" / "report.md").read_text()
+        "| mopo (base) | mopo | dynamics: several; penalty\\_weight=0 |" in (tmp_path / "out" / "report.md").read_text()
     )
 
 
