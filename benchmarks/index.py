@@ -142,12 +142,11 @@ def cells(folder: Path) -> str:
         return ""
     suite = tomllib.loads(path.read_text())
     wanted = {(task, name) for task in suite["tasks"] for name in suite["algorithms"]}
-    names = {
-        (config["task"].partition(OF_TASK)[0], name)
-        for config in read_json(folder / "sources.json", list[Config])
-        for name in ([config["algorithm"]] if config["variant"] == "default" else [config["variant"]])
-    }
-    return f"{len(wanted & names)} of {len(wanted)} cells" if wanted - names else ""
+    found = set()
+    for config in read_json(folder / "sources.json", list[Config]):
+        name = config["algorithm"] if config["variant"] == "default" else config["variant"]
+        found.add((config["task"].partition(OF_TASK)[0], name))
+    return f"{len(wanted & found)} of {len(wanted)} cells" if wanted - found else ""
 
 
 def with_lengths(text: str, folder: Path) -> str:

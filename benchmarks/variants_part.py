@@ -11,12 +11,8 @@ from benchmarks.protocols import defaults_of
 from benchmarks.scores import family_name, plain
 from benchmarks.tables import Table, word
 
-GENERAL = {field.name for field in fields(RunArgs)} - {"bf16", "compile"} | {
-    "dataset",
-    "env_id",
-    "keep_replay",
-    "video",
-}
+UNTOLD = {"dataset", "env_id", "keep_replay", "video"}  # they change no method, or are the task
+GENERAL = {field.name for field in fields(RunArgs)} - {"bf16", "compile"} | UNTOLD
 LONGEST = 30  # letters of a value
 MOST = 4  # values that are told
 
