@@ -234,8 +234,8 @@ def main(args: Args) -> None:
     writable(args.out / "figures")
     shown = [budget for budget in BUDGETS if budget <= args.plays]
     listing = Table(
-        ["task", "algorithm", "policies", "of", *(f"{n} episodes" for n in shown), "best of them", "a random one",
-         "by the critic's value", "10 to 90% of games at the end"], [],
+        ["task", "algorithm", "policies", "of", *(f"{n} episode{'s' * (n > 1)}" for n in shown), "best of them",
+         "a random one", "by the critic's value", "10 to 90% of games at the end"], [],
     )  # fmt: skip
     lines = ["# Choosing among policies", " ".join((__doc__ or "").split("\n\n")[2].split())]
     curves, best = [], []

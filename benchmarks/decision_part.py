@@ -119,8 +119,9 @@ def variance_part(results: Results) -> Part | None:
     ends = table.groupby("task")["step"].transform("max")
     late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
     costs = costs_of(results)
-    columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval", "would need"]
-    shown = Table([*columns, "seeds now", "evaluations × episodes now"], [])
+    columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval"]
+    columns += ["seeds × episodes needed", "seeds now", "evaluations × episodes now"]
+    shown = Table(columns, [])
     by_seeds = 0
     for task, algorithm, rows in each(late, results.scores):
         means, spreads = (
@@ -146,7 +147,7 @@ def variance_part(results: Results) -> Part | None:
         words = "–"
         if wanted > 0 and (cost := costs.get((task, algorithm))):
             need = advice(found, wanted, *cost)
-            words = f"{need[0]:,} seeds × {need[1]:,} episodes" if need else "more than 10,000 seeds"
+            words = f"{need[0]:,} × {need[1]:,}" if need else "over 10,000 seeds"
         shown.rows.append(
             [word(task), word(algorithm), *shares, number(half), word(words), number(seeds, 0),
              word(f"{count} × {episodes}")]
@@ -157,9 +158,9 @@ def variance_part(results: Results) -> Part | None:
         "Shares, in percent, of the variance of a seed's score (mean of last 10%) that are due to seeds, to the "
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
         "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
-        "checkpoints: seeds then count for both. The last columns say what an interval "
-        f"of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation took "
-        "here; the estimates rest on few seeds, so take them as a rough guide."
+        "checkpoints: seeds then count for both. The last columns say how many seeds, and episodes of each, an "
+        f"interval of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation "
+        "took here; the estimates rest on few seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     part.sentences = [

@@ -1,5 +1,7 @@
 """How often intervals hold, and the sections of a report that decide, from runs of which the truth is known."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -86,7 +88,8 @@ def test_a_report_says_what_lacks(tmp_path):
             f"In {int(name == 'seeds')} of 1 rows, most of the variance is in the column"
         )
         assert row["checkpoints"][0] == ("–" if row["evaluations × episodes now"][0].startswith("1 ×") else "0")
-        assert "seeds ×" in row["would need"][0] and costs_of(results)["Made-v0", "a"][0] == 10.0
+        assert re.fullmatch(r"\d+ × [\d,]+", row["seeds × episodes needed"][0])
+        assert costs_of(results)["Made-v0", "a"][0] == 10.0
     assert shares["seeds"][0] > 95 and shares["episodes"][1] > 60
 
 
