@@ -159,8 +159,8 @@ def variance_part(results: Results) -> Part | None:
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
         "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
         "checkpoints: seeds then count for both. The last columns say how many seeds, and episodes of each, an "
-        f"interval of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and evaluation "
-        "took here; the estimates rest on few seeds, so take them as a rough guide."
+        f"interval of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and "
+        "evaluation took here; the estimates rest on few seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     part.sentences = [
