@@ -14,13 +14,23 @@ __all__ = ["PlainSAC", "agent_and_batch"]
 
 
 def agent_and_batch(script: str, **overrides: Any) -> tuple[Any, Batch, Any]:
-    """An agent of two runs in double precision, a batch [2, 8, ...] and the draws of one update."""
-    agent = offline_agent(script, at_random(), **{"real_ratio": 0.25, **overrides})
-    return agent, batch_of(at_random()), draws_of(agent)
+    """An agent of two runs in double precision, a batch [2, 8, ...] and the draws of one update.
+
+    Some standard deviations of its actor are beyond the bounds -5 and 2 of their logarithm.
+    """
+    agent, batch = offline_agent(script, at_random(), **{"real_ratio": 0.25, **overrides}), batch_of(at_random())
+    with torch.no_grad():
+        agent.actor.net.out.weight.normal_(0, 10, generator=torch.Generator().manual_seed(0))
+        agent.actor.net.out.bias[..., agent.task.act_size :] = -1.5
+        log_std = agent.actor.net(batch.obs).chunk(2, -1)[1]
+    assert log_std.min() < -5 and log_std.max() > 2
+    return agent, batch, draws_of(agent)
 
 
 class PlainSAC:
-    """Run `run` of an agent with a squashed Gaussian actor, N critics and a temperature."""
+    """Run `run` of an agent with a squashed Gaussian actor, N critics and a temperature; `metrics` of its update."""
+
+    metrics: dict[str, Tensor]
 
     def __init__(self, agent: Any, run: int, critics: int):
         self.args, self.run = agent.args, run
@@ -50,12 +60,19 @@ class PlainSAC:
             for a, b in zip(online.parameters(), target.parameters(), strict=True):
                 b.data.copy_(0.995 * b.data + 0.005 * a.data)
 
-    def descend(self, adam: torch.optim.Adam, loss: Tensor) -> None:
+    def descend(self, adam: torch.optim.Adam, loss: Tensor) -> Tensor:
         adam.zero_grad()
         loss.backward()
         adam.step()
+        return loss.detach()
 
-    def assert_same(self, agent: Any) -> None:
+    def assert_same(self, agent: Any, metrics: dict[str, Tensor], obs: Tensor) -> None:
+        """What was learned, the metrics of the last update, and the deterministic actions for obs [R, B, O]."""
+        assert metrics.keys() == self.metrics.keys()
+        for name, value in self.metrics.items():
+            torch.testing.assert_close(metrics[name][self.run], value.detach(), atol=1e-9, rtol=1e-9)
+        mean = self.actor(obs[self.run]).chunk(2, -1)[0]
+        torch.testing.assert_close(agent.policy(obs)[self.run], torch.tanh(mean), atol=1e-9, rtol=0)
         assert_same(agent.actor.net, self.actor, self.run)
         assert math.isclose(agent.log_alpha[self.run].item(), self.log_alpha.item(), abs_tol=1e-9)
         for n, (online, target) in enumerate(zip(self.critics, self.targets, strict=True)):

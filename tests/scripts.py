@@ -179,12 +179,14 @@ def task_of(script: str) -> Task:
     return replace(task, low=(-1.0,) * 2, high=(1.0,) * 2) if is_offline(script) else task
 
 
-def agent_of(script: str, seeds: Sequence[int] = (0, 1), task: Task | None = None, **overrides: Any) -> Any:
+def agent_of(
+    script: str, seeds: Sequence[int] = (0, 1), task: Task | None = None, device: str = "cpu", **overrides: Any
+) -> Any:
     """An agent with short arguments, on a made task. With `vary`, every setting is made with every seed."""
     if is_on_policy(script):
         overrides.setdefault("total_steps", 400)  # or its schedules would be at their end
     args, seeds = with_settings(module_of(script).Args(**short(script, **overrides)), list(seeds))
-    return agent_type(script)(args, task or task_of(script), seeds)
+    return agent_type(script)(args, task or task_of(script), seeds, device)
 
 
 def hyperparameters(script: str) -> list[str]:
@@ -202,7 +204,7 @@ class Feed:
     """
 
     def __init__(self, agent: Any):
-        self.agent, self.random, self.number = agent, Random(agent.seeds), 0
+        self.agent, self.random, self.number = agent, Random(agent.seeds, agent.device), 0
         self.draws = agent.draws(self.random, *([1] if "envs" in inspect.signature(agent.draws).parameters else []))
         self.parameters = inspect.signature(agent.update).parameters
         size = getattr(agent.args, "batch_size", 1)
@@ -235,7 +237,8 @@ class Feed:
             batch = self._batch(name)
             return Samples(*batch, returns=batch.reward + batch.obs[..., 0])
         if name == "active":
-            return torch.tensor([(self.number + seed) % 3 != 0 for seed in self.agent.seeds])
+            moves = [(self.number + seed) % 3 != 0 for seed in self.agent.seeds]
+            return torch.tensor(moves, device=self.agent.device)
         if kind is Step:
             return self._step(name)
         if is_goal_batch(kind):
@@ -260,7 +263,8 @@ class Feed:
     def _batch(self, name: str) -> Batch:
         task, normal, uniform = self.agent.task, self.normal[name]().mT, self.uniform[name]().mT
         obs, next_obs, reward = normal.split((task.obs_size, task.obs_size, 1), -1)
-        low, high = (torch.tensor(bound or default) for bound, default in ((task.low, 0.0), (task.high, 1.0)))
+        bounds = ((task.low, 0.0), (task.high, 1.0))
+        low, high = (torch.tensor(bound or default, device=self.agent.device) for bound, default in bounds)
         action = low + (high - low) * uniform[..., :-1]
         if task.discrete:
             action = (action[..., 0] * task.act_size).long()
@@ -286,7 +290,7 @@ class Feed:
     def _rollout(self, name: str) -> Rollout:
         """A segment in which about every sixth step ends an episode, half of them by a time limit."""
         task, args, batch = self.agent.task, self.agent.args, self._batch(name)
-        rollout = Rollout(self.agent.runs, args.horizon, args.num_envs, task)
+        rollout = Rollout(self.agent.runs, args.horizon, args.num_envs, task, self.agent.device)
         chance = self.uniform[name]().mT[..., -1]
         ended, terminated = (chance < 1 / 6).to(batch.obs.dtype), (chance < 1 / 12).to(batch.obs.dtype)
         fields = (batch.obs, batch.action, batch.reward, ended, terminated, batch.next_obs)

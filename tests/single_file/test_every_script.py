@@ -41,7 +41,10 @@ from scripts import (
     stride_of,
 )
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import algos.random
+import algos.run
 from algos.agent import Agent
 from algos.data import Dataset
 from algos.goals import Goals
@@ -54,6 +57,48 @@ from envs.series import SeriesEnvs
 
 scripts = pytest.mark.parametrize("script", UPDATED)
 whole_runs = pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in UNEVEN_SCRIPTS])
+
+
+# -- the device stands for a GPU, which no test can count on --------------------------------------------------------
+
+
+@scripts
+def test_an_update_stays_on_its_device(script, monkeypatch):
+    """On the meta device, no number can be read and tensors of two devices do not mix, as in a CUDA graph."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # Adam's own formula, as a compiler traces it
+    make = algos.random.generators
+    monkeypatch.setattr(algos.random, "generators", lambda seeds, name, device: make(seeds, name))
+    agent = agent_of(script, device="meta")
+    metrics = learn(agent, 1 if is_on_policy(script) else 4)[-1]
+    assert metrics and {x.device.type for x in [*metrics.values(), *agent.state_dict().values()]} == {"meta"}
+
+
+class Unread(TorchDispatchMode):
+    """Refuses what makes the host wait for a GPU: numbers that it reads, and sizes that depend on numbers."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        packet, name = function.overloadpacket, function.overloadpacket.__name__
+        masks = args[1] if packet in (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_) else ()
+        if name in ("_local_scalar_dense", "nonzero", "masked_select", "equal") or any(
+            mask is not None and mask.dtype == torch.bool for mask in masks
+        ):
+            raise AssertionError(f"the host waits for {name}")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Runs fail if a function that would be compiled on a GPU, and be captured there, makes the host wait."""
+
+    def watched(function, *_):
+        def call(*args):
+            with Unread():
+                return function(*args)
+
+        return call
+
+    monkeypatch.setattr(algos.run, "compiled", watched)
+    monkeypatch.setattr(algos.run, "captured", watched)
 
 
 # -- an agent stands alone ---------------------------------------------------------------------------------------------
@@ -531,6 +576,7 @@ def assert_same_end(one, other) -> None:
 
 
 @whole_runs
+@pytest.mark.usefixtures("unread")
 def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
     if short(script).get("env_id") == "CartPole-v1":
         request.getfixturevalue("saved_envs")

@@ -25,17 +25,22 @@ class Plain(PlainSAC):
             next_action, next_log_prob = self.sample(next_obs, draws.next_action[run])
             soft = self.values(self.targets, next_obs, next_action).min(0)[0] - alpha * next_log_prob
             target = reward + 0.99 * (1 - ended) * soft
-        errors = [(q - target).pow(2).mean() for q in self.values(self.critics, obs, action)]
-        self.descend(self.critic_adam, sum(errors))
+        values = self.values(self.critics, obs, action)
+        critic_loss = self.descend(self.critic_adam, sum((q - target).pow(2).mean() for q in values))
         new_action, log_prob = self.sample(obs, draws.action[run])
         value = self.values(self.critics, obs, new_action).min(0)[0]
-        self.descend(self.actor_adam, (alpha * log_prob - value).mean())
+        actor_loss = self.descend(self.actor_adam, (alpha * log_prob - value).mean())
         self.descend(self.alpha_adam, -(self.log_alpha * (log_prob.detach() + self.target_entropy)).mean())
         self.move_targets()
+        self.metrics = {
+            "critic_loss": critic_loss, "actor_loss": actor_loss, "value": values.mean(), "entropy": -log_prob.mean(),
+            "alpha": self.log_alpha.exp().clamp(max=1.0),
+        }  # fmt: skip
 
 
 def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     agent, _, _ = agent_and_batch("mopo", total_steps=50, updates_per_epoch=2, actor_lr=0.01, temperature_lr=0.05)
+    assert agent.log_alpha.tolist() == [0.0, 0.0]
     with torch.no_grad():
         agent.log_alpha[1] = 0.2  # above the bound
     plain = [Plain(agent, run, 2) for run in range(2)]
@@ -45,9 +50,9 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
             angle = torch.tensor(number // 2 / 25 * math.pi, dtype=torch.float32)  # there are 25 epochs
             run.actor_adam.param_groups[0]["lr"] = (0.01 * (0.5 * (1 + torch.cos(angle)))).item()
             run.update(batch, draws)
-        agent.update(batch, draws)
+        metrics = agent.update(batch, draws)
         for run in plain:
-            run.assert_same(agent)
+            run.assert_same(agent, metrics, batch.obs)
 
 
 def test_the_temperature_counts_as_at_most_one(float64):

@@ -20,19 +20,25 @@ class Plain(PlainSAC):
         self.descend(self.alpha_adam, (-self.log_alpha * (log_prob + self.target_entropy)).mean())
         alpha = self.log_alpha.exp().item()
         new_action, log_prob = self.sample(obs, draws.action[run])
-        self.descend(self.actor_adam, (alpha * log_prob - self.values(self.critics, obs, new_action).min(0)[0]).mean())
+        value = self.values(self.critics, obs, new_action).min(0)[0]
+        actor_loss = self.descend(self.actor_adam, (alpha * log_prob - value).mean())
         with torch.no_grad():
             next_action, next_log_prob = self.sample(next_obs, draws.next_action[run])
             soft = self.values(self.targets, next_obs, next_action).min(0)[0] - alpha * next_log_prob
             target = reward + 0.99 * (1 - ended) * soft
-        loss = (self.values(self.critics, obs, action) - target).pow(2).mean(1).sum()
+        q = self.values(self.critics, obs, action)
+        loss = (q - target).pow(2).mean(1).sum()
         copies = [action.clone().requires_grad_() for _ in range(count)]
         values = [net(torch.cat([obs, a], -1)).sum() for net, a in zip(self.critics, copies, strict=True)]
         gradients = torch.autograd.grad(sum(values), copies, create_graph=True)
         units = [g / (g.norm(dim=-1, keepdim=True) + 1e-10) for g in gradients]
         pairs = sum((units[i] * units[j]).sum(-1) for i in range(count) for j in range(count) if i != j)
-        self.descend(self.critic_adam, loss + eta * pairs.mean() / (count - 1))
+        critic_loss = self.descend(self.critic_adam, loss + eta * pairs.mean() / (count - 1))
         self.move_targets()
+        self.metrics = {
+            "critic_loss": critic_loss, "actor_loss": actor_loss, "value": q.mean(), "spread": q.std(0).mean(),
+            "entropy": -log_prob.mean(), "alpha": self.log_alpha.exp(),
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("eta", [0.0, 1.3])
@@ -43,9 +49,9 @@ def test_updates_equal_a_plain_rewrite_of_one_run(eta, float64):
         batch = batch_of(at_random(), number)
         for run in plain:
             run.update(batch, draws, eta)
-        agent.update(batch, draws)
+        metrics = agent.update(batch, draws)
         for run in plain:
-            run.assert_same(agent)
+            run.assert_same(agent, metrics, batch.obs)
 
 
 def diversity(*gradients):
