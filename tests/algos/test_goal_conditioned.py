@@ -227,6 +227,36 @@ OFFICIAL = {
 }
 
 
+@pytest.mark.parametrize("script", ["gcivl", "gciql", "crl", "qrl", "hiql", "ota"])
+def test_the_value_of_a_goal_is_that_of_the_networks_behind_the_policy(script, monkeypatch):
+    """Maps of values, and their order along ways, show it."""
+    agent = agent_of(script)
+    obs, goal = torch.randn(2, 1, 5, 2).unbind()
+
+    def gives(network: str, *twins: float) -> None:
+        value = torch.tensor(twins)[None, :, None].expand(1, len(twins), 5)
+        monkeypatch.setattr(getattr(agent, network), "forward", lambda *_: value if len(twins) > 1 else value[:, 0])
+
+    expected = 2.5
+    if script == "gciql":
+        gives("value", 2.5)
+    elif script == "crl":  # the less of two values of an action within its bounds
+        sums = torch.tensor([[1.0, 1.0], [-8.0, 0.0]])
+        monkeypatch.setattr(agent.actor, "forward", lambda *_: torch.tensor([3.0, -0.5]).expand(1, 5, 2))
+        monkeypatch.setattr(agent.critic, "forward", lambda obs, action, goal: 3 + (action @ sums.T).mT)
+        expected = -5.0
+    elif script == "qrl":
+        monkeypatch.setattr(agent.distance.phi, "forward", torch.sign)
+        monkeypatch.setattr(agent.distance, "forward", lambda a, b: a[..., 0].abs() + 1.5 * b[..., 0].abs())
+        expected = -2.5
+    else:
+        gives("high_value" if script == "ota" else "value", 1.0, 4.0)
+    if script == "ota":
+        gives("value", 2.0, 6.0)
+        assert agent.low_value_of(obs, goal).tolist() == [[4.0] * 5]
+    assert agent.value_of(obs, goal).tolist() == [[expected] * 5]
+
+
 @pytest.mark.parametrize("source", ["ogbench", "local"])
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_defaults_follow_the_dataset(name, source):
