@@ -75,6 +75,8 @@ def test_the_quasimetrics_of_the_sheet():
     assert distance(x, other) == 2.75
     assert mrn(x, y).item() == pytest.approx(2.0615528, abs=1e-7)
     assert mrn(y, x).item() == pytest.approx(3.0615528, abs=1e-7)
+    here = mrn(x.requires_grad_(), x.detach())
+    assert here.item() == pytest.approx(1e-6) and torch.autograd.grad(here.sum(), x)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("form", [union, union_of_pairs])
@@ -110,6 +112,7 @@ def agent_of(script: str, **overrides: Any) -> Any:
 
 def test_the_losses_of_qrl_of_the_sheet(float64):
     agent = agent_of("qrl", hidden=(4,), latent_size=8)
+    assert agent.log_multiplier.item() == agent.distance.raw_kappa.item() == 0
     loss, violation = agent.distance_loss(tensor([10.0, 200.0]), tensor([0.5, 1.5]))
     assert violation.item() == 0.125
     assert loss.item() == pytest.approx(397.8503, abs=1e-4)
