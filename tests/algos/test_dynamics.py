@@ -75,6 +75,13 @@ def test_initial_weights_are_a_cut_normal():
 
 
 @forms
+def test_log_variances_begin_between_minus_ten_and_a_half(form):
+    """Sheet, 2.1."""
+    ensemble = training(form).ensemble
+    assert ensemble.max_log_var.unique().tolist() == [0.5] and ensemble.min_log_var.unique().tolist() == [-10.0]
+
+
+@forms
 def test_the_loss_adds_decay_and_bounds(form, float64):
     model = training(form)
     rows = model.epoch_rows(1)[..., :16]
@@ -154,6 +161,14 @@ def test_inputs_are_normalised_as_the_official_codes_do():
     torch.testing.assert_close(ravl.ensemble.std.flatten()[:3].double(), after.std(0, correction=0), atol=1e-6, rtol=0)
     action = rows[data.index][:, 3:5].double()
     torch.testing.assert_close(ravl.ensemble.mean.flatten()[3:].double(), action.mean(0), atol=1e-6, rtol=0)
+
+
+def test_an_input_that_never_changes_is_not_divided_by_zero():
+    """Sheet, table 2.1: OfflineRL-Kit divides it by 1, and RAVL's code by 1e-6."""
+    data = at_random()
+    data.rows[:, [0, 3]] = 0.7  # a number of states, and one of actions
+    assert training("offlinerl_kit", data=data).ensemble.std[..., [0, 3]].unique().tolist() == [1.0]
+    assert training("ravl", data=data).ensemble.std[..., [0, 3]].unique().tolist() == [pytest.approx(1e-6)]
 
 
 def test_terminal_transitions_without_true_next_observations_are_left_out():
@@ -237,6 +252,7 @@ def test_offlinerl_kit_stops_each_run_after_five_epochs_without_improvement():
     model = training("offlinerl_kit")
     falling = [[1 - 0.1 * k] * 3 for k in range(9)]
     flat = [[1.0] * 3, *([[0.995, 1.0, 2.0]] * 8)]  # less than 1% better is no improvement
+    assert not model.stale.any()
     states = with_errors(model, [[a, b] for a, b in zip(falling, flat, strict=True)])
     assert [stopped for stopped, _, _ in states] == [[False, False]] * 5 + [[False, True]] * 4
     assert model.best_error[1].tolist() == [1.0] * 3
