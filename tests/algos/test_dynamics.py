@@ -150,16 +150,18 @@ def test_members_see_their_bootstraps_in_a_new_order_in_every_epoch(form):
 
 def test_inputs_are_normalised_as_the_official_codes_do():
     data = at_random(200)
-    rows, kit, ravl = data.rows, training("offlinerl_kit", (0,), data), training("ravl", (0,), data)
+    rows, kit = data.rows, training("offlinerl_kit", (0,), data)
     held = set(kit.holdout[0].tolist())
     kept = data.index[[i for i in range(200) if i not in held]]
     x = rows[kept][:, :5].double()
     torch.testing.assert_close(kit.ensemble.mean.flatten().double(), x.mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(kit.ensemble.std.flatten().double(), x.std(0, correction=0), atol=1e-6, rtol=0)
-    after = torch.cat([rows[:1, :3], rows[data.index + 1][:, :3]]).double()
+    walk = Dataset("made", rows, torch.arange(len(rows) - 1), 3, 2)  # one trajectory
+    ravl = training("ravl", (0,), walk)
+    after = torch.cat([rows[:1, :3], rows[1:, :3]]).double()
     torch.testing.assert_close(ravl.ensemble.mean.flatten()[:3].double(), after.mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(ravl.ensemble.std.flatten()[:3].double(), after.std(0, correction=0), atol=1e-6, rtol=0)
-    action = rows[data.index][:, 3:5].double()
+    action = rows[:-1, 3:5].double()
     torch.testing.assert_close(ravl.ensemble.mean.flatten()[3:].double(), action.mean(0), atol=1e-6, rtol=0)
 
 
@@ -298,6 +300,21 @@ def test_each_member_ends_with_its_best_weights_in_the_order_of_errors():
     best = model.best_error[0].argmin()
     assert any(torch.equal(trained.net.out.weight[0, 0], s["out.weight"][0, best]) for s in snapshots)
     assert not torch.equal(trained.net.out.weight[0, 0], trained.net.out.weight[0, 1])
+
+
+@forms
+def test_holdout_errors_are_means_of_squares_for_each_member_and_output(form, float64):
+    data = at_random()
+    model = learn(training(form, data=data), epochs=1)
+    found = model.errors(model.ensemble)
+    assert found.shape == (2, 3, 4)
+    for run in range(2):
+        rows = data.index[model.holdout[run]]
+        now, after = data.rows[rows].double(), data.rows[rows + 1, :3].double()
+        change = torch.cat([after - now[:, :3], now[:, 5:6]], -1)
+        for member, mean in enumerate(model.ensemble(now[None, :, :3], now[None, :, 3:5])[0][run]):
+            torch.testing.assert_close(found[run, member], (mean - change).square().mean(0))
+    assert model.batches == len(model.epoch_rows(1).split(model.args.batch_size, -1))
 
 
 @forms
