@@ -127,22 +127,27 @@ def hierarchical(kind: str, **overrides):
 
 
 def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
-    """The rows of all states of a batch, by the name of the field."""
+    """The rows of all states of a batch, by the name of the field; goals of values give -1 until they are reached."""
     batch = agent.batch(goals, agent.draws(Random([0]))())
+    pairs = [(batch.value, batch.obs)] + ([(batch.high_value, batch.option_end)] if isinstance(agent, OTA) else [])
+    for value, state in pairs:
+        going = (value.goal[..., 0] != state[..., 0]).float()
+        assert torch.equal(value.mask, going) and torch.equal(value.reward, -going) and 0 < going.mean() < 1
     parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value.goal, "subgoal": batch.subgoal}
     parts |= {"goal": batch.goal, "target": batch.target}
     return {name: part[0, :, 0].long() for name, part in parts.items()}
 
 
-def test_targets_of_the_high_policy_never_pass_a_goal_of_the_trajectory():
+@pytest.mark.parametrize("kind", ["hiql", "ota"])
+def test_targets_of_the_high_policy_never_pass_a_goal_of_the_trajectory(kind):
     goals = Goals(episodes(40, 30))
-    rows = rows_of(hierarchical("hiql", subgoal_steps=7), goals)
+    rows = rows_of(hierarchical(kind, subgoal_steps=7), goals)
     assert torch.equal(rows["next"], rows["row"] + 1)
     assert torch.equal(rows["subgoal"], goals.ahead(rows["row"], 7))
     assert torch.equal(rows["target"], torch.minimum(rows["subgoal"], rows["goal"]))
-    rows = rows_of(hierarchical("hiql", subgoal_steps=7, actor_goals=(0.0, 0.0, 1.0)), goals)
+    rows = rows_of(hierarchical(kind, subgoal_steps=7, actor_goals=(0.0, 0.0, 1.0)), goals)
     assert torch.equal(rows["target"], rows["subgoal"])
-    half = rows_of(hierarchical("hiql", subgoal_steps=7, actor_goals=(0.0, 0.5, 0.5)), goals)
+    half = rows_of(hierarchical(kind, subgoal_steps=7, actor_goals=(0.0, 0.5, 0.5)), goals)
     apart = (half["goal"] < 40) != (half["row"] < 40)
     assert 0.15 < apart.double().mean() < 0.3  # half of the goals are random, and about half of these are elsewhere
 
