@@ -87,9 +87,14 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
     text = (
         "Ways of all seeds (colours) in the last evaluation, one episode of each task from its start (a dot) towards "
-        "the goal (a star), and maps of values of the first task's goal, mean over seeds. Each map has colours of its "
-        "own, from the lowest to the highest value."
+        "the goal (a star)."
     )
+    if len(maps):
+        text += (
+            " Maps of values of the first task's goal, mean over seeds: each has colours of its own, from the lowest "
+            "to the highest value."
+        )
+    titles = {name: f"{results.names_are} {short}".strip() for name, short in results.names.items()}
     part = Part("Mazes", text, figures_in_markdown=True)
     envs = {config["task"]: config.get("facts", {}).get("evaluated_in", "") for config in results.scores.sources}
     for task, rows in ways.groupby("task"):
@@ -98,13 +103,13 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
         except (ModuleNotFoundError, ValueError):
             continue
         names = [name for name in results.in_curves if name in set(rows["algorithm"])][:MOST]
-        figure = draw_ways(maze, rows, names, results.names)
+        figure = draw_ways(maze, rows, names, titles)
         figure.suptitle(f"{task}: a colour for each seed, from its dot to its star", fontsize=8)
         part.figures.append((f"ways_{file_name(str(task))}", figure, f"Ways through {task}"))
         values = maps[maps["task"] == task]
         if len(values):
             names = [name for name in names if name in set(values["algorithm"])]
-            figure = draw_maps(maze, values, rows, names, results.names)
+            figure = draw_maps(maze, values, rows, names, titles)
             figure.suptitle(f"{task}\nvalues of the star, from dark to bright", fontsize=8)
             part.figures.append((f"values_{file_name(str(task))}", figure, f"Values of a goal in {task}"))
     return part
