@@ -11,6 +11,7 @@ from scripts import module_of
 
 from algos.data import Dataset
 from algos.errors import UserError
+from algos.goal_conditioned import transition_draws, transitions
 from algos.goals import Clusters, GoalDraws, Goals, Mix, check_mix, goal_draws
 from algos.per_run import PerRun
 from algos.random import Random
@@ -136,6 +137,18 @@ def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
     parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value.goal, "subgoal": batch.subgoal}
     parts |= {"goal": batch.goal, "target": batch.target}
     return {name: part[0, :, 0].long() for name, part in parts.items()}
+
+
+def test_a_transition_gives_minus_one_until_its_goal_is_reached():
+    """Sheet, 2.2: it is reached if it is the state itself, and not the next one."""
+    args = module_of("gcivl").Args(batch_size=MANY, value_goals=(0.5, 0.3, 0.2), actor_goals=(0.0, 1.0, 0.0))
+    batch = transitions(Goals(episodes(40, 30)), args, transition_draws(Random([0]), MANY)())
+    rows = {name: getattr(batch, name)[0, :, 0] for name in ("obs", "next_obs", "value_goal", "goal")}
+    assert torch.equal(rows["next_obs"], rows["obs"] + 1)
+    going = (rows["value_goal"] != rows["obs"]).float()
+    assert torch.equal(batch.mask[0], going) and torch.equal(batch.reward[0], -going)
+    assert 0.45 < going.mean() < 0.52  # half of the goals are the state itself, and some others are too
+    assert (rows["goal"] > rows["obs"]).float().mean() > 0.9  # goals of the actor are later states
 
 
 @pytest.mark.parametrize("kind", ["hiql", "ota"])
