@@ -178,6 +178,7 @@ def test_episodes_that_do_not_end_are_named_once(monkeypatch, capsys):
     assert said.startswith("warning: after 2 steps, episodes of the evaluation still go on") and said.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*The reward is an? (NaN|inf) value")
 def test_a_reward_without_a_number_is_told_once_and_not_taken_for_the_policys_fault(monkeypatch, capsys):
     step = Three.step
     monkeypatch.setattr(Three, "step", lambda self, action: (*(told := step(self, action))[:1], np.nan, *told[2:]))

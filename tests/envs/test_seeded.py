@@ -248,6 +248,7 @@ class Broken(Counter):
         return np.array([np.inf]) if self.count > 1 else obs, *rest
 
 
+@pytest.mark.filterwarnings("ignore:.*not within the observation space")
 def test_observations_that_are_not_finite_are_refused_at_a_reset_only():
     gym.register("Broken-v0", entry_point=Broken)
     try:
