@@ -232,7 +232,7 @@ OFFICIAL = {
 
 @pytest.mark.parametrize("script", ["gcivl", "gciql", "crl", "qrl", "hiql", "ota"])
 def test_the_value_of_a_goal_is_that_of_the_networks_behind_the_policy(script, monkeypatch):
-    """Maps of values, and their order along ways, show it."""
+    """It is what maps of values show, and what is followed along ways."""
     agent = agent_of(script)
     obs, goal = torch.randn(2, 1, 5, 2).unbind()
 

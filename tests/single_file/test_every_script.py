@@ -59,7 +59,7 @@ scripts = pytest.mark.parametrize("script", UPDATED)
 whole_runs = pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in UNEVEN_SCRIPTS])
 
 
-# -- the device stands for a GPU, which no test can count on --------------------------------------------------------
+# -- what a GPU needs, shown without one -------------------------------------------------------------------------------
 
 
 @scripts
