@@ -13,10 +13,10 @@ class PerRun:
     Beside a tensor [R], [R, B] or [R, E, B] it broadcasts over all axes but the first, in the tensor's precision;
     beside plain numbers and tensors without axes it stays a PerRun. It may be an argument of torch's functions, such as
     a bound of `clamp`. So `discount * value`, or `torch.where(x > 0, tau, 1 - tau)`, reads the same whether a
-    hyperparameter differs between runs or not.
+    hyperparameter differs between runs or not. Without a `device`, a tensor of values stays where it is.
     """
 
-    def __init__(self, values: Sequence[float] | Tensor, device: torch.device | str = "cpu"):
+    def __init__(self, values: Sequence[float] | Tensor, device: torch.device | str | None = None):
         self.values = torch.as_tensor(values, dtype=torch.float64, device=device)  # [R]
         self.numbers = None if isinstance(values, Tensor) else [float(value) for value in values]
 

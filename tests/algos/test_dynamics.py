@@ -75,7 +75,7 @@ def test_initial_weights_are_a_cut_normal():
 
 
 @forms
-def test_log_variances_begin_between_minus_ten_and_a_half(form):
+def test_the_bounds_of_log_variances_begin_at_minus_10_and_0_5(form):
     """Sheet, 2.1."""
     ensemble = training(form).ensemble
     assert ensemble.max_log_var.unique().tolist() == [0.5] and ensemble.min_log_var.unique().tolist() == [-10.0]
@@ -156,13 +156,14 @@ def test_inputs_are_normalised_as_the_official_codes_do():
     x = rows[kept][:, :5].double()
     torch.testing.assert_close(kit.ensemble.mean.flatten().double(), x.mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(kit.ensemble.std.flatten().double(), x.std(0, correction=0), atol=1e-6, rtol=0)
-    walk = Dataset("made", rows, torch.arange(len(rows) - 1), 3, 2)  # one trajectory
-    ravl = training("ravl", (0,), walk)
-    after = torch.cat([rows[:1, :3], rows[1:, :3]]).double()
+    index = torch.tensor([*range(249), *range(250, 399)])  # two trajectories
+    ravl = training("ravl", (0,), Dataset("made", rows, index, 3, 2))
+    after = torch.cat([rows[:1, :3], rows[index + 1, :3]]).double()
     torch.testing.assert_close(ravl.ensemble.mean.flatten()[:3].double(), after.mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(ravl.ensemble.std.flatten()[:3].double(), after.std(0, correction=0), atol=1e-6, rtol=0)
-    action = rows[:-1, 3:5].double()
+    action = rows[index, 3:5].double()
     torch.testing.assert_close(ravl.ensemble.mean.flatten()[3:].double(), action.mean(0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(ravl.ensemble.std.flatten()[3:].double(), action.std(0, correction=0), atol=1e-6, rtol=0)
 
 
 def test_an_input_that_never_changes_is_not_divided_by_zero():

@@ -232,32 +232,45 @@ OFFICIAL = {
 
 @pytest.mark.parametrize("script", ["gcivl", "gciql", "crl", "qrl", "hiql", "ota"])
 def test_the_value_of_a_goal_is_that_of_the_networks_behind_the_policy(script, monkeypatch):
-    """It is what maps of values show, and what is followed along ways."""
+    """Networks that tell their inputs apart: a state counts once, and a goal three times."""
     agent = agent_of(script)
-    obs, goal = torch.randn(2, 1, 5, 2).unbind()
+    obs, goal = torch.randn(2, 1, 5, 2, generator=torch.Generator().manual_seed(0)).unbind()
+    s, g = obs[..., 0], goal[..., 0]
 
     def gives(network: str, *twins: float) -> None:
-        value = torch.tensor(twins)[None, :, None].expand(1, len(twins), 5)
-        monkeypatch.setattr(getattr(agent, network), "forward", lambda *_: value if len(twins) > 1 else value[:, 0])
+        def forward(state: Tensor, goal: Tensor) -> Tensor:
+            value = torch.stack([state[..., 0] + 3 * goal[..., 0] + twin for twin in twins], 1)
+            return value if len(twins) > 1 else value[:, 0]
 
-    expected = 2.5
+        monkeypatch.setattr(getattr(agent, network), "forward", forward)
+
+    expected = s + 3 * g + 2.5
     if script == "gciql":
         gives("value", 2.5)
-    elif script == "crl":  # the less of two values of an action within its bounds
-        sums = torch.tensor([[1.0, 1.0], [-8.0, 0.0]])
-        monkeypatch.setattr(agent.actor, "forward", lambda *_: torch.tensor([3.0, -0.5]).expand(1, 5, 2))
-        monkeypatch.setattr(agent.critic, "forward", lambda obs, action, goal: 3 + (action @ sums.T).mT)
-        expected = -5.0
+    elif script == "crl":  # the smaller of the twins' values, for an action that is clipped to its bounds
+        monkeypatch.setattr(
+            agent.actor, "forward", lambda s, g: torch.stack([s[..., 0] - g[..., 0] + 3, 0 * s[..., 0]], -1)
+        )
+        twins = torch.tensor([[1.0, 1.0], [-8.0, 0.0]])
+        monkeypatch.setattr(
+            agent.critic, "forward", lambda s, a, g: (a @ twins.T).mT + (s[..., 0] + 3 * g[..., 0])[:, None]
+        )
+        act = (s - g + 3).clamp(-1, 1)
+        expected = torch.minimum(act, -8 * act) + s + 3 * g
     elif script == "qrl":
-        monkeypatch.setattr(agent.distance.phi, "forward", torch.sign)
-        monkeypatch.setattr(agent.distance, "forward", lambda a, b: a[..., 0].abs() + 1.5 * b[..., 0].abs())
-        expected = -2.5
-    else:
+        monkeypatch.setattr(agent.distance.phi, "forward", lambda x: 2 * x)
+        monkeypatch.setattr(agent.distance, "forward", lambda x, y: x[..., 0] + 3 * y[..., 0])
+        expected = -2 * (s + 3 * g)
+    elif script == "gcivl":
+        gives("value", 1.0, 4.0)
+    else:  # hiql and ota see the goal through phi
+        monkeypatch.setattr(agent.phi, "forward", lambda s, g: g - 2 * s)
         gives("high_value" if script == "ota" else "value", 1.0, 4.0)
+        expected = s + 3 * (g - 2 * s) + 2.5
     if script == "ota":
         gives("value", 2.0, 6.0)
-        assert agent.low_value_of(obs, goal).tolist() == [[4.0] * 5]
-    assert agent.value_of(obs, goal).tolist() == [[expected] * 5]
+        torch.testing.assert_close(agent.low_value_of(obs, goal), expected + 1.5)
+    torch.testing.assert_close(agent.value_of(obs, goal), expected)
 
 
 @pytest.mark.parametrize("source", ["ogbench", "local"])

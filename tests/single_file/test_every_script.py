@@ -62,13 +62,19 @@ whole_runs = pytest.mark.parametrize("script", [script for script in SCRIPTS if 
 # -- what a GPU needs, shown without one -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("varied", [False, True])
 @scripts
-def test_an_update_stays_on_its_device(script, monkeypatch):
-    """On the meta device, no number can be read and tensors of two devices do not mix, as in a CUDA graph."""
+def test_an_update_stays_on_its_device(script, varied, monkeypatch):
+    """On the meta device no number can be read, and tensors of the CPU with axes do not mix with its own.
+
+    Once with the numbers of a script, and once with a value per run for each hyperparameter.
+    """
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # Adam's own formula, as a compiler traces it
     make = algos.random.generators
     monkeypatch.setattr(algos.random, "generators", lambda seeds, name, device: make(seeds, name))
-    agent = agent_of(script, device="meta")
+    defaults = module_of(script).Args(**short(script))
+    vary = tuple(f"{name}={getattr(defaults, name)!r}" for name in hyperparameters(script)) if varied else ()
+    agent = agent_of(script, device="meta", vary=vary)
     metrics = learn(agent, 1 if is_on_policy(script) else 4)[-1]
     assert metrics and {x.device.type for x in [*metrics.values(), *agent.state_dict().values()]} == {"meta"}
 

@@ -58,7 +58,7 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     agent, _, draws = agent_and_batch("mobile", total_steps=50, updates_per_epoch=2, **settings)
     assert agent.log_alpha.tolist() == [0.0, 0.0]
     with torch.no_grad():
-        agent.log_alpha[1] = 0.2  # above the bound
+        agent.log_alpha.copy_(torch.tensor([-1.0, 0.2]))  # below and above the bound
     plain = [Plain(agent, run, 2) for run in range(2)]
     for number in range(4):
         batch, guesses = batch_of(at_random(), number), guesses_of(agent, number)
@@ -70,6 +70,7 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
         for run in plain:
             run.assert_same(agent, metrics, batch.obs)
         assert (metrics["penalty"] > 0).all()
+    assert agent.alpha[0] < 1 < agent.log_alpha[1].exp()
 
 
 def test_the_inconsistency_is_the_deviation_over_elites_of_means_over_guesses():

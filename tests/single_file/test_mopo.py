@@ -42,7 +42,7 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     agent, _, _ = agent_and_batch("mopo", total_steps=50, updates_per_epoch=2, actor_lr=0.01, temperature_lr=0.05)
     assert agent.log_alpha.tolist() == [0.0, 0.0]
     with torch.no_grad():
-        agent.log_alpha[1] = 0.2  # above the bound
+        agent.log_alpha.copy_(torch.tensor([-1.0, 0.2]))  # below and above the bound
     plain = [Plain(agent, run, 2) for run in range(2)]
     for number in range(6):
         batch, draws = batch_of(at_random(), number), draws_of(agent)
@@ -53,6 +53,7 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
         metrics = agent.update(batch, draws)
         for run in plain:
             run.assert_same(agent, metrics, batch.obs)
+    assert agent.alpha[0] < 1 < agent.log_alpha[1].exp()
 
 
 def test_the_temperature_counts_as_at_most_one(float64):
