@@ -120,7 +120,7 @@ def variance_part(results: Results) -> Part | None:
     late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
     costs = costs_of(results)
     columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval"]
-    columns += ["seeds × episodes needed", "seeds now", "evaluations × episodes now"]
+    columns += ["seeds × episodes of an evaluation needed", "seeds now", "evaluations × episodes now"]
     shown = Table(columns, [])
     by_seeds = 0
     for task, algorithm, rows in each(late, results.scores):
@@ -158,9 +158,10 @@ def variance_part(results: Results) -> Part | None:
         "Shares, in percent, of the variance of a seed's score (mean of last 10%) that are due to seeds, to the "
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
         "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
-        "checkpoints: seeds then count for both. The last columns say how many seeds, and episodes of each, an "
-        f"interval of ±{PRECISION:.0%} of the mean would need at least cost, by the seconds that training and "
-        "evaluation took here; the estimates rest on few seeds, so take them as a rough guide."
+        "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
+        f"episodes in each evaluation, would give an interval of ±{PRECISION:.0%} of the mean at least cost, with as "
+        "many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on few "
+        "seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     part.sentences = [

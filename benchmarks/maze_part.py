@@ -86,13 +86,13 @@ def read(path: Path, columns: list[str]) -> pd.DataFrame:
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
     text = (
-        "Ways of all seeds (colours) in the last evaluation, one episode of each task from its start (a dot) towards "
-        "the goal (a star)."
+        "Figures show the ways of all seeds (colours) in the last evaluation, one episode of each task from its start "
+        "(a dot) towards the goal (a star)."
     )
     if len(maps):
         text += (
-            " Maps of values of the first task's goal, mean over seeds: each has colours of its own, from the lowest "
-            "to the highest value."
+            " Maps show values of the first task's goal, as means over seeds; each map has colours of its own, from "
+            "the lowest to the highest value."
         )
     titles = {name: f"{results.names_are} {short}".strip() for name, short in results.names.items()}
     part = Part("Mazes", text, figures_in_markdown=True)

@@ -16,7 +16,7 @@ __all__ = ["PlainSAC", "agent_and_batch"]
 def agent_and_batch(script: str, **overrides: Any) -> tuple[Any, Batch, Any]:
     """An agent of two runs in double precision, a batch [2, 8, ...] and the draws of one update.
 
-    Some standard deviations of its actor are beyond the bounds -5 and 2 of their logarithm.
+    Its actor's logarithms of standard deviations lie beyond their bounds, -5 and 2, in some states.
     """
     agent, batch = offline_agent(script, at_random(), **{"real_ratio": 0.25, **overrides}), batch_of(at_random())
     with torch.no_grad():
@@ -67,7 +67,7 @@ class PlainSAC:
         return loss.detach()
 
     def assert_same(self, agent: Any, metrics: dict[str, Tensor], obs: Tensor) -> None:
-        """What was learned, the metrics of the last update, and the deterministic actions for obs [R, B, O]."""
+        """Compares networks, metrics of the last update, and deterministic actions for obs [R, B, O]."""
         assert metrics.keys() == self.metrics.keys()
         for name, value in self.metrics.items():
             torch.testing.assert_close(metrics[name][self.run], value.detach(), atol=1e-9, rtol=1e-9)

@@ -128,12 +128,8 @@ def hierarchical(kind: str, **overrides):
 
 
 def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
-    """The rows of all states of a batch, by the name of the field; goals of values give -1 until they are reached."""
+    """The rows of all states of a batch, by the name of the field."""
     batch = agent.batch(goals, agent.draws(Random([0]))())
-    pairs = [(batch.value, batch.obs)] + ([(batch.high_value, batch.option_end)] if isinstance(agent, OTA) else [])
-    for value, state in pairs:
-        going = (value.goal[..., 0] != state[..., 0]).float()
-        assert torch.equal(value.mask, going) and torch.equal(value.reward, -going) and 0 < going.mean() < 1
     parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value.goal, "subgoal": batch.subgoal}
     parts |= {"goal": batch.goal, "target": batch.target}
     return {name: part[0, :, 0].long() for name, part in parts.items()}
@@ -149,6 +145,17 @@ def test_a_transition_gives_minus_one_until_its_goal_is_reached():
     assert torch.equal(batch.mask[0], going) and torch.equal(batch.reward[0], -going)
     assert 0.45 < going.mean() < 0.52  # half of the goals are the state itself, and some others are too
     assert (rows["goal"] > rows["obs"]).float().mean() > 0.9  # goals of the actor are later states
+
+
+@pytest.mark.parametrize("kind", ["hiql", "ota"])
+def test_values_of_a_hierarchy_give_minus_one_until_their_goal_is_reached(kind):
+    """OTA's high value judges the end of an option."""
+    agent = hierarchical(kind, subgoal_steps=7)
+    batch = agent.batch(Goals(episodes(40, 30)), agent.draws(Random([0]))())
+    pairs = [(batch.value, batch.obs)] + ([(batch.high_value, batch.option_end)] if isinstance(agent, OTA) else [])
+    for value, state in pairs:
+        going = (value.goal[..., 0] != state[..., 0]).float()
+        assert torch.equal(value.mask, going) and torch.equal(value.reward, -going) and 0 < going.mean() < 1
 
 
 @pytest.mark.parametrize("kind", ["hiql", "ota"])

@@ -88,7 +88,7 @@ def test_a_report_says_what_lacks(tmp_path):
             f"In {int(name == 'seeds')} of 1 rows, most of the variance is in the column"
         )
         assert row["checkpoints"][0] == ("–" if row["evaluations × episodes now"][0].startswith("1 ×") else "0")
-        assert re.fullmatch(r"\d+ × [\d,]+", row["seeds × episodes needed"][0])
+        assert re.fullmatch(r"\d+ × [\d,]+", row["seeds × episodes of an evaluation needed"][0])
         assert costs_of(results)["Made-v0", "a"][0] == 10.0
     assert shares["seeds"][0] > 95 and shares["episodes"][1] > 60
 

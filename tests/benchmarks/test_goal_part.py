@@ -83,7 +83,7 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
     assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
     names = {path.name.partition("_")[0] for path in (tmp_path / "out" / "figures").iterdir()}
     assert {"ways", "values"} <= names
-    assert "Maps of values" in (tmp_path / "out" / "report.md").read_text()
+    assert "Maps show values" in (tmp_path / "out" / "report.md").read_text()
     made(tmp_path / "out", tmp_path / "again")
     for name in ("ways.csv", "maps.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
@@ -98,7 +98,7 @@ def test_ways_without_values_come_without_maps(runs, tmp_path):
     table.to_parquet(runs / "maze" / "good" / "default" / "ways.parquet")
     made(runs, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "Ways of all seeds" in text and "Maps of values" not in text
+    assert "the ways of all seeds" in text and "Maps show values" not in text
 
 
 def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):

@@ -7,7 +7,7 @@ from scripts import agent_of, assert_same, layers_of
 
 
 def test_updates_of_rvs_equal_a_plain_rewrite_of_one_run(float64):
-    """Tanh at the end, the mean squared error, and gradients of a norm of at most 0.25."""
+    """The network ends in tanh, the loss is the mean squared error, and gradients have a norm of at most 0.25."""
     agent = agent_of("gcbc rvs", lr=0.01)
     nets = [layers_of(agent.actor.net, run) for run in range(2)]
     adams = [torch.optim.Adam(net.parameters(), lr=0.01) for net in nets]
