@@ -17,7 +17,7 @@ from benchmarks import figures
 from benchmarks.analysis import Results
 from benchmarks.load_scores import is_report
 from benchmarks.parts import Part, file_name
-from benchmarks.scores import Scores, label
+from benchmarks.scores import Scores, label, plain
 from envs.mazes import Maze, maze_of
 
 WAYS = ["task", "algorithm", "seed", "goal", "step", "x", "y"]
@@ -94,7 +94,10 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
             " Maps show values of the first task's goal, as means over seeds; each map has colours of its own, from "
             "the lowest to the highest value."
         )
-    titles = {name: f"{results.names_are} {short}".strip() for name, short in results.names.items()}
+    titles = dict(results.names)
+    if results.names_are:
+        settings = results.scores.settings
+        titles = {name: "\n".join(f"{key} {plain(x)}" for key, x in settings[name].items()) for name in titles}
     part = Part("Mazes", text, figures_in_markdown=True)
     envs = {config["task"]: config.get("facts", {}).get("evaluated_in", "") for config in results.scores.sources}
     for task, rows in ways.groupby("task"):
@@ -143,12 +146,12 @@ def draw_walls(axes: Axes, maze: Maze) -> None:
     axes.spines[:].set_visible(False)
 
 
-def draw_ways(maze: Maze, rows: pd.DataFrame, names: list[str], short: dict[str, str]) -> Figure:
+def draw_ways(maze: Maze, rows: pd.DataFrame, names: list[str], titles: dict[str, str]) -> Figure:
     """The ways of each algorithm, in rows, on each task, in columns."""
     goals = sorted(rows["goal"].unique())
     figure, axes = panels(maze, len(names), len(goals))
     for i, name in enumerate(names):
-        axes[i, 0].set_ylabel(short.get(name, name), fontsize=8)
+        axes[i, 0].set_ylabel(titles[name], fontsize=8)
         for j, goal in enumerate(goals):
             part = rows[(rows["algorithm"] == name) & (rows["goal"] == goal)]
             for number, (_, way) in enumerate(part.groupby("seed")):
@@ -162,7 +165,7 @@ def draw_ways(maze: Maze, rows: pd.DataFrame, names: list[str], short: dict[str,
     return figure
 
 
-def draw_maps(maze: Maze, values: pd.DataFrame, ways: pd.DataFrame, names: list[str], short: dict[str, str]) -> Figure:
+def draw_maps(maze: Maze, values: pd.DataFrame, ways: pd.DataFrame, names: list[str], titles: dict[str, str]) -> Figure:
     """The values of one goal, for each algorithm."""
     figure, axes = panels(maze, 1, len(names))
     goal = values["goal"].iloc[0]
@@ -173,5 +176,5 @@ def draw_maps(maze: Maze, values: pd.DataFrame, ways: pd.DataFrame, names: list[
         place.pcolormesh(grid.columns, grid.index, np.ma.masked_invalid(grid), cmap="viridis", rasterized=True)
         own = ends[ends["algorithm"] == name]
         place.plot(own["x"], own["y"], "*", color="#d1495b", markersize=6, markeredgewidth=0.3)
-        place.set_title(short.get(name, name), fontsize=8)
+        place.set_title(titles[name], fontsize=8)
     return figure

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from algos.errors import UserError
 from benchmarks import report
+from benchmarks.maze_part import MAPS, WAYS, maze_part
 
 
 @pytest.fixture
@@ -99,6 +101,20 @@ def test_ways_without_values_come_without_maps(runs, tmp_path):
     made(runs, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
     assert "the ways of all seeds" in text and "Maps show values" not in text
+
+
+def test_rows_of_ways_name_each_hyperparameter_of_a_setting():
+    part = maze_part(
+        SimpleNamespace(
+            names={"a": "0.5, 3"}, names_are="p, k", in_curves=["a"],
+            scores=SimpleNamespace(
+                settings={"a": {"p": 0.5, "k": 3}},
+                sources=[{"task": "t", "facts": {"evaluated_in": "pointmaze-medium-v0"}}],
+            ),
+        ),
+        pd.DataFrame([("t", "a", 0, "task1", 0, 0.0, 0.0)], columns=WAYS), pd.DataFrame(columns=MAPS),
+    )  # fmt: skip
+    assert part.figures[0][1].axes[0].get_ylabel() == "p 0.5\nk 3"
 
 
 def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
