@@ -17,7 +17,7 @@ PRECISION = 0.05  # half width of an interval, as a share of the mean, for which
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """All pairs of algorithms on all tasks, and over all common tasks where scores are normalised."""
+    """All pairs of algorithms on all tasks, and over the tasks that both have where scores are normalised."""
     final, column = results.final, results.headline
     scores: dict[tuple[str, str], dict[int, float]] = {
         (task, name): dict(zip(rows["seed"], rows[column], strict=True))
@@ -25,25 +25,20 @@ def comparisons(results: Results) -> list[Comparison]:
     }
     together = processes(results)
     found: list[Comparison] = []
+    tasks = results.scores.tasks
     for a, b in combinations(results.scores.algorithms, 2):
+        both = [task for task in tasks if (task, a) in scores and (task, b) in scores]
         of_pair = []
-        for task in results.scores.tasks:
-            if (task, a) in scores and (task, b) in scores:
-                paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
-                if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
-                    of_pair.append(one)
+        for task in both:
+            paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
+            if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
+                of_pair.append(one)
         found += of_pair
-        on_common = [one for one in of_pair if one.task in results.common]
-        apart = not any(OF_TASK in one.task for one in on_common)  # tasks of one environment share their policies
-        if results.references is not None and apart and 1 < len(on_common) == len(results.common):
-            found.append(combined(common_tasks(results), on_common))
+        apart = not any(OF_TASK in task for task in both)  # tasks of one environment share their policies
+        if results.references is not None and apart and 1 < len(of_pair) == len(both):
+            name = "all tasks" if len(both) == len(tasks) else f"the {len(both)} tasks that both have"
+            found.append(combined(name, of_pair))
     return corrected(found)
-
-
-def common_tasks(results: Results) -> str:
-    """The tasks that all algorithms have, in words."""
-    count = len(results.common)
-    return "all tasks" if count == len(results.scores.tasks) else f"the {count} tasks that all algorithms have"
 
 
 def processes(results: Results) -> dict[tuple[str, str], set[str]]:

@@ -721,13 +721,23 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
     )
 
 
-def test_a_verdict_over_some_tasks_says_so(tmp_path):
-    synthetic.make(tmp_path / "runs", ["a", "b"], TASKS[:3], 5, 3)
+def test_a_verdict_over_tasks_is_over_those_that_both_have(tmp_path):
+    """`a` and `c` have all three, `b` lacks the first, and of a pair with it the difference is the mean of two."""
+    synthetic.make(tmp_path / "runs", ["a", "b", "c"], TASKS[:3], 5, 3)
     make(tmp_path / "runs", tmp_path / "all", references="d4rl")
     shutil.rmtree(tmp_path / "runs" / TASKS[0] / "b")
     make(tmp_path / "runs", tmp_path / "some", references="d4rl")
-    names = [pd.read_csv(tmp_path / name / "verdicts.csv")["task"].iloc[-1] for name in ("all", "some")]
-    assert names == ["all tasks", "the 2 tasks that all algorithms have"]
+    tables = [pd.read_csv(tmp_path / name / "verdicts.csv") for name in ("all", "some")]
+    over = [table[table["task"].str.contains("tasks")].set_index(["a", "b"]) for table in tables]
+    two = "the 2 tasks that both have"
+    assert over[0]["task"].to_dict() == {("a", "b"): "all tasks", ("a", "c"): "all tasks", ("b", "c"): "all tasks"}
+    assert over[1]["task"].to_dict() == {("a", "b"): two, ("a", "c"): "all tasks", ("b", "c"): two}
+    single = tables[0].set_index(["a", "b", "task"])["difference"]
+    for pair in (("a", "b"), ("b", "c")):
+        assert over[1].loc[pair, "difference"] == pytest.approx(
+            single.loc[[(*pair, task) for task in TASKS[1:3]]].mean(), rel=1e-5
+        )
+    assert over[1].loc[("a", "c"), "difference"] == pytest.approx(over[0].loc[("a", "c"), "difference"])
     said = (tmp_path / "some" / "report.md").read_text()
-    assert " over the 2 tasks that all algorithms have" in said and "over all tasks" not in said
+    assert f" over {two}" in said and " over all tasks" in said
     assert "Over seeds on 2 tasks that all algorithms have: " in said
