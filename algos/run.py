@@ -578,7 +578,8 @@ class Run(Generic[Args]):
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("diverged", "episodes", "scored", *KEPT)
         values = {name: getattr(self, name) for name in names}
-        values |= {"final": final, "steps": self.step, "evaluation_rows": len(self.tables.eval_rows)}
+        values |= {"final": final, "steps": self.step}
+        values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
         values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
         with self.folder.writing():
             self.tables.write()
@@ -637,6 +638,7 @@ class Run(Generic[Args]):
             kept = values.get("evaluation_rows")
             if kept is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
                 del self.tables.eval_rows[kept:]
+                del self.tables.train_rows[values.get("train_rows", len(self.tables.train_rows)) :]
             if kept is not None and kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "

@@ -489,6 +489,7 @@ def test_a_run_is_resumed_in_the_phase_in_which_it_stopped(loop, stop):
 def evaluated(run, agent, stop=False):
     """A phase, and steps with evaluations; `stop` raises in the first step, after the evaluation before it."""
     run.evaluate_in("Pendulum-v1")
+    run.watch(lambda step: {"watched": np.full(run.runs, step)})
     for _ in run.phase("first", 4):
         run.log(agent.update())
     for _ in run.steps(lambda obs: obs[..., :1]):
@@ -509,6 +510,9 @@ def test_the_evaluation_before_the_first_step_is_made_again_where_the_last_check
     tables = [pd.read_parquet(r.folder.path / "eval.parquet") for r in (whole, run)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     assert len(tables[0]) == 12
+    tables = [pd.read_parquet(r.folder.path / "train.parquet").query("metric == 'watched'") for r in (whole, run)]
+    pd.testing.assert_frame_equal(*(table.reset_index(drop=True) for table in tables), check_exact=True)
+    assert len(tables[0]) == 6
 
 
 def test_a_signal_during_the_last_checkpoint_of_a_phase_is_not_lost(loop, monkeypatch):
