@@ -1,4 +1,4 @@
-"""What the scripts with an actor and a replay buffer have in common: bounds of actions, predicted values, and metrics."""
+"""What scripts with an actor and a replay buffer have in common: bounds of actions, predicted values, metrics."""
 
 from dataclasses import replace
 
