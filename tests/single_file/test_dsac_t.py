@@ -75,6 +75,15 @@ def test_log_density_by_hand(half_range, expected, float64, monkeypatch):
     assert log_prob.item() == pytest.approx(expected, abs=2e-6)
 
 
+def test_log_standard_deviations_of_actions_are_from_minus_20_to_a_half():
+    agent = agent_of("dsac_t")
+    agent.actor.net.out.weight.data.zero_()
+    agent.actor.net.out.bias.data[:] = torch.tensor([1.5, -1.5, 0.6, -21.0])
+    mean, log_std = agent.actor(torch.randn(2, 16, 7))
+    torch.testing.assert_close(mean, torch.tensor([1.5, -1.5]).expand(2, 16, 2))
+    torch.testing.assert_close(log_std, torch.tensor([0.5, -20.0]).expand(2, 16, 2))
+
+
 def test_running_std_starts_at_the_first_batch_and_then_averages(float64, monkeypatch):
     agent = agent_of("dsac_t", seeds=(0,))
     batch, draws = batch_and_draws(agent)
