@@ -55,12 +55,15 @@ def test_predicted_values_are_the_smaller_ones_of_exploring_actions(script):
 
 @pytest.mark.parametrize("script", ["sac", "td3", "dsac_t"])
 def test_metrics_are_means_over_the_batch_of_each_run(script):
-    """Before the update: mean values of the twins; of the actor: its loss, the entropy and the temperature."""
+    """Before the update: the twins' mean values; entropy and temperature; DSAC-T's standard deviations and errors."""
     agent = agent_of(script, **({} if script == "td3" else {"temperature_lr": 0.0}), actor_lr=0.0)
     batch, draws = batch_and_draws(agent)
     if script != "td3":
         agent.log_alpha.data = torch.tensor([0.1, 3.0]).log()
     q = means(agent.critic(batch.obs, batch.action)).detach()
+    if script == "dsac_t":
+        std = agent.critic(batch.obs, batch.action)[1].detach()
+        error = (q - agent.targets(batch, draws.next_action, draws.returns)[0]).abs()
     metrics = agent.update(batch, draws, True)
     torch.testing.assert_close(metrics["value"], torch.stack([q[0].mean(), q[1].mean()]))
     if script != "td3":
@@ -68,3 +71,6 @@ def test_metrics_are_means_over_the_batch_of_each_run(script):
         log_prob = agent.actor.sample(batch.obs, noise)[1].detach()
         torch.testing.assert_close(metrics["entropy"], torch.stack([-log_prob[0].mean(), -log_prob[1].mean()]))
         torch.testing.assert_close(metrics["alpha"], torch.tensor([0.1, 3.0]))
+    if script == "dsac_t":
+        torch.testing.assert_close(metrics["std"], torch.stack([std[0].mean(), std[1].mean()]))
+        torch.testing.assert_close(metrics["td_error"], torch.stack([error[0].mean(), error[1].mean()]))

@@ -38,6 +38,15 @@ def test_huber_loss_by_hand():
     assert value.item() == pytest.approx(171.73953, abs=1e-4)
 
 
+def test_huber_loss_beyond_its_bounds_by_hand():
+    """The scale 0.01 / 16.1 counts as 0.1, and 900 / 16.1 as 10; a clipped error of 90 counts 50 (90 - 25) = 3,250."""
+    q, std, target = torch.zeros(1, 1, 1), torch.full((1, 1, 1), 4.0), torch.full((1, 1, 1), 100.0)
+    for running, scale, clipped in ((0.1, 0.1, 0.5 * 0.3**2), (30.0, 10.0, 3250.0)):
+        _, dq, dstd = gradients(huber_loss, q, std, target, target, torch.full((1, 1, 1), running))
+        assert dq.item() == pytest.approx(-50 * scale)
+        assert dstd.item() == pytest.approx(scale * (16 - clipped) / 4.1)
+
+
 def test_mean_target_is_not_clipped_and_sample_target_is():
     far = MEAN_TARGET + 1e3
     assert (gradients(paper_loss, mean_target=far)[1] < gradients(paper_loss)[1]).all()
