@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from mdpo_off_policy import MDPO, Gaussian, log_q
+from mdpo_off_policy import MDPO, Args, Gaussian, log_q
 from scripts import Feed, agent_of, differing, state_of
 from torch import Tensor
 
@@ -73,6 +73,14 @@ def test_the_policys_loss(q, c, log_new, loss, mean, log_std, float64):
 
 def test_the_policys_loss_is_in_units_of_one_whatever_the_tasks_bounds(float64):
     assert policy_loss(1.4, 1.0, task=BOUNDED) == policy_loss(1.4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "weight"), [("HalfCheetah-v5", 0.3), ("HalfCheetah-v4", 0.3), ("Walker2d-v5", 1.0), ("Hopper-v5", 1.0)]
+)
+def test_the_weight_of_the_distance_depends_on_the_task(env_id, weight):
+    assert Args(env_id=env_id).kl_weight == weight
+    assert Args(env_id=env_id, kl_weight=0.7).kl_weight == 0.7
 
 
 def test_log_standard_deviations_are_clipped_without_a_gradient_beyond():
