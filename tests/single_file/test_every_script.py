@@ -43,7 +43,7 @@ from scripts import (
 )
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import algos.random
 import algos.run
@@ -697,3 +697,30 @@ def test_a_compiled_grid_equals_an_eager_one(script, train_short, request):
     for name, tensor in eager.agent.items():
         if "adam" not in name:
             torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+# -- means over the batch ----------------------------------------------------------------------------------------------
+
+
+def of_rows(script: str) -> bool:
+    """Whether an update is of a batch whose rows count on their own.
+
+    In CRL each row is a negative example for the others, and MOBILE knows rows of the model by their places.
+    """
+    return not (is_on_policy(script) or is_stream(script) or script.split()[0] in ("crl", "mobile"))
+
+
+@pytest.mark.parametrize("script", [script for script in UPDATED if of_rows(script)])
+def test_an_update_with_every_row_twice_is_the_same(script, float64):
+    """Losses and metrics are means over the batch, and not sums."""
+    one, other = agent_of(script), agent_of(script)
+
+    def twice(x: Any) -> Any:
+        axes = [axis for axis, size in enumerate(getattr(x, "shape", ())) if size == one.args.batch_size]
+        return torch.cat([x, x], axes[0]) if axes else x
+
+    for arguments in islice(Feed(one), 3):
+        ours, theirs = one.update(*arguments), other.update(*tree_map(twice, arguments))
+        assert ours.keys() == theirs.keys()
+        assert_close(ours, slice(None), theirs)
+    assert_close(state_of(one), slice(None), state_of(other))
