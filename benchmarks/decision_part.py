@@ -12,12 +12,16 @@ from benchmarks.parts import Part
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
 from benchmarks.tables import Cell, Table, between, number, word
 
+ALL_TASKS = "all tasks"
 MOST_SENTENCES = 24
 PRECISION = 0.05  # half width of an interval, as a share of the mean, for which advice is given
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """All pairs of algorithms on all tasks, and over the tasks that both have where scores are normalised."""
+    """All pairs of algorithms on each task, and over the tasks of both, if scores are normalised.
+
+    These are the tasks on which both have two seeds or more.
+    """
     final, column = results.final, results.headline
     scores: dict[tuple[str, str], dict[int, float]] = {
         (task, name): dict(zip(rows["seed"], rows[column], strict=True))
@@ -25,19 +29,18 @@ def comparisons(results: Results) -> list[Comparison]:
     }
     together = processes(results)
     found: list[Comparison] = []
-    tasks = results.scores.tasks
     for a, b in combinations(results.scores.algorithms, 2):
-        both = [task for task in tasks if (task, a) in scores and (task, b) in scores]
         of_pair = []
-        for task in both:
-            paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
-            if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
-                of_pair.append(one)
+        for task in results.scores.tasks:
+            if (task, a) in scores and (task, b) in scores:
+                paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
+                if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
+                    of_pair.append(one)
         found += of_pair
-        apart = not any(OF_TASK in task for task in both)  # tasks of one environment share their policies
-        if results.references is not None and apart and 1 < len(of_pair) == len(both):
-            name = "all tasks" if len(both) == len(tasks) else f"the {len(both)} tasks that both have"
-            found.append(combined(name, of_pair))
+        apart = not any(OF_TASK in one.task for one in of_pair)  # tasks of one environment share their policies
+        if results.references is not None and apart and len(of_pair) > 1:
+            every = len(of_pair) == len(results.scores.tasks)
+            found.append(combined(ALL_TASKS if every else f"the {len(of_pair)} tasks of both", of_pair))
     return corrected(found)
 
 
@@ -65,6 +68,11 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         "for exchanges of few scores. If seeds are few and one algorithm's scores spread far more than the other's, "
         "verdicts are wrong more often than this aim, most of all if that one has fewer seeds."
     )
+    if any(one.tasks > 1 and one.task != ALL_TASKS for one in found):
+        text += (
+            " A difference over tasks is over those on which both algorithms of its pair have seeds enough for a test: "
+            "these may be others than those of another pair, and than those of the aggregates."
+        )
     named: list[Comparison] = found
     best = results.ranked[0]
     if len(found) > MOST_SENTENCES:

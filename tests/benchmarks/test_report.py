@@ -721,23 +721,27 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
     )
 
 
-def test_a_verdict_over_tasks_is_over_those_that_both_have(tmp_path):
-    """`a` and `c` have all three, `b` lacks the first, and of a pair with it the difference is the mean of two."""
+def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
+    """`a` and `c` have all three; `b` lacks the first, or has one seed there: of its pairs it is the mean of two."""
     synthetic.make(tmp_path / "runs", ["a", "b", "c"], TASKS[:3], 5, 3)
     make(tmp_path / "runs", tmp_path / "all", references="d4rl")
     shutil.rmtree(tmp_path / "runs" / TASKS[0] / "b")
     make(tmp_path / "runs", tmp_path / "some", references="d4rl")
-    tables = [pd.read_csv(tmp_path / name / "verdicts.csv") for name in ("all", "some")]
+    synthetic.make(tmp_path / "runs", ["b"], TASKS[:1], 1, 3)
+    make(tmp_path / "runs", tmp_path / "one seed", references="d4rl")
+    names = ("all", "some", "one seed")
+    tables = [pd.read_csv(tmp_path / name / "verdicts.csv") for name in names]
     over = [table[table["task"].str.contains("tasks")].set_index(["a", "b"]) for table in tables]
-    two = "the 2 tasks that both have"
-    assert over[0]["task"].to_dict() == {("a", "b"): "all tasks", ("a", "c"): "all tasks", ("b", "c"): "all tasks"}
-    assert over[1]["task"].to_dict() == {("a", "b"): two, ("a", "c"): "all tasks", ("b", "c"): two}
     single = tables[0].set_index(["a", "b", "task"])["difference"]
-    for pair in (("a", "b"), ("b", "c")):
-        assert over[1].loc[pair, "difference"] == pytest.approx(
-            single.loc[[(*pair, task) for task in TASKS[1:3]]].mean(), rel=1e-5
-        )
-    assert over[1].loc[("a", "c"), "difference"] == pytest.approx(over[0].loc[("a", "c"), "difference"])
-    said = (tmp_path / "some" / "report.md").read_text()
-    assert f" over {two}" in said and " over all tasks" in said
-    assert "Over seeds on 2 tasks that all algorithms have: " in said
+    assert over[0]["task"].to_dict() == {("a", "b"): "all tasks", ("a", "c"): "all tasks", ("b", "c"): "all tasks"}
+    for name, some in zip(names[1:], over[1:], strict=True):
+        two = "the 2 tasks of both"
+        assert some["task"].to_dict() == {("a", "b"): two, ("a", "c"): "all tasks", ("b", "c"): two}, name
+        for pair in (("a", "b"), ("b", "c")):
+            mean = single.loc[[(*pair, task) for task in TASKS[1:3]]].mean()
+            assert some.loc[pair, "difference"] == pytest.approx(mean, rel=1e-5)
+        assert some.loc[("a", "c"), "difference"] == over[0].loc[("a", "c"), "difference"]
+    pages = [(tmp_path / name / "report.md").read_text() for name in names]
+    assert ["than those of another pair" in page for page in pages] == [False, True, True]
+    assert f" over {two}" in pages[1] and " over all tasks" in pages[1]
+    assert "Over seeds on 2 tasks that all algorithms have: " in pages[1]

@@ -16,12 +16,12 @@ def means(q):
 
 @pytest.mark.parametrize("script", ACTORS)
 def test_actions_follow_bounds_that_are_not_symmetric(script):
-    """With the same weights, actions within -1 and 3, and within -3 and 5, are moved and stretched ones."""
+    """With the same weights, actions within other bounds are the symmetric ones, stretched and moved."""
     symmetric = agent_of(script)
-    moved = agent_of(script, task=replace(CONTINUOUS, low=(-1.0, -3.0), high=(3.0, 5.0)))
+    moved = agent_of(script, task=replace(CONTINUOUS, low=(-1.0, -6.0), high=(3.0, 2.0)))
     moved.load_state_dict(symmetric.state_dict())
     obs, noise = torch.randn(2, 16, 7), torch.randn(2, 16, 2)
-    stretch, move = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0])
+    stretch, move = torch.tensor([1.0, 2.0]), torch.tensor([1.0, -2.0])
     torch.testing.assert_close(moved.policy(obs), symmetric.policy(obs) * stretch + move)
     torch.testing.assert_close(moved.act(obs, noise), symmetric.act(obs, noise) * stretch + move)
 
@@ -55,8 +55,11 @@ def test_predicted_values_are_the_smaller_ones_of_exploring_actions(script):
 
 @pytest.mark.parametrize("script", ["sac", "td3", "dsac_t"])
 def test_metrics_are_means_over_the_batch_of_each_run(script):
-    """Before the update: the twins' mean values; entropy and temperature; DSAC-T's standard deviations and errors."""
-    agent = agent_of(script, **({} if script == "td3" else {"temperature_lr": 0.0}), actor_lr=0.0)
+    """The twins' values before the update; the entropy of the actor's last step, and the temperature after its own.
+
+    Of DSAC-T also standard deviations and errors, before the update. Actors do not move here.
+    """
+    agent = agent_of(script, actor_lr=0.0, **({} if script == "td3" else {"temperature_lr": 0.1}))
     batch, draws = batch_and_draws(agent)
     if script != "td3":
         agent.log_alpha.data = torch.tensor([0.1, 3.0]).log()
@@ -65,12 +68,12 @@ def test_metrics_are_means_over_the_batch_of_each_run(script):
         std = agent.critic(batch.obs, batch.action)[1].detach()
         error = (q - agent.targets(batch, draws.next_action, draws.returns)[0]).abs()
     metrics = agent.update(batch, draws, True)
-    torch.testing.assert_close(metrics["value"], torch.stack([q[0].mean(), q[1].mean()]))
+    torch.testing.assert_close(metrics["value"], q.mean((1, 2)))
     if script != "td3":
         noise = draws.action[:, -1] if script == "sac" else draws.action
-        log_prob = agent.actor.sample(batch.obs, noise)[1].detach()
-        torch.testing.assert_close(metrics["entropy"], torch.stack([-log_prob[0].mean(), -log_prob[1].mean()]))
-        torch.testing.assert_close(metrics["alpha"], torch.tensor([0.1, 3.0]))
+        torch.testing.assert_close(metrics["entropy"], -agent.actor.sample(batch.obs, noise)[1].detach().mean(-1))
+        torch.testing.assert_close(metrics["alpha"], agent.log_alpha.detach().exp())
+        assert not torch.allclose(metrics["alpha"], torch.tensor([0.1, 3.0]))
     if script == "dsac_t":
-        torch.testing.assert_close(metrics["std"], torch.stack([std[0].mean(), std[1].mean()]))
-        torch.testing.assert_close(metrics["td_error"], torch.stack([error[0].mean(), error[1].mean()]))
+        torch.testing.assert_close(metrics["std"], std.mean((1, 2)))
+        torch.testing.assert_close(metrics["td_error"], error.mean((1, 2)))

@@ -39,6 +39,14 @@ def test_value_loss_by_hand(f, optimism, losses):
     torch.testing.assert_close(agent(f=f, optimism=optimism).value_loss(D), torch.tensor([losses]))
 
 
+def test_critic_loss_by_hand():
+    """Half the squared error up to 20, and 20 (|error| - 10) beyond: of the twins' means here, 200.25 and 100."""
+    one = agent()
+    one.critic.forward = lambda obs, action: torch.tensor([[[1.0, 30.0], [0.0, -20.0]]] * 2)
+    loss = one.critic_loss(None, None, torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    torch.testing.assert_close(loss, torch.tensor([200.25 + 100.0, 200.0 + 100.25]))
+
+
 @pytest.mark.parametrize(
     ("f", "advantages", "slopes"),
     [("chi2", [-6.0, -3.0, -1.0, 0.5], [1.8, 0.2, 0.2, -0.8]), ("tv", [-1.0, 1.0], [0.2, -0.6])],
