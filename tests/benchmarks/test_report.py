@@ -20,6 +20,7 @@ from synthetic import TASKS, store
 
 from algos.errors import UserError
 from benchmarks import analysis, figures, index, parts, report, scores, suite
+from benchmarks.decision_part import comparisons, decision_part
 from benchmarks.load_scores import load
 from benchmarks.variants_part import variants_part
 
@@ -721,27 +722,43 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
     )
 
 
+def normalised(folder):
+    return analysis.compute(
+        load([folder]), suite.read_references(suite.BENCHMARKS / "references" / "d4rl.csv"), "last", 20
+    )
+
+
+def test_aggregates_say_on_which_tasks_they_are(tmp_path):
+    synthetic.make(tmp_path, ["a", "b"], TASKS[:3], 5, 3)
+    for lacking, said in ((0, "Over seeds on 3 tasks: "), (1, "Over seeds on 2 tasks that all algorithms have: ")):
+        if lacking:
+            shutil.rmtree(tmp_path / TASKS[0] / "b")
+        results = normalised(tmp_path)
+        assert said in parts.aggregate_part(results, figures.look(results.in_curves, {})).text
+
+
 def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
     """`a` and `c` have all three; `b` lacks the first, or has one seed there: of its pairs it is the mean of two."""
-    synthetic.make(tmp_path / "runs", ["a", "b", "c"], TASKS[:3], 5, 3)
-    make(tmp_path / "runs", tmp_path / "all", references="d4rl")
-    shutil.rmtree(tmp_path / "runs" / TASKS[0] / "b")
-    make(tmp_path / "runs", tmp_path / "some", references="d4rl")
-    synthetic.make(tmp_path / "runs", ["b"], TASKS[:1], 1, 3)
-    make(tmp_path / "runs", tmp_path / "one seed", references="d4rl")
-    names = ("all", "some", "one seed")
-    tables = [pd.read_csv(tmp_path / name / "verdicts.csv") for name in names]
-    over = [table[table["task"].str.contains("tasks")].set_index(["a", "b"]) for table in tables]
-    single = tables[0].set_index(["a", "b", "task"])["difference"]
-    assert over[0]["task"].to_dict() == {("a", "b"): "all tasks", ("a", "c"): "all tasks", ("b", "c"): "all tasks"}
-    for name, some in zip(names[1:], over[1:], strict=True):
-        two = "the 2 tasks of both"
-        assert some["task"].to_dict() == {("a", "b"): two, ("a", "c"): "all tasks", ("b", "c"): two}, name
+
+    def verdicts():
+        results = normalised(tmp_path)
+        found = comparisons(results)
+        over = {(one.a, one.b): one for one in found if one.tasks > 1}
+        return {(one.a, one.b, one.task): one for one in found}, over, decision_part(results, found, False)
+
+    synthetic.make(tmp_path, ["a", "b", "c"], TASKS[:3], 5, 3)
+    single, every, part = verdicts()
+    assert {one.task for one in every.values()} == {"all tasks"} and len(every) == 3
+    assert "than those of another pair" not in part.text
+    shutil.rmtree(tmp_path / TASKS[0] / "b")
+    for seeds in range(2):
+        if seeds:
+            synthetic.make(tmp_path, ["b"], TASKS[:1], seeds, 3)
+        _, over, part = verdicts()
+        two, names = "the 2 tasks of both", {pair: one.task for pair, one in over.items()}
+        assert names == {("a", "b"): two, ("a", "c"): "all tasks", ("b", "c"): two}
         for pair in (("a", "b"), ("b", "c")):
-            mean = single.loc[[(*pair, task) for task in TASKS[1:3]]].mean()
-            assert some.loc[pair, "difference"] == pytest.approx(mean, rel=1e-5)
-        assert some.loc[("a", "c"), "difference"] == over[0].loc[("a", "c"), "difference"]
-    pages = [(tmp_path / name / "report.md").read_text() for name in names]
-    assert ["than those of another pair" in page for page in pages] == [False, True, True]
-    assert f" over {two}" in pages[1] and " over all tasks" in pages[1]
-    assert "Over seeds on 2 tasks that all algorithms have: " in pages[1]
+            mean = sum(single[*pair, task].difference for task in TASKS[1:3]) / 2
+            assert over[pair].difference == pytest.approx(mean)
+        assert over["a", "c"].difference == every["a", "c"].difference
+        assert "than those of another pair" in part.text and any(f" over {two}" in line for line in part.sentences)
