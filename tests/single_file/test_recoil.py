@@ -50,6 +50,17 @@ def test_a_clipped_sample_has_no_gradient():
     assert gradient[0, 0] == 0 and gradient[0, 1] > 0 and gradient[0, 2:].eq(0).all()
 
 
+def test_sampled_actions_have_a_bounded_spread_and_stay_within_bounds():
+    """Logarithms 9 and -9 of the standard deviation count as 2 and -5."""
+    one = agent()
+    one.actor.log_std.data[0], one.actor.log_std.data[1] = 9.0, -9.0
+    obs = 0.01 * torch.randn(2, 16, one.task.obs_size)
+    mean, noise = one.actor(obs), torch.full((2, 16, one.task.act_size), 1e-3)
+    spread = torch.tensor([math.exp(2), math.exp(-5)])[:, None, None] * noise
+    torch.testing.assert_close(one.actor.sample(obs, noise) - mean, spread, atol=1e-6, rtol=1e-3)
+    assert one.actor.sample(obs, 1e6 * noise).eq(1).all() and one.actor.sample(obs, -1e6 * noise).eq(-1).all()
+
+
 def test_paper_loss_by_hand():
     """beta 0.25: of each critic 0.25 (3 - 2) + (0.25 (0.25 + 6.25) + 0.75 (1 + 4)) / 2 / 4 = 0.921875."""
     one = agent(discount=0.5, beta=0.25)
