@@ -23,6 +23,7 @@ from envs.mazes import Maze, maze_of
 WAYS = ["task", "algorithm", "seed", "goal", "step", "x", "y"]
 MAPS = ["task", "algorithm", "goal", "x", "y", "value"]
 MOST = 10  # algorithms that a figure shows
+ONE_LINE = 5.0  # inches, in which a title of ways fits
 EVERY = 5  # steps of a way of which one is stored
 
 
@@ -107,7 +108,8 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
             continue
         names = [name for name in results.in_curves if name in set(rows["algorithm"])][:MOST]
         figure = draw_ways(maze, rows, names, titles)
-        figure.suptitle(f"{task}: a colour for each seed, from its dot to its star", fontsize=8)
+        after = ": " if figure.get_figwidth() > ONE_LINE else "\n"
+        figure.suptitle(f"{task}{after}a colour for each seed, from its dot to its star", fontsize=8)
         part.figures.append((f"ways_{file_name(str(task))}", figure, f"Ways through {task}"))
         values = maps[maps["task"] == task]
         if len(values):

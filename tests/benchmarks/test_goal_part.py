@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from algos.errors import UserError
 from benchmarks import report
@@ -103,18 +104,31 @@ def test_ways_without_values_come_without_maps(runs, tmp_path):
     assert "the ways of all seeds" in text and "Maps show values" not in text
 
 
-def test_rows_of_ways_name_each_hyperparameter_of_a_setting():
+def ways_of(tasks, task="t"):
+    """The figure of the ways of one setting on some tasks."""
     part = maze_part(
         SimpleNamespace(
             names={"a": "0.5, 3"}, names_are="p, k", in_curves=["a"],
             scores=SimpleNamespace(
                 settings={"a": {"p": 0.5, "k": 3}},
-                sources=[{"task": "t", "facts": {"evaluated_in": "pointmaze-medium-v0"}}],
+                sources=[{"task": task, "facts": {"evaluated_in": "pointmaze-medium-v0"}}],
             ),
         ),
-        pd.DataFrame([("t", "a", 0, "task1", 0, 0.0, 0.0)], columns=WAYS), pd.DataFrame(columns=MAPS),
+        pd.DataFrame([(task, "a", 0, f"task{k}", 0, 0.0, 0.0) for k in range(tasks)], columns=WAYS),
+        pd.DataFrame(columns=MAPS),
     )  # fmt: skip
-    assert part.figures[0][1].axes[0].get_ylabel() == "p 0.5\nk 3"
+    return part.figures[0][1]
+
+
+def test_rows_of_ways_name_each_hyperparameter_of_a_setting():
+    assert ways_of(1).axes[0].get_ylabel() == "p 0.5\nk 3"
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 5])
+def test_titles_of_ways_are_not_cut(tasks):
+    figure = ways_of(tasks, "local/pointmaze-teleport-navigate-v0")
+    title = figure.texts[0].get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    assert title.x0 >= 0 and title.x1 <= figure.bbox.x1 and figure.texts[0].get_text().count("\n") == (tasks < 3)
 
 
 def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
