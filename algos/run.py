@@ -635,10 +635,10 @@ class Run(Generic[Args]):
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
-            kept = values.get("evaluation_rows")
-            if kept is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
-                del self.tables.eval_rows[kept:]
-                del self.tables.train_rows[values.get("train_rows", len(self.tables.train_rows)) :]
+            kept, logged = values.get("evaluation_rows"), values.get("train_rows")
+            for rows, count in ((self.tables.eval_rows, kept), (self.tables.train_rows, logged)):
+                if count is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
+                    del rows[count:]
             if kept is not None and kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "

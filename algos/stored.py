@@ -124,7 +124,8 @@ class CheckpointValues(Stored):
     scored: list[tuple[Whole, float, Whole]]
     phases: dict[str, Whole]
     over: list[str]
-    evaluation_rows: Whole | None = None  # earlier checkpoints do not count them
+    evaluation_rows: Whole | None = None  # earlier checkpoints do not count rows
+    train_rows: Whole | None = None
 
     @model_validator(mode="after")
     def numbers_fit(self) -> "CheckpointValues":

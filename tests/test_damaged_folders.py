@@ -407,6 +407,7 @@ CHECKPOINT = list(
 VALUES = [
     ("done", [20]), ("done", [20, 20, 20]), ("done", []), ("steps", 10), ("diverged", {"7": 1}), ("diverged", {"x": 1}),
     ("episodes", [[9, 1.0, 1]]), ("episodes", [["0", 1.0, 1]]), ("taken", [1]), ("sha256", "0" * 64),
+    ("evaluation_rows", "4"), ("train_rows", "4"), ("train_rows", -1),
 ]  # fmt: skip
 
 

@@ -207,6 +207,23 @@ def test_an_agent_that_is_loaded_acts_as_in_evaluation():
     assert torch.equal(agent.policy(obs), other.policy(obs))
 
 
+def test_metrics_of_a_minibatch_by_hand(float64):
+    """Ratios 1.5, 0.6, 1 and 1.1 of which two leave 0.8 to 1.2; the estimate of the divergence is ratio - 1 - log."""
+    agent = agent_of("ppo", seeds=(0, 1), task=TASK, clip=0.2)
+    ratio, entropy = torch.tensor([[1.5, 0.6, 1.0, 1.1]] * 2), torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
+    old = torch.tensor([[0.5, -0.5, 0.0, 1.0]] * 2)
+    agent.actor.log_prob_and_entropy = lambda obs, action: (old + ratio.log(), entropy)
+    value, advantage = torch.tensor([[1.0, 2.0, 3.0, 6.0]] * 2), torch.tensor([[1.0, -1.0, 2.0, 0.0]] * 2)
+    batch = Samples(torch.randn(2, 4, 3), torch.zeros(2, 4, 2), old, value, advantage, value + advantage)
+    loss, metrics = agent.policy_loss(batch)
+    divergence = sum(r - 1 - math.log(r) for r in (1.5, 0.6, 1.0, 1.1)) / 4
+    for name, expected in (("kl", divergence), ("clipped", 0.5), ("entropy", 2.5)):
+        assert metrics[name].tolist() == pytest.approx([expected] * 2)
+    torch.testing.assert_close(loss, metrics["policy_loss"] - agent.args.entropy_weight * 2.5)
+    agent.adam.minimise = lambda loss: None
+    assert agent.step(batch)["value"].tolist() == [3.0, 3.0]
+
+
 class Values(nn.Module):
     def forward(self, obs):
         return torch.tensor([[2.0, 1.1]])

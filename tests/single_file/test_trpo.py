@@ -1,10 +1,12 @@
 """TRPO against the code of stable-baselines3-contrib, and what is ours."""
 
+from itertools import pairwise
+
 import pandas as pd
 import pytest
 import torch
 from on_policy_data import prints, set_layers, wave
-from scripts import agent_of
+from scripts import Feed, agent_of
 from trpo import TRPO, conjugate_gradients, dot
 
 from algos.on_policy import Samples, gaussian_kl
@@ -132,6 +134,43 @@ def test_the_critics_loss_is_the_mean_squared_error(float64):
     agent, samples, _ = agent_and_samples()
     expected = (agent.critic(samples.obs) - samples.returns).square().mean()
     assert agent.value_step(samples)["value_loss"].item() == pytest.approx(expected.item())
+
+
+def parameters(agent):
+    """A copy of the critic's."""
+    return [p.detach().clone() for p in agent.critic.parameters()]
+
+
+def test_the_critic_takes_a_step_on_every_minibatch_of_every_epoch(float64):
+    """Four minibatches in two epochs are eight steps of Adam; the metrics are means over the last epoch's."""
+    agent = agent_of("trpo", critic_epochs=2, horizon=8, num_envs=2, batch_size=4)
+    rollout, draws = next(Feed(agent))
+    before = agent.samples(rollout).value
+    seen, step, weights = [], agent.value_step, [parameters(agent)]
+
+    def watched(batch):
+        seen.append(step(batch))
+        weights.append(parameters(agent))
+        return seen[-1]
+
+    agent.value_step = watched
+    metrics = agent.update(rollout, draws)
+    assert len(seen) == 8
+    assert all(not torch.equal(a, b) for old, new in pairwise(weights) for a, b in zip(old, new, strict=True))
+    for name in ("value_loss", "value"):
+        torch.testing.assert_close(metrics[name], torch.stack([one[name] for one in seen[-4:]]).mean(0))
+    torch.testing.assert_close(metrics["value"], before.mean(-1))
+
+
+def test_the_surrogate_and_the_entropy_are_means_over_all_samples(float64):
+    """At the old policy all ratios are 1; the surrogate is then the mean advantage."""
+    agent, samples, _ = agent_and_samples((0, 1))
+    advantage = torch.rand_like(samples.advantage)
+    torch.testing.assert_close(agent.surrogate(samples, advantage), advantage.mean(-1))
+    metrics = agent.policy_step(samples, advantage)
+    _, entropy = agent.actor.log_prob_and_entropy(samples.obs, samples.action)
+    torch.testing.assert_close(metrics["entropy"], entropy.mean(-1))
+    torch.testing.assert_close(metrics["surrogate"], agent.surrogate(samples, advantage))
 
 
 def test_a_run_without_a_good_step_stays_where_it_is(float64, monkeypatch):
