@@ -25,8 +25,8 @@ class OnPolicyArgs(RunArgs):
     """Arguments of every on-policy script."""
 
     compile: bool = True
-    """compile the parts of an iteration on a CPU too, which needs a C++ compiler and half a minute; on CUDA they always
-    are"""
+    """compile the parts of an iteration on a CPU too, which needs a C++ compiler and up to a minute; on CUDA that is
+    always done"""
     eval_every: Count = 50_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     num_envs: Several = 1

@@ -30,7 +30,7 @@ class StreamArgs(RunArgs):
     """Arguments of every streaming script, with the values that the paper has for all tasks."""
 
     compile: bool = True
-    """compile the update on a CPU too, which needs a C++ compiler and half a minute; on CUDA it is always compiled"""
+    """compile the update on a CPU too, which needs a C++ compiler and up to a minute; on CUDA it is always compiled"""
     threads: FewOrNone = 1
     """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
     sums are rounded in another way"""

@@ -8,8 +8,8 @@ import pandas as pd
 
 from benchmarks import statistics
 from benchmarks.figures import Curve
-from benchmarks.scores import LABELS, Scores, final_scores, matrices, normalise, plain
-from benchmarks.suite import SCORES, Score
+from benchmarks.scores import LABELS, Scores, final_scores, known_definitions, matrices, normalise, plain
+from benchmarks.suite import Score
 
 MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
 MOST_ROWS = 30  # algorithms in a figure with a row for each
@@ -19,6 +19,7 @@ MOST_ROWS = 30  # algorithms in a figure with a row for each
 class Results:
     """Everything that a report shows, as numbers.
 
+    `definitions`: those of scores that all seeds have evaluations enough for; `score` is the headline's.
     `final`: task, algorithm, seed, and for each definition the return and, with references, the normalised score.
     `tasks`: task, algorithm, score, mean, std, low, high, seeds, steps. `aggregates`: score, algorithm, statistic,
     value, low, high, tasks, seeds. `matrices`: the headline scores [seeds, tasks] of each algorithm on the tasks that
@@ -28,6 +29,7 @@ class Results:
     scores: Scores
     references: pd.DataFrame | None
     score: Score
+    definitions: list[Score]
     final: pd.DataFrame
     tasks: pd.DataFrame
     aggregates: pd.DataFrame
@@ -55,6 +57,12 @@ class Results:
     def headline(self) -> str:
         """The column of `final` that holds the headline score, normalised where there are references."""
         return self.score if self.references is None else f"{self.score}_normalised"
+
+    @property
+    def fewest(self) -> int:
+        """The fewest seeds behind an interval; 0 if there is none."""
+        counts = self.tasks["seeds"]
+        return int(counts[counts > 1].min()) if (counts > 1).any() else 0
 
     @property
     def in_curves(self) -> list[str]:
@@ -92,9 +100,10 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     if references is not None:
         final = final.merge(normal, on=["task", "algorithm", "seed"], suffixes=("", "_normalised"))
     steps = scores.table.groupby("task")["step"].max()
+    definitions = known_definitions(final, score)
     rows = []
     for task, algorithm, frame in each(final, scores):
-        for definition in SCORES:
+        for definition in definitions:
             values = frame[definition].to_numpy()
             low, high = statistics.task_means(values[:, None])[:, 0]
             if scores.measure != "return":  # a percentage
@@ -107,7 +116,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     rows = []
     common: list[str] = []
     headline: dict[str, np.ndarray] = {}
-    for definition in SCORES:
+    for definition in definitions:
         by_algorithm, common, notes = matrices(normal, definition)
         by_algorithm = {name: by_algorithm[name] for name in scores.algorithms if name in by_algorithm}
         if definition == score:
@@ -116,16 +125,35 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
         if references is None and len(common) > 1:
             continue
         for algorithm, matrix in by_algorithm.items():
+            least, most = limits(scores, references, common)
             for name, (value, low, high) in statistics.aggregates(matrix, replications).items():
                 if name == "optimality gap" and references is None:
                     continue
+                if name == "optimality gap":
+                    high = min(high, 1 - least)
+                else:
+                    low, high = max(low, least), min(high, most)
                 row = {"score": definition, "algorithm": algorithm, "statistic": name, "value": value}
                 rows.append(row | {"low": low, "high": high, "tasks": len(common), "seeds": len(matrix)})
     if references is None and len(common) > 1:
         scores.notes.append("Scores are raw returns, which differ in scale between tasks: there are no aggregates.")
     columns = ["score", "algorithm", "statistic", "value", "low", "high", "tasks", "seeds"]
     aggregates = pd.DataFrame(rows, columns=columns)
-    return Results(scores, references, score, final, tasks, aggregates, common, headline, ranking(tasks, score))
+    return Results(
+        scores, references, score, definitions, final, tasks, aggregates, common, headline, ranking(tasks, score)
+    )
+
+
+def limits(scores: Scores, references: pd.DataFrame | None, tasks: list[str]) -> tuple[float, float]:
+    """The least and the greatest score that there can be on these tasks, normalised if there are references.
+
+    Percentages have limits, and returns have none.
+    """
+    if scores.measure == "return":
+        return -np.inf, np.inf
+    ends = pd.DataFrame({"task": tasks * 2, "return": [0.0] * len(tasks) + [100.0] * len(tasks)})
+    normal = normalise(ends, references)
+    return float(normal.min()), float(normal.max())
 
 
 def each(frame: pd.DataFrame, scores: Scores) -> Iterator[tuple[str, str, pd.DataFrame]]:

@@ -61,7 +61,9 @@ class Comparison:
     corrected: float = 1.0  # p by Holm's method
     decidable: bool = True  # whether so many seeds could decide it among so many comparisons
     tasks: int = 1  # over which the difference is a mean
-    least: float = np.nan  # difference that would have been shown with a probability of 80%; NaN if it is not known
+    # difference that would have been shown with a probability of 80%; NaN if it is not known, infinite if there is none
+    least: float = np.nan
+    most: float = np.inf  # difference that there can be
 
     @property
     def verdict(self) -> str:
@@ -84,6 +86,8 @@ class Comparison:
         elif not self.decidable:
             few = few if self.smallest > 1 / EXCHANGES else f"{EXCHANGES:,} exchanges"
             known = f"; among so many differences, {few} cannot decide one, however large it is"
+        elif np.isinf(self.least):
+            known = "; no difference, however large, would have been shown four times in five"
         elif np.isfinite(self.least):
             known = f"; a difference of {number(self.least, digits)[0]} would have been shown four times in five"
         return f"Between {self.a} and {self.b}{where} it is not decided ({told}{known})."
@@ -230,7 +234,7 @@ def combined(name: str, parts: list[Comparison]) -> Comparison:
     return Comparison(
         name, parts[0].a, parts[0].b, difference, difference - half, difference + half, p,
         " and ".join(dict.fromkeys(one.test for one in parts)), np.nan, seeds, error, freedom,
-        np.array([]), np.array([]), smallest, tasks=count,
+        np.array([]), np.array([]), smallest, tasks=count, most=float(np.mean([one.most for one in parts])),
     )  # fmt: skip
 
 
@@ -247,6 +251,8 @@ def corrected(comparisons: list[Comparison]) -> list[Comparison]:
         # exchanges find what a t-test finds where seeds are enough and allow for p-values far below the level
         if 5 * one.smallest <= LEVEL / len(order) and min(one.seeds) >= ENOUGH:
             one.least = least_difference(one.error, one.freedom, LEVEL / len(order))
+            if one.least > one.most:
+                one.least = np.inf
     return comparisons
 
 

@@ -1,12 +1,13 @@
 """The sections of a report that decide: which algorithm is better, and whether seeds or episodes are lacking."""
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.analysis import Results, each
+from benchmarks.analysis import Results, each, limits
 from benchmarks.decide import LEVEL, POWER, Comparison, advice, combined, compare, corrected, split
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
@@ -35,7 +36,8 @@ def comparisons(results: Results) -> list[Comparison]:
             if (task, a) in scores and (task, b) in scores:
                 paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
                 if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
-                    of_pair.append(one)
+                    least, most = limits(results.scores, results.references, [task])
+                    of_pair.append(replace(one, most=most - least))
         found += of_pair
         apart = not any(OF_TASK in one.task for one in of_pair)  # tasks of one environment share their policies
         if results.references is not None and apart and len(of_pair) > 1:
@@ -73,6 +75,11 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
             " A difference over tasks is over those on which both algorithms of its pair have seeds enough for a test: "
             "these may be others than those of another pair, and than those of the aggregates."
         )
+    if any(np.isinf(one.least) for one in found):
+        text += (
+            " It is none where it would be more than there can be between two percentages: only more seeds, or fewer "
+            "comparisons, would show a difference as often."
+        )
     named: list[Comparison] = found
     best = results.ranked[0]
     if len(found) > MOST_SENTENCES:
@@ -93,7 +100,8 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
             [
                 word(one.task), word(one.a), word(one.b), number(one.difference, digits),
                 between(one.low, one.high, digits), chance(one.corrected), word(one.verdict),
-                number(one.least, digits), number(one.correlation, 2), word(one.test),
+                ("none", np.inf) if np.isinf(one.least) else number(one.least, digits), number(one.correlation, 2),
+                word(one.test),
                 word(seeds),
             ]
         )  # fmt: skip
@@ -167,10 +175,11 @@ def variance_part(results: Results) -> Part | None:
         "seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
-    part.sentences = [
-        f"In {by_seeds} of {len(shown.rows)} rows, most of the variance is in the column of seeds: there, more "
-        "episodes would make an interval little narrower, and more seeds would."
-    ]
+    if by_seeds:
+        part.sentences = [
+            f"In {by_seeds} of {len(shown.rows)} rows, most of the variance is in the column of seeds: there, more "
+            "episodes would make an interval little narrower, and more seeds would."
+        ]
     return part
 
 

@@ -3,7 +3,8 @@
 The dataset has one state, 0. Actions move by -1, 0 or 1, and a move to x pays exp(-(x - 6)^2 / 8). Rollouts of ten
 steps reach the states up to 9 from 0 as states, and those at 10 only as next states: no value is ever learned for
 them, so they keep what they began with, and every target takes it for granted. Evaluation lasts 30 steps; it takes the
-best action up to 9, the first of equals, and goes on outwards beyond, where nothing was learned.
+best action up to 9, the first of equals, and goes on outwards beyond, where nothing was learned. Of random critics, a
+row is a single draw.
 
 It is this project's own stand-in for the experiment of Sims et al. (arXiv 2402.12527, section on a simple environment),
 whose reward and sizes are not public: in its spirit, not a replication.

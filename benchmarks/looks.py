@@ -15,7 +15,7 @@ from algos.errors import UserError
 from algos.stored import Finite, Stored, Whole, find, read_json
 from benchmarks.load_scores import load
 from benchmarks.plan import Job
-from benchmarks.scores import final_scores
+from benchmarks.scores import final_scores, known_definitions
 from benchmarks.sequential import Sequential
 from benchmarks.suite import Entry, Suite
 
@@ -129,6 +129,7 @@ def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
     final = final_scores(load([job.folder for job in jobs]).table)
     if final["task"].nunique() > 1:
         raise UserError(f"--until-decided: {jobs[0].name} has several scores, one for each task of its environment")
+    known_definitions(final, suite.score)
     by_seed = final.set_index("seed")[suite.score]
     if lost := [seed for seed in seeds if seed not in by_seed.index]:
         raise UserError(f"--until-decided: seed {lost[0]} of {jobs[0].name} has no score, and nothing can be compared")

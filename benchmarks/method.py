@@ -10,23 +10,24 @@ MEASURED = ROOT / "results" / "coverage"
 KINDS = {"scores": "words", "interval": "words", "seeds": "whole"}
 
 
-def method_note(replications: int) -> str:
-    """How the intervals are made, and how often such intervals were found to hold."""
+def method_note(replications: int, seeds: int) -> str:
+    """How the intervals are made, and how often such intervals of so many seeds, or of fewer, were found to hold."""
     made = (
         "Intervals of means are Student's; others are Student's quantile times the standard error over "
         f"{replications:,} bootstrap replications, which resample the seeds of each task, times the root of "
         "N / (N - 1), and for probabilities of improvement Wilson's with that error."
     )
-    return " ".join([made, in_a_sentence(MEASURED)]).strip()
+    return " ".join([made, in_a_sentence(MEASURED, seeds)]).strip()
 
 
-def in_a_sentence(folder: Path, seeds: int = 5) -> str:
-    """What was measured for a number of seeds, from a stored page; empty if there is none."""
+def in_a_sentence(folder: Path, seeds: int) -> str:
+    """What a stored page measured for a number of seeds, or the nearest below, or the fewest; empty without a page."""
     if not os.path.lexists(folder / "coverage.csv"):
         return ""
     keys = ["scores", "seeds", "interval"]
     table = read_csv(folder / "coverage.csv", [*keys, "coverage"], keys, KINDS)
-    rows = table[table["seeds"] == seeds].groupby("interval")["coverage"]
+    measured = max((n for n in table["seeds"] if n <= seeds), default=table["seeds"].min())
+    rows = table[table["seeds"] == measured].groupby("interval")["coverage"]
     if not {"Student", "percentile mean"} <= set(rows.groups):
         return ""
     least, middle, most = (rows.agg(kind) for kind in ("min", "median", "max"))
@@ -36,6 +37,6 @@ def in_a_sentence(folder: Path, seeds: int = 5) -> str:
     )
     count = table["scores"].nunique()
     return (
-        f"Measured on {count} sets of scores of a hundred seeds, intervals of means from {seeds} of them hold the "
+        f"Measured on {count} sets of scores of a hundred seeds, intervals of means from {measured} of them hold the "
         f"truth in {ours} of draws, and percentile intervals in {theirs}."
     )

@@ -17,7 +17,7 @@ from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, 
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
-from benchmarks.suite import SCORES, Score, published_curves, read_curves, read_published
+from benchmarks.suite import Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
@@ -61,7 +61,7 @@ def aggregate_part(results: Results, looks: Looks) -> Part:
         figure = figures.intervals(bars, looks, axis, None, results.names, results.names_are)
         part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
     definitions: list[list[Score]] = []  # those of each table
-    for definition in [results.score, *(s for s in SCORES if s != results.score)]:
+    for definition in [results.score, *(s for s in results.definitions if s != results.score)]:
         table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [])
         for algorithm, rows in frame[frame["score"] == definition].groupby("algorithm", sort=False):
             by = rows.set_index("statistic")
@@ -116,11 +116,18 @@ def improvement_part(results: Results, replications: int) -> Part:
     for a, b in combinations(names, 2):
         value, low, high = statistics.improvement(results.matrices[a], results.matrices[b], replications)
         pairs[a, b], pairs[b, a] = (value, low, high), (1 - value, 1 - high, 1 - low)
+    complete = any(value in (0.0, 1.0) for value, _, _ in pairs.values())
     text = (
         f"The probability that a run of one algorithm beats a run of another on a task chosen at random, by the "
         f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "
         "open."
     )
+    if complete:
+        text += (
+            " Where every run of one is above every run of the other, the interval allows for scores of any kind, also "
+            "for those that hardly differ on one side, and is wide for few seeds; the verdicts compare means, and may "
+            "decide what it leaves open."
+        )
     # each pair once, the one that is more often better first
     listed, caption = [(a, b) if pairs[a, b][0] >= 0.5 else (b, a) for a, b in combinations(names, 2)], "All pairs"
     if len(names) >= MOST_CURVES:  # all pairs would be hundreds of rows
@@ -170,8 +177,8 @@ def task_part(
     normal = results.references is not None
     columns = ["task", "algorithm", LABELS[results.score], "95% interval", "std", *(["normalised"] if normal else [])]
     means = results.tasks.pivot(index=["task", "algorithm"], columns="score", values="mean")
-    same = [s for s in SCORES if s != results.score and means[s].equals(means[results.score])]
-    others = [s for s in SCORES if s not in (results.score, *same)]
+    same = [s for s in results.definitions if s != results.score and means[s].equals(means[results.score])]
+    others = [s for s in results.definitions if s not in (results.score, *same)]
     table = Table([*columns, "seeds", "steps", *(LABELS[s] for s in others)], [])
     for task, algorithm, rows in each(results.tasks, results.scores):
         by = rows.set_index("score")

@@ -47,7 +47,7 @@ from benchmarks.looks_part import looks_part
 from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
+from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, cells_of, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.stored import write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
@@ -151,6 +151,16 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
 
+def unfinished(scores: Scores) -> list[str]:
+    """A note that runs are a part of shipped suites, if they are nothing else."""
+    names = sorted({sweep["suite"] for sweep in scores.sweeps})
+    found, wanted = cells_of(names, scores.sources)
+    if not found < wanted:
+        return []
+    suites = f"the suite{'s' * (len(names) > 1)} {' and '.join(names)}"
+    return [f"Unfinished: {len(found)} of the {len(wanted)} cells of {suites}, each an algorithm on a task, are here."]
+
+
 def origin(scores: Scores, command: str) -> dict[str, Any]:
     """The commands, commits, devices and dates of the runs, and the command of the report."""
     return {
@@ -229,7 +239,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         page = render(
             title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
             references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
-            over=" over seeds", method=method_note(replications),
+            over=" over seeds", method=method_note(replications, results.fewest),
         )  # fmt: skip
         (out / "report.html").write_text(page)
     (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name, replications))
@@ -311,7 +321,7 @@ def markdown(
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]
-    lines.append(escape(method_note(replications)))
+    lines.append(escape(method_note(replications, results.fewest)))
     return "\n\n".join(line for line in lines if line) + "\n"
 
 
@@ -321,6 +331,8 @@ def main(args: Args) -> None:
     if not args.folders:
         raise UserError("name at least one folder of runs")
     scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
+    if not (args.tasks or args.algorithms):
+        scores.notes += unfinished(scores)
     chosen = from_suites(args, scores)
     writable(args.out)
     results = compute(scores, chosen.references, chosen.score, args.replications)

@@ -1,5 +1,7 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
+import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from benchmarks.suite import Score
+from benchmarks.suite import BENCHMARKS, SCORES, Score
 
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
 SUCCESS = "success/"  # before the name of one of the environment's tasks
@@ -112,6 +114,23 @@ def family_name(config: dict[str, Any]) -> str:
     return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
+Cells = set[tuple[str, str]]  # tasks and algorithms of suites
+
+
+def cells_of(names: Iterable[str], sources: list[dict[str, Any]]) -> tuple[Cells, Cells]:
+    """The cells of runs, and those of the shipped suites with these names, of which there may be none."""
+    wanted, found = set(), set()
+    for name in names:
+        path = BENCHMARKS / "suites" / f"{name}.toml"
+        if path.exists():
+            suite = tomllib.loads(path.read_text())
+            wanted |= {(task, algorithm) for task in suite["tasks"] for algorithm in suite["algorithms"]}
+    for config in sources:
+        algorithm = config["algorithm"] if config["variant"] == "default" else config["variant"]
+        found.add((config["task"].partition(OF_TASK)[0], algorithm))
+    return found, wanted
+
+
 def spoken(setting: dict[str, float]) -> str:
     """`expectile=0.7, temperature=3`."""
     return ", ".join(f"{name}={plain(value)}" for name, value in setting.items())
@@ -126,8 +145,8 @@ def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
     """The score of each seed by each definition: task, algorithm, seed, last, mean, max, three, best.
 
     The last 10% are the evaluations after 90% of the steps of the task, ten of a hundred; a seed that has none there is
-    scored by its last one. Three is the mean of the last three evaluations, by which OGBench scores, and best
-    is over all evaluations.
+    scored by its last one. Three is the mean of the last three evaluations, by which OGBench scores, NaN if there are
+    fewer after the first step, and best is over all evaluations.
     """
     end = table.groupby("task")["step"].transform("max")
     keys = ["task", "algorithm", "seed"]
@@ -135,9 +154,19 @@ def final_scores(table: pd.DataFrame, column: str = "return") -> pd.DataFrame:
     late = table[(table["step"] > 0.9 * end) | (table["step"] == last)]
     scores = late.sort_values("step").groupby(keys)[column].agg(["last", "mean", "max"])
     learned = table[table["step"] > 0].sort_values("step")
-    scores["three"] = learned.groupby(keys)[column].apply(lambda values: values.tail(3).mean())
+    scores["three"] = learned.groupby(keys)[column].apply(
+        lambda values: values.tail(3).mean() if len(values) >= 3 else np.nan
+    )
     scores["best"] = table.groupby(keys)[column].max()
     return scores.reset_index()
+
+
+def known_definitions(final: pd.DataFrame, headline: Score) -> list[Score]:
+    """The definitions of a score that all seeds have evaluations for; raises UserError if the headline's is not one."""
+    known = [one for one in SCORES if one != "three" or final[one].notna().all()]
+    if headline not in known:
+        raise UserError(f"the score {headline!r} needs three evaluations after the first step: some seeds have fewer")
+    return known
 
 
 def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series:

@@ -144,7 +144,9 @@ def improvement(x: np.ndarray, y: np.ndarray, replications: int = REPLICATIONS) 
     share, fewest = float(wins.mean()), min(n, k)
     if fewest < 2:
         return share, np.nan, np.nan
-    # Wilson's interval of as many independent games as would have this standard error: never without a width
+    # Wilson's interval of as many independent games as would have this standard error: never without a width. Where no
+    # run of one side reaches the other's, there are as few as if the scores of one side were all alike: with more, it
+    # holds too rarely where spreads differ much.
     variance = float(values.var()) * fewest / (fewest - 1)
     games = min(share * (1 - share) / variance, m * n * k) if variance > 0 and 0 < share < 1 else float(m * fewest)
     square = float(quantile(m * (n + k - 2))) ** 2

@@ -1,28 +1,35 @@
-"""The section of a report that says what its names stand for: arguments of algorithms that are the same script."""
+"""The section of a report that says how its algorithms were run: the arguments behind names, and unusual ones."""
 
+import functools
 from collections import defaultdict
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from algos.cli import RunArgs
+from algos.run_folder import as_json
 from benchmarks.analysis import Results
 from benchmarks.parts import Part
 from benchmarks.protocols import defaults_of
 from benchmarks.scores import family_name, plain
+from benchmarks.suite import ROOT, load_args
 from benchmarks.tables import Table, word
 
 UNTOLD = {"dataset", "env_id", "keep_replay", "video"}  # they change no method, or are the task
 GENERAL = {field.name for field in fields(RunArgs)} - {"bf16", "compile"} | UNTOLD
+NAMING = {"dataset", "env_id", "actor_loss"}  # defaults depend on them
 LONGEST = 30  # letters of a value
 MOST = 4  # values that are told
 
 
 def variants_part(results: Results) -> Part | None:
-    """The arguments in which the algorithms of one script differ on a task; None if no script has such ones."""
+    """The arguments in which the algorithms of one script differ on a task, and others that are no defaults.
+
+    None if there are neither.
+    """
     scripts: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for config in sorted(results.scores.sources, key=family_name):
         scripts[config["algorithm"]][family_name(config)].append(config)
-    table = Table(["algorithm", "script", "arguments"], [])
+    table, others = (Table(["algorithm", "script", "arguments"], []) for _ in range(2))
     for script, variants in sorted(scripts.items()):
         names = {name for configs in variants.values() for config in configs for name in config.get("args", {})}
         values = {
@@ -33,10 +40,42 @@ def variants_part(results: Results) -> Part | None:
         for variant in variants if values else ():
             told = filter(None, (spoken(name, found[variant]) for name, found in values.items()))
             table.rows.append([word(variant), word(script), word("; ".join(told))])
-    if not table.rows:
+        alike: dict[str, list[str]] = defaultdict(list)  # algorithms with the same arguments
+        for variant, configs in variants.items():
+            unusual = {
+                name: [value_of(config, name) for config in configs]
+                for name in sorted(names - GENERAL - set(values))
+                if any(usual(config).get(name) != config.get("args", {}).get(name) for config in configs)
+            }
+            told = filter(None, (spoken(name, found) for name, found in unusual.items()))
+            alike["; ".join(told)].append(variant)
+        others.rows += [[word(", ".join(them)), word(script), word(told)] for told, them in alike.items() if told]
+    captions = ("What the names stand for", table), ("Other arguments that are not the defaults of the scripts", others)
+    tables = [(caption, rows) for caption, rows in captions if rows.rows]
+    if not tables:
         return None
-    text = "Algorithms that are one script differ in these arguments. All arguments of all runs are in sources.json."
-    return Part("Variants", text, tables=[("What the names stand for", table)])
+    text = "Algorithms that are one script differ in these arguments. " * bool(table.rows)
+    text += "All arguments of all runs are in sources.json."
+    return Part("Variants" if table.rows else "Arguments", text, tables=tables, tables_in_markdown=2)
+
+
+@functools.cache
+def defaults_on(script: str, named: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """The defaults of a shipped script with these arguments, on which others depend; of other scripts, none."""
+    path = ROOT / "single_file" / f"{script}.py"
+    if path not in (ROOT / "single_file").glob("*.py"):
+        return {}
+    args_type = load_args(path)
+    known = {field.name for field in fields(args_type)}
+    return as_json(asdict(args_type(**{name: value for name, value in named if name in known})))
+
+
+def usual(config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a run as its script would have chosen them; what is not known or had no use is as it was."""
+    given = config.get("args", {})
+    named = tuple((name, str(given[name])) for name in sorted(NAMING) if name in given)
+    used = [name for name in given if given.get("expert_dataset") or not name.startswith("expert_")]
+    return given | {name: value for name, value in defaults_on(config["algorithm"], named).items() if name in used}
 
 
 def value_of(config: dict[str, Any], name: str) -> str:

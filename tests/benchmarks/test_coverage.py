@@ -41,9 +41,12 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert decided[(decided["case"] == "difference") & (decided["seeds"] == 20)]["share"].min() > 0.6
     cases = {"no difference", "other spread", "difference", "wrong way", "looks", "looks, other spread"}
     assert set(decided["case"]) == cases
-    said = method.in_a_sentence(tmp_path / "page")
+    said = method.in_a_sentence(tmp_path / "page", 5)
     assert "1 sets of scores" in said and "percentile intervals in" in said
-    assert method.in_a_sentence(tmp_path) == ""
+    shares = {n: f"from {n} of them hold the truth in {100 * by[n, 'Student']:.0f} to" for n in coverage.SIZES}
+    for seeds, measured in ((2, 3), (3, 3), (9, 5), (10, 10), (100, 20)):
+        assert shares[measured] in method.in_a_sentence(tmp_path / "page", seeds)
+    assert method.in_a_sentence(tmp_path, 5) == ""
     coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
     for name in ("coverage.csv", "errors.csv", "seeds.csv"):
         assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
@@ -84,9 +87,8 @@ def test_a_report_says_what_lacks(tmp_path):
         part = variance_part(results)
         row = dict(zip(part.tables[0][1].columns, part.tables[0][1].rows[0], strict=True))
         shares[name] = float(row["seeds"][1]), float(row["episodes"][1])
-        assert part.sentences[0].startswith(
-            f"In {int(name == 'seeds')} of 1 rows, most of the variance is in the column"
-        )
+        said = ["In 1 of 1 rows, most of the variance is in the column"] * (name == "seeds")
+        assert [sentence[: len(said[0])] for sentence in part.sentences] == said
         assert row["checkpoints"][0] == ("–" if row["evaluations × episodes now"][0].startswith("1 ×") else "0")
         assert re.fullmatch(r"\d+ × [\d,]+", row["seeds × episodes of an evaluation needed"][0])
         assert costs_of(results)["Made-v0", "a"][0] == 10.0

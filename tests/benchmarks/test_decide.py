@@ -198,6 +198,23 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     assert "(+0.001 in normalised score" in small.sentence("normalised score", 3)
 
 
+def test_a_difference_beyond_what_there_can_be_is_never_the_least():
+    wide, narrow = (replace(of_p(0.5), most=most) for most in (100.0, 0.5))
+    corrected([wide, narrow])
+    assert wide.least == pytest.approx(least_difference(1.0, 8.0, 0.025)) and narrow.least == np.inf
+    assert "no difference, however large, would have been shown four times in five" in narrow.sentence("success")
+    both = combined("both", [compare(t, "a", "b", scores([1.0, 2.0]), scores([2.0, 4.0])) for t in "tu"])
+    assert both.most == np.inf
+    parts = [compare(t, "a", "b", scores([1.0, 2.0]), scores([2.0, 4.0])) for t in "tu"]
+    assert combined("both", [replace(parts[0], most=1.0), replace(parts[1], most=3.0)]).most == 2.0
+    results = SimpleNamespace(unit="success (%)", score="last", ranked=["a"], references=None)
+    part = decision_part(results, [wide, narrow], looked=False)
+    place = part.tables[0][1].columns.index("least difference")
+    assert [row[place][0] for row in part.tables[0][1].rows] == [f"{wide.least:.2f}", "none"]
+    assert "It is none where" in part.text
+    assert "It is none where" not in decision_part(results, corrected([of_p(0.5)]), looked=False).text
+
+
 def test_where_not_all_exchanges_are_made_their_number_is_the_limit():
     assert decide.smallest_p([(7, 7)], [False]) == pytest.approx(2 / 3_432)
     assert decide.smallest_p([(10, 10)], [False]) == 1 / decide.EXCHANGES  # the mirror image is hardly ever among them

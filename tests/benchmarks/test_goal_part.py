@@ -11,7 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from algos.errors import UserError
 from benchmarks import report
+from benchmarks.analysis import compute
+from benchmarks.decision_part import comparisons
+from benchmarks.load_scores import load
 from benchmarks.maze_part import MAPS, WAYS, maze_part
+from benchmarks.suite import BENCHMARKS, read_references
 
 
 @pytest.fixture
@@ -66,6 +70,37 @@ def test_intervals_of_percentages_end_where_percentages_do(runs, tmp_path):
     made(runs, tmp_path / "out")
     tasks = pd.read_csv(tmp_path / "out" / "tasks.csv").set_index(["algorithm", "score"])
     assert tasks.loc[("good", "last"), ["mean", "low", "high"]].tolist() == [75, 0, 100]
+
+
+@pytest.mark.parametrize(("references", "ends"), [("raw", (0, 100)), ("success", (0, 1)), ("half.csv", (-1, 1))])
+def test_aggregates_and_differences_of_percentages_end_where_percentages_do(references, ends, runs, tmp_path):
+    low, high = ends
+    (tmp_path / "half.csv").write_text("task,low,high,source\nlocal/pointmaze-medium-navigate-v0,50,100,made up\n")
+    table = pd.read_parquet(runs / "maze" / "good" / "default" / "eval.parquet")
+    table["success"] &= (table["seed"] == 0) | (table["task"] == "task1")
+    table.to_parquet(runs / "maze" / "good" / "default" / "eval.parquet")
+    made(runs, tmp_path / "out", references=str(tmp_path / references) if "." in references else references)
+    found = pd.read_csv(tmp_path / "out" / "aggregates.csv")
+    found = found[(found["algorithm"] == "good") & (found["score"] == "last")].set_index("statistic")
+    assert found.loc["IQM", ["low", "high"]].tolist() == [low, high]
+    if references != "raw":
+        assert found.loc["optimality gap", ["low", "high"]].tolist() == [0, 1 - low]
+    folder = tmp_path if "." in references else BENCHMARKS / "references"
+    chosen = None if references == "raw" else read_references((folder / references).with_suffix(".csv"))
+    (one,) = comparisons(compute(load([runs]), chosen, "last", 20))
+    assert one.most == high - low
+
+
+def test_the_mean_of_three_is_of_no_fewer(runs, tmp_path):
+    for place in runs.glob("maze/*/default/eval.parquet"):
+        table = pd.read_parquet(place)
+        table[table["step"] <= 20].to_parquet(place)
+    final = made(runs, tmp_path / "out")
+    assert final["three"].isna().all() and final.loc[("good", 0), "best"] == 100
+    assert "three" not in set(pd.read_csv(tmp_path / "out" / "tasks.csv")["score"])
+    assert "three" not in (tmp_path / "out" / "report.md").read_text()
+    with pytest.raises(UserError, match="needs three evaluations"):
+        made(runs, tmp_path / "again", score="three")
 
 
 def test_success_is_normalised_by_its_own_references(runs, tmp_path):

@@ -722,6 +722,44 @@ def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(t
     )
 
 
+def test_arguments_that_are_no_defaults_are_told(tmp_path):
+    """Some defaults depend on the dataset; what a run did not store, or its script does not know, is no news."""
+    maze, walk = "local/pointmaze-large-stitch-v0", "local/hopper-medium-v0"
+    scores_of_two = table({9: {0: [1.0], 1: [2.0]}})
+    for name, task, args in (
+        ("gcbc", maze, {"goal": "state", "lr": 3e-4, "hidden": [64, 64]}),
+        ("gciql", maze, {"actor_goals": [0.0, 0.5, 0.5], "alpha": 0.003, "bf16": True}),  # the defaults for stitch data
+        ("gcivl", maze, {"actor_goals": [0.0, 1.0, 0.0], "gone": 5}),  # those for navigate data
+        ("iql", walk, {"lr": 3e-4}),
+        ("of_others", walk, {"lr": 1.0}),
+    ):
+        store(tmp_path / "runs", name, scores_of_two, task, args={"dataset": task, "seeds": ["0", "1"], **args})
+    part = variants_part(make(tmp_path / "runs", tmp_path / "out"))
+    assert part.title == "Arguments" and "one script" not in part.text
+    assert [[cell[0] for cell in row] for row in part.tables[0][1].rows] == [
+        ["gcbc", "gcbc", "hidden=64 64"],
+        ["gciql", "gciql", "bf16=true"],
+        ["gcivl", "gcivl", "actor_goals=0 1 0"],
+    ]
+    assert "hidden=64 64" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_part_of_a_suite_is_called_one(tmp_path):
+    for name in ("smoke", "mine"):
+        synthetic.make(tmp_path / name, ["sac"], ["Hopper-v5"], 2, 3)
+        sweep = {"suite": name, "purpose": "", "command": "", "commit": None, "date": "2026-01-01"}
+        (tmp_path / name / "sweep.json").write_text(json.dumps(sweep))
+        make(tmp_path / name, tmp_path / "out" / name)
+    assert "Unfinished" not in (tmp_path / "out" / "mine" / "report.md").read_text()
+    said = "> Unfinished: 1 of the 4 cells of the suite smoke, each an algorithm on a task, are here."
+    assert said in (tmp_path / "out" / "smoke" / "report.md").read_text()
+    make(tmp_path / "smoke", tmp_path / "chosen", algorithms=("sac",))
+    assert "Unfinished" not in (tmp_path / "chosen" / "report.md").read_text()
+    synthetic.make(tmp_path / "smoke", ["other"], ["Hopper-v5"], 2, 3)  # no part of the suite: the runs were chosen
+    make(tmp_path / "smoke", tmp_path / "others")
+    assert "Unfinished" not in (tmp_path / "others" / "report.md").read_text()
+
+
 def normalised(folder):
     return analysis.compute(
         load([folder]), suite.read_references(suite.BENCHMARKS / "references" / "d4rl.csv"), "last", 20
