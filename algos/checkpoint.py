@@ -58,6 +58,13 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Tensor], /) -> Any: ...
 
 
+def umask() -> int:
+    """The permissions that new files of this process do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 class Checkpoints:
     """The checkpoints of one run folder."""
 
@@ -71,6 +78,7 @@ class Checkpoints:
         tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in p.state_dict().items()}
         with written_aside(path) as part:
             save_file(tensors, part)
+            os.chmod(part, 0o666 & ~umask())  # safetensors lets nobody else read it
             with open(part, "rb+") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 os.fsync(file.fileno())

@@ -29,6 +29,11 @@ from algos.signals import ended_by_signals
 from envs import find_spec
 from envs.make import TABULAR
 
+PLAIN = {  # what Python says of a value, and the same in words
+    r"invalid literal for int\(\) with base 10: ('[^']*')": r"\1 is no whole number in digits",
+    r"could not convert string to float: ('[^']*')": r"\1 is no number",
+    r"Could not find valid parse for arguments: \[('[^']*')\]": r"\1 does not fit; values are separated by spaces",
+}
 Setting = dict[str, float]  # hyperparameter -> value
 
 
@@ -197,6 +202,16 @@ def device_of(args: RunArgs) -> torch.device:
     return device
 
 
+def check_name(args_type: type[RunArgs], algorithm: str) -> None:
+    """Raises UserError if the script that was started calls its run by another name than that of its file."""
+    script = getattr(sys.modules.get(args_type.__module__), "__file__", None)
+    if args_type.__module__ == "__main__" and script and (stem := Path(script).stem) != algorithm:
+        raise UserError(
+            f"{script} calls its run {algorithm!r}, the name of another script, by which results are stored and "
+            f"policies are found again: call it {stem!r}"
+        )
+
+
 def check_env_id(env_id: str) -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
@@ -251,6 +266,9 @@ def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
     said, module = io.StringIO(), inspect.getmodule(main)
     assert module
+    flags = [word.partition("=")[0].replace("_", "-") for word in sys.argv[1:] if word.startswith("--")]
+    if repeated := [flag for flag, count in Counter(flags).items() if count > 1]:
+        raise UserError(f"{repeated[0]} is given twice, and only the last would count: give all its values at once")
     prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
     try:
         with contextlib.redirect_stderr(said):
@@ -265,6 +283,8 @@ def parsed(main: Callable[[Any], None]) -> Any:
     kept = (sentence for sentence in sentences if not sentence.startswith("Argument helptext"))
     # of what is similar, the name is enough
     problem = "; ".join(re.sub(r"^((?:Perhaps|Arguments similar).*?): (--[\w-]+).*", r"\1: \2", one) for one in kept)
+    for pattern, words in PLAIN.items():
+        problem = re.sub(pattern, words, problem)
     raise UserError(f"{problem[:500]}{'…' if len(problem) > 500 else ''}; --help explains all arguments")
 
 

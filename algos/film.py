@@ -91,11 +91,15 @@ def _render(file: Path, environment: dict[str, str]) -> str:
         tqdm(unit=" frames", disable=not sys.stderr.isatty(), leave=False) as progress,
     ):
         assert child.stdout
-        for line in child.stdout:  # frames done, and their number
-            done, _, total = line.partition(" ")
-            if total.strip().isdecimal() and done.isdecimal():
-                progress.total = int(total)
-                progress.update(int(done) - progress.n)
+        try:
+            for line in child.stdout:  # frames done, and their number
+                done, _, total = line.partition(" ")
+                if total.strip().isdecimal() and done.isdecimal():
+                    progress.total = int(total)
+                    progress.update(int(done) - progress.n)
+        except KeyboardInterrupt:
+            child.kill()
+            raise
         if not child.wait():
             return ""
         errors.seek(0)

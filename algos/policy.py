@@ -299,7 +299,10 @@ def script_module(script: str) -> ModuleType:
     """The module of a script, `single_file.sac`; raises UserError if there is no such script."""
     path, name = SCRIPTS / f"{script}.py", f"single_file.{script}"
     if path not in SCRIPTS.glob("*.py"):
-        raise UserError(f"the policy was learned by a script {script!r}, which {SCRIPTS} does not have")
+        raise UserError(
+            f"the policy was learned by a script {script!r}, which is not in {SCRIPTS}: copy it there, because its "
+            "code is needed"
+        )
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec and spec.loader

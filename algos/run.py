@@ -17,7 +17,7 @@ from tqdm import tqdm
 from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, device_of, env_errors, parse_seeds, settings, with_settings
+from algos.cli import RunArgs, check_name, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError
@@ -28,7 +28,7 @@ from algos.per_run import PerRun
 from algos.policy import FILE, policy_file
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
-from algos.signals import Signals
+from algos.signals import Signals, interruptible
 from algos.stored import FINISHED
 from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, run_name
@@ -88,6 +88,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         args.check_ready()
+        check_name(type(args), algorithm)
         self.algorithm, self.given = algorithm, args
         self.facts = as_json(facts or {})
         if args.task.startswith(TABULAR):
@@ -520,7 +521,7 @@ class Run(Generic[Args]):
         mean, low, high = (f"{self.show(v):.{digits}f}" for v in (self.mean_score, min(means), max(means)))
         self.progress.set_postfix_str(f"{self.score_name} {mean}")
         runs = "seeds" if len(self.settings) == 1 else "runs"
-        spread = f" ({low} to {high} over {len(means)} {runs})" if len(means) > 1 else ""
+        spread = f" ({len(means)} {runs}: {low} to {high})" if len(means) > 1 else ""
         self.say(f"{self.algorithm:<7} step {step:>9,}  {self.score_name} {mean:>9}{spread}")
 
     def _finish(self, policy: Policy | None) -> None:
@@ -540,7 +541,8 @@ class Run(Generic[Args]):
                 curve = self.folder.path / "curve.png"
                 summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", curve)
             if self.last:
-                self.last()
+                with interruptible():
+                    self.last()
             (self.folder.path / "progress.json").unlink(missing_ok=True)
             for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
                 if part:

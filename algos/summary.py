@@ -50,14 +50,15 @@ class Summary:
         if frame.empty:
             return
         digits = DIGITS.get(self.score, 1)
-        yield f"\n{self.algorithm}\n{'seed':>6}  {f'final {self.score}':>12}  {'std':>8}  {'steps':>10}"
+        yield f"\n{self.algorithm}\n{'seed':>6}  {f'final {self.score}':>12}  {'std of episodes':>15}  {'steps':>10}"
         for run, key in enumerate(keys):
             rows = rows_of(frame, key)
             if rows.empty:
                 continue
             rows = rows[rows["step"] == rows["step"].max()]
             scores, steps = self.scores(rows), rows["step"].iloc[0]
-            line = f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {scores.std(ddof=0):>8.{digits}f}  {steps:>10,}"
+            spread = f"{scores.std(ddof=1):.{digits}f}" if len(scores) > 1 else "–"
+            line = f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {spread:>15}  {steps:>10,}"
             line += f"  {setting_name(key)}" if len(key) > 1 else ""
             yield line + (f"  diverged before step {diverged[run]:,}" if run in diverged else "")
 

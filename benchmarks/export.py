@@ -144,13 +144,13 @@ def main(args: Args) -> None:
         raise UserError(f"--onnx needs the package {missing[0]}: pip install -e '.[onnx]'")
     if args.onnx.suffix != ".onnx":
         raise UserError(f"--onnx must end in .onnx, got {args.onnx}")
+    writable(args.onnx.parent, "--onnx")
     trained = Trained(args.run)
     numbers = trained.numbers([args.seed], args.setting, "--seed")
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)
     place = Place(trained, args.env_id)
-    writable(args.onnx.parent, "--onnx")
     groups = observed(policy, place)
     model = exported(policy, groups[0])
     count = sum(len(group["obs"]) for group in groups)

@@ -36,6 +36,7 @@ from algos.arguments import Range, check
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
+from algos.stored import find
 from benchmarks import figures, maze_part, parts, statistics
 from benchmarks.analysis import Results, compute, curves_by_task
 from benchmarks.decision_part import comparisons, decision_part, variance_part, verdict_table
@@ -159,6 +160,13 @@ def unfinished(scores: Scores) -> list[str]:
         return []
     suites = f"the suite{'s' * (len(names) > 1)} {' and '.join(names)}"
     return [f"Unfinished: {len(found)} of the {len(wanted)} cells of {suites}, each an algorithm on a task, are here."]
+
+
+def fitting(tasks: list[str]) -> list[str]:
+    """The shipped references that have all of these tasks."""
+    paths = sorted((BENCHMARKS / "references").glob("*.csv"))
+    known = {path.stem: read_references(path) for path in paths}
+    return [name for name, table in known.items() if all(reference_of(t, table) in set(table["task"]) for t in tasks)]
 
 
 def origin(scores: Scores, command: str) -> dict[str, Any]:
@@ -331,6 +339,8 @@ def main(args: Args) -> None:
     if not args.folders:
         raise UserError("name at least one folder of runs")
     scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
+    if find(args.out, "config.json"):  # later reports would read what is stored there, and no run
+        raise UserError(f"--out: there are runs in {args.out}, which a report would hide: choose a folder without runs")
     if not (args.tasks or args.algorithms):
         scores.notes += unfinished(scores)
     chosen = from_suites(args, scores)
@@ -340,6 +350,8 @@ def main(args: Args) -> None:
 
     for note in scores.notes:
         print(f"note: {note}")
+    if chosen.references is None and (tables := fitting(scores.tasks)):
+        print(f"note: scores are not normalised, which --references {' or '.join(tables)} would do")
     print(f"\n{LABELS[results.score]}, mean over seeds [95% interval]:\n")
     print(
         results.tasks[results.tasks["score"] == results.score]

@@ -1,5 +1,6 @@
 """Finds a dataset by its name."""
 
+import difflib
 import hashlib
 import os
 import re
@@ -76,18 +77,26 @@ def check_name(name: str, exact_d4rl: bool = False) -> None:
             "files do not have them"
         )
     elif kind not in ("minari", "ogbench", "local") or not rest:
+        hint = f"; did you mean local/{name}?" if re.fullmatch(r"\w[\w.+-]*", name) and place_of(name).exists() else ""
         raise UserError(
-            f"--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got {name!r}"
+            "--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got "
+            f"{name!r}{hint}"
         )
+
+
+def place_of(name: str) -> Path:
+    """The folder of the dataset local/<name>, which may not have been made."""
+    from minari.storage import get_dataset_path
+
+    return Path(get_dataset_path(f"local/{name}"))
 
 
 def check_made(name: str) -> None:
     """Raises UserError if the name is `local/…` and this dataset has not been made yet."""
-    from minari.storage import get_dataset_path
-
-    if name.startswith("local/") and not (path := get_dataset_path(name)).exists():
+    if name.startswith("local/") and not (path := place_of(name.removeprefix("local/"))).exists():
         recipe = name.removeprefix("local/").replace("-val-v", "-v")
-        raise UserError(
-            f"--dataset: {name} is not in {path}; make it: python -m benchmarks.collect {recipe} (--list names all "
-            "that can be made)"
-        )
+        there = [found.name for found in path.parent.glob("*-v*")]
+        close = difflib.get_close_matches(path.name, there, n=1, cutoff=0.9)
+        make = f"make it: python -m benchmarks.collect {recipe} (--list names all that can be made)"
+        hint = f"did you mean local/{close[0]}?" if close else make
+        raise UserError(f"--dataset: {name} is not in {path}; {hint}")

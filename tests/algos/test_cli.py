@@ -1,20 +1,24 @@
 """Seeds, settings of a grid, and errors in one sentence."""
 
 import importlib
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import sac
 from scripts import SCRIPTS
 
 from algos.cli import RunArgs, cli, parse_seeds, report_errors, settings, with_settings
 from algos.errors import UserError
 from algos.per_run import PerRun
 
+ROOT = Path(__file__).parents[2]
+
 
 def sac_args(**overrides):
-    import sac
-
     return sac.Args(**overrides)
 
 
@@ -122,6 +126,11 @@ def shell(monkeypatch, capsys):
         ("sac", "--vary hidden=8,16", "--vary: hidden cannot differ between runs, only"),
         ("sac", "--env-id Hoper-v5", "--env-id: Gymnasium has no environment 'Hoper-v5'; the closest ids are"),
         ("sac", "--env-id Hoper-v5 --see 3", "Unrecognized options: --see, 3; Perhaps you meant: --seeds; --help"),
+        ("sac", "--total-steps 1e5", "Error parsing --total-steps: '1e5' is no whole number in digits; --help"),
+        ("sac", "--discount x", "Error parsing --discount: 'x' is no number; --help"),
+        ("sac", "--hidden 8,x", "Error parsing --hidden: '8,x' does not fit; values are separated by spaces; --help"),
+        ("sac", "--vary tau=0.01,0.02 --vary lr=1,2", "--vary is given twice, and only the last would count: give all"),
+        ("sac", "--total-steps 9 --total_steps=9", "--total-steps is given twice"),
         ("iql", "--seeds x", "--seeds takes whole numbers or a range such as 0:10, got 'x'\n"),
         ("stream_q", "--eval-episodes 1", "--eval-episodes must be 0, got 1: the score of a streaming algorithm is"),
     ],
@@ -130,6 +139,20 @@ def test_the_command_line_says_one_sentence_before_any_work(script, flags, messa
     code, out, err = shell(script, *flags.split(), "--out", str(tmp_path / "out"))
     assert code == 2 and out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path):
+    """A copy that keeps the name of its origin would be taken for it, by later runs and where policies are used."""
+    script = (Path(sac.__file__).read_text()).replace('Run(args, "sac")', 'Run(args, "{}")')
+    for name in ("sac", "mine"):
+        (tmp_path / "mine.py").write_text(script.replace('"{}"', repr(name)))
+        flags = ["--env-id", "Pendulum-v1", "--total-steps", "9", "--eval-episodes", "0", "--out", str(tmp_path / name)]
+        command = [sys.executable, str(tmp_path / "mine.py"), *flags]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        assert done.returncode == 2 * (name == "sac"), done.stderr
+        assert (tmp_path / name).exists() == (name == "mine")
+        if name == "sac":
+            assert "mine.py calls its run 'sac', the name of another script" in done.stderr
 
 
 FLAGS = "dataset env-id seeds vary total-steps device compile eval-every out resume log-every expectile"

@@ -1,11 +1,14 @@
 """Videos of evaluations: written where a renderer and an encoder work, otherwise explained in one sentence."""
 
 import importlib.util
+import os
+import signal
+import subprocess
 
 import numpy as np
 import pytest
 
-from algos.film import Shot, film
+from algos.film import Shot, _render, film
 from envs.goals import goal_tasks
 
 
@@ -31,6 +34,25 @@ def test_without_a_renderer_a_sentence_says_why(monkeypatch, tmp_path):
     assert said.startswith("there is no video, because rendering pointmaze-medium-v0 failed here (")
     assert said.endswith("needs the system's EGL (on Debian and Ubuntu libegl1) or OSMesa (libosmesa6)")
     assert not (tmp_path / "videos").exists()
+
+
+def test_an_interrupt_ends_the_process_that_renders(monkeypatch, tmp_path):
+    """The process stands for one that takes long; the interrupt comes while its first line is read."""
+
+    class Child(subprocess.Popen):
+        def __init__(self, _, **options):
+            super().__init__(["sh", "-c", "echo 1 2; exec sleep 60"], **options)
+            children.append(self)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    children = []
+    monkeypatch.setattr("algos.film.subprocess.Popen", Child)
+    monkeypatch.setattr("algos.film.tqdm.update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        _render(tmp_path / "file", dict(os.environ))
+    assert children[0].wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -446,6 +446,21 @@ def test_a_phase_has_checkpoints_every_quarter_of_an_hour_too(loop, monkeypatch)
     assert saved == [3, 6, 8]
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_all_files_of_a_run_may_be_read_by_those_whom_the_user_allows(loop, mask):
+    before = os.umask(mask)
+    try:
+        run, _ = loop()
+        for _ in run.steps():
+            pass
+    finally:
+        os.umask(before)
+    files = [path for path in run.folder.path.rglob("*") if path.is_file()]
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in files}
+    assert any(name.endswith(".safetensors") for name in modes)
+    assert set(modes.values()) == {oct(0o666 & ~mask)}, modes
+
+
 def phases(run, agent, stop=None, count=10):
     """A phase, the steps and another phase; `stop` raises at that count of updates."""
 

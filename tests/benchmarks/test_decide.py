@@ -199,9 +199,10 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
 
 
 def test_a_difference_beyond_what_there_can_be_is_never_the_least():
-    wide, narrow = (replace(of_p(0.5), most=most) for most in (100.0, 0.5))
+    least = least_difference(1.0, 8.0, 0.025)
+    wide, narrow = (replace(of_p(0.5), most=share * least) for share in (1.001, 0.999))
     corrected([wide, narrow])
-    assert wide.least == pytest.approx(least_difference(1.0, 8.0, 0.025)) and narrow.least == np.inf
+    assert wide.least == pytest.approx(least) and narrow.least == np.inf
     assert "no difference, however large, would have been shown four times in five" in narrow.sentence("success")
     both = combined("both", [compare(t, "a", "b", scores([1.0, 2.0]), scores([2.0, 4.0])) for t in "tu"])
     assert both.most == np.inf

@@ -744,6 +744,30 @@ def test_arguments_that_are_no_defaults_are_told(tmp_path):
     assert "hidden=64 64" in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_a_report_does_not_hide_the_runs_of_its_folder(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a"], ["Hopper-v5"], 2, 3)
+    for out in (tmp_path / "runs", tmp_path, tmp_path / "runs" / "Hopper-v5" / "a" / "default"):
+        with pytest.raises(UserError, match="which a report would hide: choose a folder without runs"):
+            make(tmp_path / "runs", out)
+    assert not list(tmp_path.rglob("report.json"))
+    make(tmp_path / "runs", tmp_path / "runs" / "report")
+    synthetic.make(tmp_path / "runs", ["b"], ["Hopper-v5"], 2, 3)
+    assert make(tmp_path / "runs", tmp_path / "runs" / "report").scores.algorithms == ["a", "b"]
+
+
+def test_references_that_would_fit_are_named(tmp_path, capsys):
+    synthetic.make(tmp_path / "known", ["a"], ["Hopper-v5"], 2, 3)
+    synthetic.make(tmp_path / "unknown", ["a"], ["Hopper-v5", "Mine-v0"], 2, 3)
+    for folder, references, said in (
+        ("known", "", "note: scores are not normalised, which --references d4rl or recipes or random_sac would do"),
+        ("known", "d4rl", ""),
+        ("unknown", "", ""),
+    ):
+        make(tmp_path / folder, tmp_path / "out", references=references)
+        out = capsys.readouterr().out
+        assert said in out and ("not normalised" in out) == bool(said)
+
+
 def test_a_part_of_a_suite_is_called_one(tmp_path):
     for name in ("smoke", "mine"):
         synthetic.make(tmp_path / name, ["sac"], ["Hopper-v5"], 2, 3)

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from offline_data import BATCH, at_random, batch_of, offline_agent, seen_data, write_hdf5
+from offline_data import BATCH, at_random, batch_of, draws_of, offline_agent, seen_data, write_hdf5
 from scripts import assert_same, layers_of
 
 from algos.data import load
@@ -35,6 +35,11 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(float64):
         one.update(batch, bc.Draws(uniform))
     assert_same(one.actor.net, net, 1)
     torch.testing.assert_close(one.actor.log_std[1, 0], log_std, atol=1e-9, rtol=0)
+
+
+def test_random_numbers_are_drawn_for_dropout_only():
+    assert draws_of(offline_agent("bc", dropout=0.0)).dropout is None
+    assert draws_of(offline_agent("bc", dropout=0.3)).dropout.shape == (2, 2, BATCH, 8)
 
 
 def test_the_evaluated_actor_has_no_dropout():

@@ -44,6 +44,28 @@ def test_value_loss_is_of_the_mixed_half_scaled_by_the_greatest_of_both():
     torch.testing.assert_close(wide, torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
 
 
+def test_the_greatest_counts_as_minus_1_at_least():
+    loss = agent(scale=1.0).value_loss(torch.tensor([[-3.0, -2.0, -4.0, -5.0]]))
+    expected = [math.exp(z + 1) - z * math.e - math.e for z in (-3.0, -2.0)]
+    torch.testing.assert_close(loss, torch.tensor([sum(expected) / 2]))
+
+
+@pytest.mark.parametrize("objective", ["code", "paper"])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_only_the_random_numbers_that_are_used_are_drawn(objective, rate):
+    draws = draws_of(agent(objective=objective, dropout=rate))
+    shapes = [None if numbers is None else tuple(numbers.shape) for numbers in (draws.dropout, draws.action)]
+    assert shapes == [(2, 2, BATCH, 8) if rate else None, (2, BATCH, 2) if objective == "paper" else None]
+
+
+def test_metrics_are_means_of_both_halves():
+    one, mixed, expert = agent(), batch_of(at_random()), expert_batch()
+    means = [one.critic(part.obs, part.action).detach().mean((1, 2)) for part in (mixed, expert)]
+    metrics = one.update(mixed, expert, draws_of(one))
+    torch.testing.assert_close([metrics["q_mixed"], metrics["q_expert"]], means)
+    torch.testing.assert_close(metrics["value"], one.value(mixed.obs).detach().mean(-1))
+
+
 def test_a_clipped_sample_has_no_gradient():
     advantage = torch.tensor([[8.0, 1.0, 0.0, 0.0]], requires_grad=True)
     gradient = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(advantage).sum(), advantage)[0]

@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def objective_of(agent, out, action, sign):
     log_prob, entropy = agent.log_prob_and_entropy(out, torch.tensor([action]))
     objective = log_prob + 0.01 * sign * entropy
     return log_prob.item(), entropy.item(), objective.item(), torch.autograd.grad(objective.sum(), out)[0][0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("script", "task", "widths"),
+    [
+        ("stream_ac", CONTINUOUS, [128, 128]),
+        ("stream_ac", DISCRETE, [32, 32]),
+        ("stream_ac", replace(DISCRETE, obs_shape=(4, 10, 10)), [128]),  # MinAtar
+        ("stream_q", DISCRETE, [32, 32]),
+        ("stream_q", replace(DISCRETE, obs_shape=(4, 10, 10)), [128]),
+    ],
+)
+def test_hidden_layers_depend_on_the_task(script, task, widths):
+    agent = agent_of(script, [0], task, hidden=())
+    assert [layer.weight.shape[-2] for layer in agent.critic.hidden] == widths
 
 
 def test_policy_gradient_of_continuous_actions(float64):

@@ -144,6 +144,16 @@ def test_random_actions_reach_both_bounds():
     assert torch.equal(seen[0], torch.tensor([-1.0, 1.0]).expand(2, BATCH, 2))
 
 
+@pytest.mark.parametrize("script", ["iql", "xql", "f_dvl"])
+def test_metrics_are_of_the_value_that_has_learned_and_of_the_targets_before(script):
+    one, batch = offline_agent(script), batch_of(at_random())
+    q = one.target_critic(batch.obs, batch.action).amin(1)
+    metrics = one.update(batch, draws_of(one))
+    value = one.value(batch.obs).detach()
+    torch.testing.assert_close(metrics["value"], value.mean(-1))
+    torch.testing.assert_close(metrics["advantage"], (q - value).mean(-1).detach())
+
+
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
