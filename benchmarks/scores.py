@@ -100,12 +100,10 @@ class Scores:
 def label(config: dict[str, Any]) -> str:
     """The name of an algorithm in a report, with the variant where that is not the default one, and the setting.
 
-    `sac`, `sac (slow)`, `iql (expectile=0.7, temperature=3)`, `iql (slow, expectile=0.7, temperature=3)`.
+    `sac`, `sac (slow)`, `iql (expectile=0.7, temperature=3)`.
     """
-    name = family_name(config)
-    if not (setting := config.get("setting")):
-        return name
-    return f"{name[:-1]}, {spoken(setting)})" if name.endswith(")") else f"{name} ({spoken(setting)})"
+    setting = config.get("setting")
+    return family_name(config) + (f" ({spoken(setting)})" if setting else "")
 
 
 def family_name(config: dict[str, Any]) -> str:
@@ -113,7 +111,7 @@ def family_name(config: dict[str, Any]) -> str:
     algorithm, variant = config["algorithm"], config["variant"]
     if variant == "default":
         return algorithm
-    return variant if variant.startswith(algorithm) else f"{algorithm} ({variant})"
+    return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
 Cells = set[tuple[str, str]]  # tasks and algorithms of suites
