@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 import gymnasium as gym
 import torch
 import tyro
 
-from algos.arguments import Count, FewOrNone, Incidental, check, check_number, ranges, tunable
+from algos.arguments import Count, FewOrNone, Incidental, check, check_number, flag, ranges, tunable
 from algos.device import choose_device
 from algos.errors import UserError
 from algos.folders import check_usable, checked_part
@@ -266,13 +266,15 @@ def parsed(main: Callable[[Any], None]) -> Any:
     """The arguments of the command line as `main` takes them; raises UserError for words that are none of them."""
     said, module = io.StringIO(), inspect.getmodule(main)
     assert module
-    flags = [word.partition("=")[0].replace("_", "-") for word in sys.argv[1:] if word.startswith("--")]
-    if repeated := [flag for flag, count in Counter(flags).items() if count > 1]:
-        raise UserError(f"{repeated[0]} is given twice, and only the last would count: give all its values at once")
+    args_type = get_type_hints(main)["args"]
+    given = Counter(word.partition("=")[0].replace("_", "-") for word in sys.argv[1:])
+    for name, hint in get_type_hints(args_type).items():
+        if get_origin(hint) is tuple and given[flag(name)] > 1:  # of a flag with one value, the last counts
+            raise UserError(f"{flag(name)} is given twice, and only the last would count: give all values after one")
     prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(get_type_hints(main)["args"], prog=prog, description=module.__doc__)
+            return tyro.cli(args_type, prog=prog, description=module.__doc__)
     except SystemExit as end:
         if not end.code:  # --help
             raise
