@@ -58,13 +58,6 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Tensor], /) -> Any: ...
 
 
-def umask() -> int:
-    """The permissions that new files of this process do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 class Checkpoints:
     """The checkpoints of one run folder."""
 
@@ -77,8 +70,11 @@ class Checkpoints:
         path = self.folder / f"{step:012d}.safetensors"
         tensors = {f"{name}/{key}": t.contiguous() for name, p in parts.items() for key, t in p.state_dict().items()}
         with written_aside(path) as part:
+            part.touch()
+            mode = part.stat().st_mode
             save_file(tensors, part)
-            os.chmod(part, 0o666 & ~umask())  # safetensors lets nobody else read it
+            with contextlib.suppress(OSError):
+                part.chmod(mode)  # safetensors lets nobody else read it
             with open(part, "rb+") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 os.fsync(file.fileno())

@@ -32,9 +32,10 @@ from envs.make import TABULAR
 PLAIN = {  # what Python says of a value, and the same in words
     r"invalid literal for int\(\) with base 10: ('[^']*')": r"\1 is no whole number in digits",
     r"could not convert string to float: ('[^']*')": r"\1 is no number",
-    r"Could not find valid parse for arguments: \[('[^']*')\]": r"\1 does not fit; values are separated by spaces",
+    r"Could not find valid parse for arguments: \[('.*')\]": r"\1 does not fit; spaces separate values",
 }
 Setting = dict[str, float]  # hyperparameter -> value
+script: Path | None = None  # the file of the script that runs, if it was started by its command line
 
 
 @dataclass(kw_only=True)
@@ -202,10 +203,12 @@ def device_of(args: RunArgs) -> torch.device:
     return device
 
 
-def check_name(args_type: type[RunArgs], algorithm: str) -> None:
-    """Raises UserError if the script that was started calls its run by another name than that of its file."""
-    script = getattr(sys.modules.get(args_type.__module__), "__file__", None)
-    if args_type.__module__ == "__main__" and script and (stem := Path(script).stem) != algorithm:
+def check_name(algorithm: str) -> None:
+    """Raises UserError if the script that was started calls its run by another name than that of its file.
+
+    That of a package which was started is the package's.
+    """
+    if script and (stem := script.parent.name if script.stem == "__main__" else script.stem) != algorithm:
         raise UserError(
             f"{script} calls its run {algorithm!r}, the name of another script, by which results are stored and "
             f"policies are found again: call it {stem!r}"
@@ -247,12 +250,17 @@ def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
 
     def checked(args: RunArgs) -> None:
+        global script
         if "--vary" in sys.argv and not args.vary:
             raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
         check_all(args)  # before data is loaded, which may take long
         if device_of(args).type == "cpu":
             limit_memory()
-        main(args)
+        script = Path(main.__code__.co_filename)
+        try:
+            main(args)
+        finally:
+            script = None
 
     report_errors(lambda: checked(parsed(main)))
 

@@ -88,7 +88,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         args.check_ready()
-        check_name(type(args), algorithm)
+        check_name(algorithm)
         self.algorithm, self.given = algorithm, args
         self.facts = as_json(facts or {})
         if args.task.startswith(TABULAR):

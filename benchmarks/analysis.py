@@ -216,5 +216,6 @@ def efficiency(results: Results, replications: int) -> tuple[dict[str, Curve], s
             ]
             values = np.stack([wide.to_numpy()[:, p] for wide, p in zip(wides, places, strict=True)], 1)
         centre, band = statistics.iqm_curve(values, replications)
+        band = band.clip(*limits(results.scores, results.references, results.common))
         curves[algorithm] = (x, centre, band, np.empty((0, len(x))))
     return curves, results.scores.steps if same else "share of the steps of each task"

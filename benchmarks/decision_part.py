@@ -37,13 +37,19 @@ def comparisons(results: Results) -> list[Comparison]:
                 paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
                 if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
                     least, most = limits(results.scores, results.references, [task])
-                    of_pair.append(replace(one, most=most - least))
+                    of_pair.append(within(one, most - least))
         found += of_pair
         apart = not any(OF_TASK in one.task for one in of_pair)  # tasks of one environment share their policies
         if results.references is not None and apart and len(of_pair) > 1:
             every = len(of_pair) == len(results.scores.tasks)
-            found.append(combined(ALL_TASKS if every else f"the {len(of_pair)} tasks of both", of_pair))
+            whole = combined(ALL_TASKS if every else f"the {len(of_pair)} tasks of both", of_pair)
+            found.append(within(whole, whole.most))
     return corrected(found)
+
+
+def within(one: Comparison, most: float) -> Comparison:
+    """A comparison of scores that differ by so much at most."""
+    return replace(one, most=most, low=max(one.low, -most), high=min(one.high, most))
 
 
 def processes(results: Results) -> dict[tuple[str, str], set[str]]:

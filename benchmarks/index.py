@@ -5,13 +5,14 @@ python -m benchmarks.index          writes results/README.md, and the lengths in
 
 import os
 import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
-from benchmarks.scores import LABELS, cells_of
+from benchmarks.scores import LABELS, OF_TASK
 from benchmarks.stored import Report
 from benchmarks.suite import ROOT
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -81,6 +82,8 @@ def section(folder: Path) -> str:
     lines += [f"Command: `{command}`" for command in report["commands"]]
     lines += [f"Report: `{report['report']}`", f"Commit, device, date: {made}"]
     lines += [f"> {escape(note)}" for note in report["notes"]]
+    if part := part_of_suite(folder):
+        lines.append(f"> Unfinished: {part} of the suite {escape(folder.name)}, each an algorithm on a task, are here.")
     lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
     for path in sorted([*folder.glob("figures/settings_*.png"), *folder.glob("figures/sensitivity_*.png")]):
         lines.append(f"![{path.stem.replace('_', ' ')}]({folder.name}/figures/{path.name})")
@@ -131,9 +134,21 @@ def length(folders: list[Path]) -> str:
         steps |= {f"{count:,}": None for count in frame["steps"]}
         seeds |= set(frame["seeds"])
     counts = " or ".join(map(str, sorted(seeds, reverse=True)))
-    found, wanted = cells_of([folders[0].name], read_json(folders[0] / "sources.json", list[Config]))
-    cells = f"{len(wanted & found)} of {len(wanted)} cells" if wanted - found else ""
-    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", cells]))
+    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", part_of_suite(folders[0])]))
+
+
+def part_of_suite(folder: Path) -> str:
+    """How many cells a report has of the suite that has its name; empty if there is no such suite, or if it has all."""
+    path = ROOT / "benchmarks" / "suites" / f"{folder.name}.toml"
+    if not path.exists():
+        return ""
+    suite = tomllib.loads(path.read_text())
+    wanted = {(task, name) for task in suite["tasks"] for name in suite["algorithms"]}
+    found = set()
+    for config in read_json(folder / "sources.json", list[Config]):
+        name = config["algorithm"] if config["variant"] == "default" else config["variant"]
+        found.add((config["task"].partition(OF_TASK)[0], name))
+    return f"{len(wanted & found)} of {len(wanted)} cells" if wanted - found else ""
 
 
 def with_lengths(text: str, folder: Path) -> str:

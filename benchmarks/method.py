@@ -17,7 +17,7 @@ def method_note(replications: int, seeds: int) -> str:
         f"{replications:,} bootstrap replications, which resample the seeds of each task, times the root of "
         "N / (N - 1), and for probabilities of improvement Wilson's with that error."
     )
-    return " ".join([made, in_a_sentence(MEASURED, seeds)]).strip()
+    return " ".join([made, in_a_sentence(MEASURED, seeds)] if seeds > 1 else [made]).strip()
 
 
 def in_a_sentence(folder: Path, seeds: int) -> str:
@@ -27,6 +27,7 @@ def in_a_sentence(folder: Path, seeds: int) -> str:
     keys = ["scores", "seeds", "interval"]
     table = read_csv(folder / "coverage.csv", [*keys, "coverage"], keys, KINDS)
     measured = max((n for n in table["seeds"] if n <= seeds), default=table["seeds"].min())
+    even = "even " if seeds < measured else ""
     rows = table[table["seeds"] == measured].groupby("interval")["coverage"]
     if not {"Student", "percentile mean"} <= set(rows.groups):
         return ""
@@ -37,6 +38,6 @@ def in_a_sentence(folder: Path, seeds: int) -> str:
     )
     count = table["scores"].nunique()
     return (
-        f"Measured on {count} sets of scores of a hundred seeds, intervals of means from {measured} of them hold the "
-        f"truth in {ours} of draws, and percentile intervals in {theirs}."
+        f"Measured on {count} sets of scores of a hundred seeds, intervals of means {even}from {measured} of them hold "
+        f"the truth in {ours} of draws, and percentile intervals in {theirs}."
     )

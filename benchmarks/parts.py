@@ -116,7 +116,7 @@ def improvement_part(results: Results, replications: int) -> Part:
     for a, b in combinations(names, 2):
         value, low, high = statistics.improvement(results.matrices[a], results.matrices[b], replications)
         pairs[a, b], pairs[b, a] = (value, low, high), (1 - value, 1 - high, 1 - low)
-    complete = any(value in (0.0, 1.0) for value, _, _ in pairs.values())
+    complete = any(value in (0.0, 1.0) and np.isfinite(low) for value, low, _ in pairs.values())
     text = (
         f"The probability that a run of one algorithm beats a run of another on a task chosen at random, by the "
         f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "

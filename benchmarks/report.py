@@ -6,7 +6,8 @@
 Each folder is that of a sweep or a run, any folder above runs, or one that a report was written to. OUT gets
 report.html, one file with the figures inside, report.md, figures/, and the tables: scores.csv (every evaluation of
 every seed), final.csv (every seed's score), tasks.csv and aggregates.csv (interval estimates), verdicts.csv (which of
-two algorithms is better), values.csv and sources.json (the origin of each run). The same runs give the same bytes.
+two algorithms is better; a least difference is inf where it would be more than there can be), values.csv and
+sources.json (the origin of each run). The same runs give the same bytes.
 
 Where hyperparameters were varied (--vary), each setting counts as an algorithm, the tables have a column for each
 hyperparameter, and a section shows the score against each of them and ranks the settings.
@@ -48,7 +49,7 @@ from benchmarks.looks_part import looks_part
 from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, cells_of, reference_of
+from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.stored import write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
@@ -152,21 +153,11 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
 
-def unfinished(scores: Scores) -> list[str]:
-    """A note that runs are a part of shipped suites, if they are nothing else."""
-    names = sorted({sweep["suite"] for sweep in scores.sweeps})
-    found, wanted = cells_of(names, scores.sources)
-    if not found < wanted:
-        return []
-    suites = f"the suite{'s' * (len(names) > 1)} {' and '.join(names)}"
-    return [f"Unfinished: {len(found)} of the {len(wanted)} cells of {suites}, each an algorithm on a task, are here."]
-
-
-def fitting(tasks: list[str]) -> list[str]:
-    """The shipped references that have all of these tasks."""
+def fitting(scores: Scores) -> list[str]:
+    """The shipped references that have all tasks; those of success are for success only."""
     paths = sorted((BENCHMARKS / "references").glob("*.csv"))
-    known = {path.stem: read_references(path) for path in paths}
-    return [name for name, table in known.items() if all(reference_of(t, table) in set(table["task"]) for t in tasks)]
+    known = {path.stem: read_references(path) for path in paths if (path.stem == "success") == scores.reached}
+    return [name for name, t in known.items() if all(reference_of(task, t) in set(t["task"]) for task in scores.tasks)]
 
 
 def origin(scores: Scores, command: str) -> dict[str, Any]:
@@ -338,11 +329,9 @@ def main(args: Args) -> None:
     check(args)
     if not args.folders:
         raise UserError("name at least one folder of runs")
-    scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
     if find(args.out, "config.json"):  # later reports would read what is stored there, and no run
         raise UserError(f"--out: there are runs in {args.out}, which a report would hide: choose a folder without runs")
-    if not (args.tasks or args.algorithms):
-        scores.notes += unfinished(scores)
+    scores = load(list(args.folders), args.mix, args.finished_only, args.tasks, args.algorithms)
     chosen = from_suites(args, scores)
     writable(args.out)
     results = compute(scores, chosen.references, chosen.score, args.replications)
@@ -350,7 +339,7 @@ def main(args: Args) -> None:
 
     for note in scores.notes:
         print(f"note: {note}")
-    if chosen.references is None and (tables := fitting(scores.tasks)):
+    if not args.references and chosen.references is None and (tables := fitting(scores)):
         print(f"note: scores are not normalised, which --references {' or '.join(tables)} would do")
     print(f"\n{LABELS[results.score]}, mean over seeds [95% interval]:\n")
     print(

@@ -1,7 +1,5 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
-import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from benchmarks.suite import BENCHMARKS, SCORES, Score
+from benchmarks.suite import SCORES, Score
 
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
 SUCCESS = "success/"  # before the name of one of the environment's tasks
@@ -52,8 +50,12 @@ class Scores:
     @property
     def measure(self) -> str:
         """What the score is: returns, or where all runs have goals, the percentage of episodes that reach them."""
-        reached = {config.get("score") == "success" for config in self.sources} == {True}
-        return "success (%)" if reached else "return"
+        return "success (%)" if self.reached else "return"
+
+    @property
+    def reached(self) -> bool:
+        """Whether the score is the percentage of episodes that reach their goals."""
+        return {config.get("score") == "success" for config in self.sources} == {True}
 
     @property
     def steps(self) -> str:
@@ -114,23 +116,6 @@ def family_name(config: dict[str, Any]) -> str:
     return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
-Cells = set[tuple[str, str]]  # tasks and algorithms of suites
-
-
-def cells_of(names: Iterable[str], sources: list[dict[str, Any]]) -> tuple[Cells, Cells]:
-    """The cells of runs, and those of the shipped suites with these names, of which there may be none."""
-    wanted, found = set(), set()
-    for name in names:
-        path = BENCHMARKS / "suites" / f"{name}.toml"
-        if path.exists():
-            suite = tomllib.loads(path.read_text())
-            wanted |= {(task, algorithm) for task in suite["tasks"] for algorithm in suite["algorithms"]}
-    for config in sources:
-        algorithm = config["algorithm"] if config["variant"] == "default" else config["variant"]
-        found.add((config["task"].partition(OF_TASK)[0], algorithm))
-    return found, wanted
-
-
 def spoken(setting: dict[str, float]) -> str:
     """`expectile=0.7, temperature=3`."""
     return ", ".join(f"{name}={plain(value)}" for name, value in setting.items())
@@ -165,7 +150,11 @@ def known_definitions(final: pd.DataFrame, headline: Score) -> list[Score]:
     """The definitions of a score that all seeds have evaluations for; raises UserError if the headline's is not one."""
     known = [one for one in SCORES if one != "three" or final[one].notna().all()]
     if headline not in known:
-        raise UserError(f"the score {headline!r} needs three evaluations after the first step: some seeds have fewer")
+        few = final[final[headline].isna()].iloc[0]
+        raise UserError(
+            f"the score {headline!r} needs three evaluations after the first step, and seed {few['seed']} of "
+            f"{few['algorithm']} on {few['task']} has fewer: choose another score, or leave out what is not finished"
+        )
     return known
 
 

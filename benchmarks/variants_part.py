@@ -44,13 +44,14 @@ def variants_part(results: Results) -> Part | None:
         for variant, configs in variants.items():
             unusual = {
                 name: [value_of(config, name) for config in configs]
-                for name in sorted(names - GENERAL - set(values))
+                for name in sorted(names - GENERAL - set(values) - set(results.scores.varied))
                 if any(usual(config).get(name) != config.get("args", {}).get(name) for config in configs)
             }
             told = filter(None, (spoken(name, found) for name, found in unusual.items()))
             alike["; ".join(told)].append(variant)
         others.rows += [[word(", ".join(them)), word(script), word(told)] for told, them in alike.items() if told]
-    captions = ("What the names stand for", table), ("Other arguments that are not the defaults of the scripts", others)
+    rest = f"{'Other arguments' if table.rows else 'Arguments'} that are not the defaults of the scripts"
+    captions = ("What the names stand for", table), (rest, others)
     tables = [(caption, rows) for caption, rows in captions if rows.rows]
     if not tables:
         return None

@@ -77,7 +77,8 @@ def check_name(name: str, exact_d4rl: bool = False) -> None:
             "files do not have them"
         )
     elif kind not in ("minari", "ogbench", "local") or not rest:
-        hint = f"; did you mean local/{name}?" if re.fullmatch(r"\w[\w.+-]*", name) and place_of(name).exists() else ""
+        known = re.fullmatch(r"\w[\w.+-]*", name) and os.path.exists(place_of(name))
+        hint = f"; did you mean local/{name}?" if known else ""
         raise UserError(
             "--dataset takes d4rl/…, minari/…, ogbench/…, local/…, or the path of a .hdf5 or .npz file, got "
             f"{name!r}{hint}"
@@ -97,6 +98,8 @@ def check_made(name: str) -> None:
         recipe = name.removeprefix("local/").replace("-val-v", "-v")
         there = [found.name for found in path.parent.glob("*-v*")]
         close = difflib.get_close_matches(path.name, there, n=1, cutoff=0.9)
-        make = f"make it: python -m benchmarks.collect {recipe} (--list names all that can be made)"
-        hint = f"did you mean local/{close[0]}?" if close else make
-        raise UserError(f"--dataset: {name} is not in {path}; {hint}")
+        hint = f"; or did you mean {name.rpartition('/')[0]}/{close[0]}?" if close else ""
+        raise UserError(
+            f"--dataset: {name} is not in {path}; make it: python -m benchmarks.collect {recipe} (--list names all "
+            f"that can be made){hint}"
+        )

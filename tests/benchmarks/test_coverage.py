@@ -45,7 +45,9 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert "1 sets of scores" in said and "percentile intervals in" in said
     shares = {n: f"from {n} of them hold the truth in {100 * by[n, 'Student']:.0f} to" for n in coverage.SIZES}
     for seeds, measured in ((2, 3), (3, 3), (9, 5), (10, 10), (100, 20)):
-        assert shares[measured] in method.in_a_sentence(tmp_path / "page", seeds)
+        said = method.in_a_sentence(tmp_path / "page", seeds)
+        assert shares[measured] in said and ("even from 3" in said) == (seeds == 2)
+    assert "draws" in method.method_note(20, 2) and "draws" not in method.method_note(20, 1)
     assert method.in_a_sentence(tmp_path, 5) == ""
     coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
     for name in ("coverage.csv", "errors.csv", "seeds.csv"):

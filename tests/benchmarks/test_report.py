@@ -615,6 +615,7 @@ def test_a_purpose_of_its_own_stays_with_a_report(made, tmp_path):
 
 def test_the_index_shows_every_report(made, tmp_path):
     shutil.copytree(made / "out", tmp_path / "one")
+    shutil.copytree(made / "out", tmp_path / "smoke")  # the name of a suite, of whose cells it has some or none
     (tmp_path / "speed").mkdir()
     (tmp_path / "speed" / "README.md").write_text("# Throughput\n\nfast\n")
     (tmp_path / "study").mkdir()
@@ -628,6 +629,9 @@ def test_the_index_shows_every_report(made, tmp_path):
         and "- [A study](#a-study): Its purpose." in text
         and "- [Throughput](#throughput): fast" in text
     )
+    assert re.findall(r"> Unfinished: (?!4)\d (of 4 cells of the suite \w+), each", text) == [
+        "of 4 cells of the suite smoke"
+    ]
     tasks = pd.read_csv(tmp_path / "one" / "tasks.csv")
     for value in tasks[tasks["score"] == "last"]["mean"]:
         assert f"{value:,.1f}" in text
@@ -759,29 +763,14 @@ def test_references_that_would_fit_are_named(tmp_path, capsys):
     synthetic.make(tmp_path / "known", ["a"], ["Hopper-v5"], 2, 3)
     synthetic.make(tmp_path / "unknown", ["a"], ["Hopper-v5", "Mine-v0"], 2, 3)
     for folder, references, said in (
-        ("known", "", "note: scores are not normalised, which --references d4rl or recipes or random_sac would do"),
+        ("known", "", "note: scores are not normalised, which --references d4rl or random_sac or recipes would do"),
         ("known", "d4rl", ""),
+        ("known", "raw", ""),
         ("unknown", "", ""),
     ):
         make(tmp_path / folder, tmp_path / "out", references=references)
         out = capsys.readouterr().out
         assert said in out and ("not normalised" in out) == bool(said)
-
-
-def test_a_part_of_a_suite_is_called_one(tmp_path):
-    for name in ("smoke", "mine"):
-        synthetic.make(tmp_path / name, ["sac"], ["Hopper-v5"], 2, 3)
-        sweep = {"suite": name, "purpose": "", "command": "", "commit": None, "date": "2026-01-01"}
-        (tmp_path / name / "sweep.json").write_text(json.dumps(sweep))
-        make(tmp_path / name, tmp_path / "out" / name)
-    assert "Unfinished" not in (tmp_path / "out" / "mine" / "report.md").read_text()
-    said = "> Unfinished: 1 of the 4 cells of the suite smoke, each an algorithm on a task, are here."
-    assert said in (tmp_path / "out" / "smoke" / "report.md").read_text()
-    make(tmp_path / "smoke", tmp_path / "chosen", algorithms=("sac",))
-    assert "Unfinished" not in (tmp_path / "chosen" / "report.md").read_text()
-    synthetic.make(tmp_path / "smoke", ["other"], ["Hopper-v5"], 2, 3)  # no part of the suite: the runs were chosen
-    make(tmp_path / "smoke", tmp_path / "others")
-    assert "Unfinished" not in (tmp_path / "others" / "report.md").read_text()
 
 
 def normalised(folder):
