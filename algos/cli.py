@@ -204,9 +204,9 @@ def device_of(args: RunArgs) -> torch.device:
 
 
 def check_name(algorithm: str) -> None:
-    """Raises UserError if the script that was started calls its run by another name than that of its file.
+    """Raises UserError if the script that was started calls its run by another name than its own.
 
-    That of a package which was started is the package's.
+    That is the name of its file, or of the package whose __main__.py it is.
     """
     if script and (stem := script.parent.name if script.stem == "__main__" else script.stem) != algorithm:
         raise UserError(

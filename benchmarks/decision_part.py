@@ -48,7 +48,7 @@ def comparisons(results: Results) -> list[Comparison]:
 
 
 def within(one: Comparison, most: float) -> Comparison:
-    """A comparison of scores that differ by so much at most."""
+    """A comparison of scores that can differ by so much at most, with its interval cut there."""
     return replace(one, most=most, low=max(one.low, -most), high=min(one.high, most))
 
 
