@@ -101,13 +101,13 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
         final = final.merge(normal, on=["task", "algorithm", "seed"], suffixes=("", "_normalised"))
     steps = scores.table.groupby("task")["step"].max()
     definitions = known_definitions(final, score)
+    least, most = limits(scores, None, scores.tasks)
     rows = []
     for task, algorithm, frame in each(final, scores):
         for definition in definitions:
             values = frame[definition].to_numpy()
             low, high = statistics.task_means(values[:, None])[:, 0]
-            if scores.measure != "return":  # a percentage
-                low, high = max(low, 0.0), min(high, 100.0)
+            low, high = max(low, least), min(high, most)
             row = {"task": task, "algorithm": algorithm, "score": definition, "mean": values.mean()}
             row |= {"std": values.std(ddof=1) if len(values) > 1 else np.nan, "low": low, "high": high}
             rows.append(row | {"seeds": len(values), "steps": steps[task]})
@@ -124,8 +124,8 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
             scores.notes += notes
         if references is None and len(common) > 1:
             continue
+        least, most = limits(scores, references, common)
         for algorithm, matrix in by_algorithm.items():
-            least, most = limits(scores, references, common)
             for name, (value, low, high) in statistics.aggregates(matrix, replications).items():
                 if name == "optimality gap" and references is None:
                     continue

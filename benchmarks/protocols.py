@@ -4,6 +4,7 @@ import functools
 from collections import defaultdict
 from typing import Any
 
+from algos.cli import RunArgs
 from algos.run_folder import defaults, difference
 from benchmarks.scores import family_name, label
 from benchmarks.suite import ROOT, load_args
@@ -52,7 +53,14 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
 
 
 @functools.cache
+def args_of(algorithm: str) -> type[RunArgs] | None:
+    """The class of a shipped script's arguments; None for others."""
+    script = ROOT / "single_file" / f"{algorithm}.py"
+    return load_args(script) if script in (ROOT / "single_file").glob("*.py") else None
+
+
+@functools.cache
 def defaults_of(algorithm: str) -> dict[str, Any]:
     """The defaults of a shipped script's arguments; of others, nothing is known."""
-    script = ROOT / "single_file" / f"{algorithm}.py"
-    return defaults(load_args(script)) if script in (ROOT / "single_file").glob("*.py") else {}
+    args_type = args_of(algorithm)
+    return defaults(args_type) if args_type else {}

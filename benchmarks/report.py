@@ -156,7 +156,8 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
 def fitting(scores: Scores) -> list[str]:
     """The shipped references that have all tasks; those of success are for success only."""
     paths = sorted((BENCHMARKS / "references").glob("*.csv"))
-    known = {path.stem: read_references(path) for path in paths if (path.stem == "success") == scores.reached}
+    wanted = [path for path in paths if (path.stem == "success") == (scores.measure != "return")]
+    known = {path.stem: read_references(path) for path in wanted}
     return [name for name, t in known.items() if all(reference_of(task, t) in set(t["task"]) for task in scores.tasks)]
 
 

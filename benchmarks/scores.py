@@ -50,12 +50,8 @@ class Scores:
     @property
     def measure(self) -> str:
         """What the score is: returns, or where all runs have goals, the percentage of episodes that reach them."""
-        return "success (%)" if self.reached else "return"
-
-    @property
-    def reached(self) -> bool:
-        """Whether the score is the percentage of episodes that reach their goals."""
-        return {config.get("score") == "success" for config in self.sources} == {True}
+        reached = {config.get("score") == "success" for config in self.sources} == {True}
+        return "success (%)" if reached else "return"
 
     @property
     def steps(self) -> str:

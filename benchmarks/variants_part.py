@@ -9,9 +9,8 @@ from algos.cli import RunArgs
 from algos.run_folder import as_json
 from benchmarks.analysis import Results
 from benchmarks.parts import Part
-from benchmarks.protocols import defaults_of
+from benchmarks.protocols import args_of, defaults_of
 from benchmarks.scores import family_name, plain
-from benchmarks.suite import ROOT, load_args
 from benchmarks.tables import Table, word
 
 UNTOLD = {"dataset", "env_id", "keep_replay", "video"}  # they change no method, or are the task
@@ -42,10 +41,11 @@ def variants_part(results: Results) -> Part | None:
             table.rows.append([word(variant), word(script), word("; ".join(told))])
         alike: dict[str, list[str]] = defaultdict(list)  # algorithms with the same arguments
         for variant, configs in variants.items():
+            pairs = [(config.get("args", {}), usual(config)) for config in configs]
             unusual = {
                 name: [value_of(config, name) for config in configs]
                 for name in sorted(names - GENERAL - set(values) - set(results.scores.varied))
-                if any(usual(config).get(name) != config.get("args", {}).get(name) for config in configs)
+                if any(given.get(name) != ordinary.get(name) for given, ordinary in pairs)
             }
             told = filter(None, (spoken(name, found) for name, found in unusual.items()))
             alike["; ".join(told)].append(variant)
@@ -63,10 +63,8 @@ def variants_part(results: Results) -> Part | None:
 @functools.cache
 def defaults_on(script: str, named: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     """The defaults of a shipped script with these arguments, on which others depend; of other scripts, none."""
-    path = ROOT / "single_file" / f"{script}.py"
-    if path not in (ROOT / "single_file").glob("*.py"):
+    if not (args_type := args_of(script)):
         return {}
-    args_type = load_args(path)
     known = {field.name for field in fields(args_type)}
     return as_json(asdict(args_type(**{name: value for name, value in named if name in known})))
 
