@@ -65,9 +65,10 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "gorp": UNEVEN | {"env_id": "tabular/lure-0.1"},
     "mdpo_off_policy": ONLINE,
     "mdpo_off_policy tsallis": ONLINE | {"q": 1.4, "refresh_every": 4, "value_loss": "broadcast"},
-    "mdpo_on_policy": ON_POLICY | {"lr": 0.003, "critic_lr": 0.02},
-    "ppo": ON_POLICY | {"lr": 0.02, "entropy_weight": 0.01},
-    "ppo discrete": ON_POLICY | {"lr": 0.02, "entropy_weight": 0.01, "env_id": "CartPole-v1", "bootstrap_limits": True},
+    "mdpo_on_policy": ON_POLICY | {"lr": 0.003, "critic_lr": 0.02, "policy_steps": 4},
+    "ppo": ON_POLICY | {"lr": 0.02, "entropy_weight": 0.01, "epochs": 4},
+    "ppo discrete": ON_POLICY
+    | {"lr": 0.02, "entropy_weight": 0.01, "epochs": 4, "env_id": "CartPole-v1", "bootstrap_limits": True},
     "trpo": ON_POLICY | {"cg_steps": 4},  # more would enlarge differences of rounding
     "stream_ac": STREAM | {"env_id": "InvertedPendulum-v5"},
     "stream_ac adaptive": STREAM | {"env_id": "InvertedPendulum-v5", "adaptive": True},

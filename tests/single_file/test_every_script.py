@@ -80,7 +80,7 @@ def test_an_update_stays_on_its_device(script, varied, monkeypatch):
 
     Once with the numbers of a script, and once with a value per run for each hyperparameter.
     """
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # Adam's own formula, as a compiler traces it
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)  # Adam's own formula, as a compiler traces it
     make = algos.random.generators
     monkeypatch.setattr(algos.random, "generators", lambda seeds, name, device: make(seeds, name))
     defaults = module_of(script).Args(**short(script))
