@@ -1,5 +1,6 @@
 """The examples of README that use an agent in one's own code run as they stand."""
 
+import json
 import re
 import subprocess
 import sys
@@ -63,3 +64,13 @@ def test_the_table_of_results_has_the_lengths_of_stored_runs():
     assert index.with_lengths(README, results) == README and len(index.RESULT.findall(README)) > 20
     wrong = README.replace("| 50,000, 5 seeds |", "| 60,000, 4 seeds |")
     assert wrong != README == index.with_lengths(wrong, results)
+
+
+def test_the_table_of_algorithms_knows_of_stored_results():
+    stored = set()
+    for path in (suite.ROOT / "results").glob("*/sources.json"):
+        stored |= {run["algorithm"] for run in json.loads(path.read_text())}
+    rows = re.findall(r"\| \[`(\w+)`\]\(single_file/.*\| (.*?) \|\n", README)
+    without = {script for script, results in rows if results == "none yet"}
+    assert len(rows) == len(list((suite.ROOT / "single_file").glob("[!_]*.py"))) and not without & stored
+    assert all((suite.ROOT / link).exists() for _, results in rows for link in re.findall(r"\((.*?)\)", results))
