@@ -18,7 +18,7 @@ EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTAL
 ALONE = [code for code in EXAMPLES if "robot" not in code]
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_an_agent_stands_alone_as_readme_says(number):
     names: dict = {}
     exec(compile(ALONE[number], "README.md", "exec"), names)
@@ -26,7 +26,7 @@ def test_an_agent_stands_alone_as_readme_says(number):
     assert agent.runs == 3 and all(t.isfinite().all() for t in agent.state_dict().values())
     action = names["action"] if number == 0 else names["actions"]
     assert isinstance(action, torch.Tensor) and action.shape[0] == 3
-    assert (agent.actor_adam.steps > 10).all()
+    assert (getattr(agent, "adam", None) or agent.actor_adam).steps > 10
 
 
 def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
@@ -53,7 +53,7 @@ def test_the_job_array_has_all_jobs_of_its_suite(tmp_path):
 
 
 def test_examples_are_short():
-    assert len(ALONE) == 2
+    assert len(ALONE) == 3
     for code in ALONE:
         lines = [line for line in code.splitlines() if line and not re.match(r"import|from", line)]
         assert len(lines) <= 12

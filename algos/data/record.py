@@ -69,17 +69,29 @@ class Dataset:
     action_scaling: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, name: str = "arrays") -> "Dataset":
+    def of(
+        cls,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminated: Any,
+        name: str = "arrays",
+        *,
+        last: Any = None,
+    ) -> "Dataset":
         """A dataset of N transitions in arrays: obs and next_obs [N, O], action [N, A], reward and terminated [N].
 
-        Each transition counts as a trajectory by itself, because arrays do not tell which ones follow each other. Where
-        actions have other bounds than -1 and 1, `fit_actions` maps them there. Raises ValueError for arrays that are
-        empty, do not fit each other, or have numbers that are not finite.
+        `last` [N] is true for the last transition of each trajectory, whose transitions follow each other; without it,
+        each transition counts as a trajectory by itself. Where actions have other bounds than -1 and 1, `fit_actions`
+        maps them there. Raises ValueError for arrays that are empty, do not fit each other, or have numbers that are
+        not finite, and for transitions of a trajectory that do not follow each other.
         """
         named = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated}
+        named |= {} if last is None else {"last": last}
         arrays = {key: np.asarray(array) for key, array in named.items()}
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in arrays.items())
-        if [array.ndim for array in arrays.values()] != [2, 2, 1, 2, 1]:
+        if [array.ndim for array in arrays.values()] != [2, 2, 1, 2, 1, 1][: len(arrays)]:
             raise ValueError(f"shapes must be [N, O], [N, A], [N], [N, O] and [N], got {shapes}")
         if len({len(array) for array in arrays.values()}) > 1 or not len(arrays["obs"]):
             raise ValueError(f"all arrays must have the same length, at least 1, got {shapes}")
@@ -88,11 +100,18 @@ class Dataset:
         if strange := [key for key, array in arrays.items() if not np.isfinite(array.astype(float)).all()]:
             raise ValueError(f"{strange[0]} has numbers that are not finite")
         (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
-        rows = torch.zeros(2 * count, obs_size + act_size + 2)
-        now, after = rows.numpy()[::2], rows.numpy()[1::2]
-        now[:, :obs_size], now[:, obs_size:-2] = arrays["obs"], arrays["action"]
-        now[:, -2], now[:, -1], after[:, :obs_size] = arrays["reward"], arrays["terminated"], arrays["next_obs"]
-        return cls(name, rows, torch.arange(0, 2 * count, 2), obs_size, act_size)
+        ends = arrays.get("last", np.ones(count)).astype(bool) | arrays["terminated"].astype(bool)
+        ends[-1] = True
+        follows = (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(1)
+        if len(broken := np.flatnonzero(~follows & ~ends[:-1])):
+            raise ValueError(f"obs {broken[0] + 1} is not next_obs {broken[0]}, though `last` has no end between them")
+        index = np.arange(count) + np.cumsum(ends) - ends  # a row more after each trajectory
+        rows = torch.zeros(count + int(ends.sum()), obs_size + act_size + 2)
+        array = rows.numpy()
+        array[index, :obs_size], array[index, obs_size:-2] = arrays["obs"], arrays["action"]
+        array[index, -2], array[index, -1] = arrays["reward"], arrays["terminated"]
+        array[index[ends] + 1, :obs_size] = arrays["next_obs"][ends]
+        return cls(name, rows, torch.as_tensor(index), obs_size, act_size)
 
     def __len__(self) -> int:
         return len(self.index)

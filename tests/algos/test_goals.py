@@ -57,6 +57,15 @@ def test_the_last_goal_of_a_trajectory_is_its_last_state_with_an_action():
     assert with_ends.last(torch.tensor([[0, 3, 4, 9]])).tolist() == [[3, 3, 9, 9]]
 
 
+@pytest.mark.parametrize(("rows", "refused"), [((2, 2, 2, 3), True), ((2, 2, 3), False)])
+def test_data_whose_trajectories_are_single_transitions_are_refused(rows, refused):
+    if not refused:
+        Goals(episodes(*rows))
+        return
+    with pytest.raises(UserError, match="in made, most transitions are a trajectory of their own"):
+        Goals(episodes(*rows))
+
+
 def test_trajectories_that_share_a_row_keep_their_own_goals():
     """The last state of the first one is the first row of the second one."""
     data = episodes(9)

@@ -78,6 +78,19 @@ def test_a_dataset_of_arrays_is_a_copy_in_which_no_transition_follows_another():
     np.testing.assert_array_equal(data.returns(), arrays["reward"])
 
 
+def test_a_dataset_of_arrays_has_the_trajectories_that_it_is_told():
+    """A termination ends one too, and the last transition of all."""
+    arrays = own_arrays(7) | {"terminated": np.arange(7) == 1}
+    arrays["next_obs"][[0, 2, 3, 5]] = arrays["obs"][[1, 3, 4, 6]]
+    data = Dataset.of(**arrays, last=np.arange(7) == 4)
+    assert data.trajectories().tolist() == [[0, 2], [2, 5], [5, 7]] and len(data.rows) == 7 + 3
+    batch = data.gather(torch.arange(7)[None])
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(getattr(batch, name)[0], array.astype(np.float32))
+    with pytest.raises(ValueError, match="obs 5 is not next_obs 4, though `last` has no end between them"):
+        Dataset.of(**arrays, last=np.zeros(7))
+
+
 def test_a_dataset_of_arrays_follows_torchs_default_precision(float64):
     arrays = own_arrays()
     data = Dataset.of(**arrays)
@@ -95,6 +108,8 @@ def test_a_dataset_of_arrays_follows_torchs_default_precision(float64):
         ({"reward": np.full(6, np.nan)}, "reward has numbers that are not finite"),
         ({"action": np.full((6, 2), np.inf)}, "action has numbers that are not finite"),
         ({"action": np.zeros(6)}, r"shapes must be .*\[N, A\].*, got .*action \[6\]"),
+        ({"last": np.zeros(5)}, r"must have the same length, at least 1, got .*last \[5\]"),
+        ({"last": np.zeros((6, 1))}, r"shapes must be .*, got .*last \[6, 1\]"),
         ({"reward": np.zeros((6, 2))}, r"shapes must be .*, got .*reward \[6, 2\]"),
         ({name: array[:0] for name, array in own_arrays().items()}, "must have the same length, at least 1"),
     ],
