@@ -53,7 +53,8 @@ class GoalArgs(OfflineArgs):
 
     dataset: str = "local/pointmaze-medium-navigate-v0"
     """ogbench/…, local/… (made by `python -m benchmarks.collect`), minari/…, d4rl/…, or a .hdf5 or .npz file; rewards
-    are not used"""
+    are not used. Defaults named after words, such as `antmaze` or `antmaze-explore`, hold for datasets whose names have
+    these words, and the first that fits counts; `awr` is a loss of the actor"""
     standardise: bool = False
     """refused: goals are observations as they are"""
     validation: bool = True
@@ -67,7 +68,7 @@ class GoalArgs(OfflineArgs):
     hidden: Widths = (512, 512, 512)
     """widths of the hidden layers of all networks"""
     eval_every: Count = 100_000
-    """updates between evaluations, which also take place at the first and the last update"""
+    """updates between evaluations, which also take place before the first update and after the last"""
     eval_episodes: FewOrNone = 50
     """episodes of each run and task at an evaluation; 0: there are no evaluations"""
 
@@ -117,8 +118,8 @@ class ValueArgs(GoalArgs):
     value_geometric: bool = True
     """goals of values in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
     actor_goals: Probabilities = by_domain((0.0, 1.0, 0.0), stitch=(0.0, 0.5, 0.5), explore=(0.0, 0.0, 1.0))
-    """goals of the actor, or of HIQL's and OTA's high policy: the same three probabilities, of which the first is 0 for
-    these two; 0 0.5 0.5 for stitch data, 0 0 1 for explore data"""
+    """goals of the actor: the same three probabilities; 0 0.5 0.5 for stitch data, 0 0 1 for explore data. In HIQL and
+    OTA, they are goals of the high policy, and the first probability has to be 0"""
     actor_geometric: bool = False
     """goals of the actor in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
 

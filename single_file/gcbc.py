@@ -9,14 +9,17 @@ Learning and Supervised Learning" (arXiv 2401.11237): with probability p, a goal
 of any trajectory that passes near it, where near means in the same group, of those that k-means finds (`--clusters`).
 The groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states,
 in which velocities count at least as much as places (`--cluster-by state`), and augments nothing by default. All seeds
-share the groups, which k-means finds from at most 100,000 states, so that intervals over seeds leave out the chance in
-them. Validation losses are those of goals that are not replaced.
+of all runs share the groups, which k-means finds from at most 100,000 states, in 30 iterations that begin with the same
+random numbers, so that intervals over seeds leave out the chance in them. Validation losses are those of goals that are
+not replaced.
 
 The form of that paper is RvS with positions as goals: each trajectory counts alike however long it is, all later states
 alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
 
     python single_file/gcbc.py --dataset local/stitching-medium-v0 --anchors trajectories --goal position --loss mse \
       --hidden 1024 1024 --lr 1e-3 --batch-size 256 --max-norm 0.25 --augment 0.5 --seeds 0:5
+
+OGBench's form is the default:
 
     python single_file/gcbc.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 
@@ -47,7 +50,8 @@ from envs import Task
 @dataclass
 class Args(GoalArgs):
     anchors: Literal["transitions", "trajectories"] = "transitions"
-    """each transition has the same weight, as in OGBench, or each trajectory, whose last state is then a goal too"""
+    """transitions: each has the same weight, as in OGBench; trajectories: each of these has, and its last state is a
+    goal too"""
     goal: Literal["state", "position"] = "state"
     """goals are whole states, or positions, which are the first two numbers of a state"""
     loss: Literal["likelihood", "mse"] = "likelihood"

@@ -3,14 +3,15 @@
 Park, Ghosh, Eysenbach and Levine, "HIQL: Offline Goal-Conditioned RL with Latent States as Actions" (arXiv 2307.11949),
 as OGBench's official code computes it: twin values V(s, phi(s, g)) learn without actions; the high policy proposes the
 representation phi of the state k steps ahead, the low policy acts towards it, and both imitate the data, weighted by
-exp(alpha A), at most 100, with the gain A of the value over these k steps, or over one step.
+exp(alpha A), at most 100, where A is the gain of the value: over these k steps for the high policy, over one for the
+low.
 
 The details are those of the code: phi has the length sqrt(its size), is trained by the value's loss alone and has no
-target copy; the expectile's weight comes from the target values; rewards are -1 until the state is the goal;
-advantages have neither reward nor discount; the high policy's goal is random with the third of `--actor-goals`, and
+target copy; the expectile's weight comes from the target values; rewards are -1 until the state is the goal; advantages
+have neither reward nor discount; the high policy's goal is random with the third probability of `--actor-goals`, and
 else a later state; a proposal is brought to phi's length before the low policy sees it; the targets move towards the
-values as they were before the step. Alphas, k, the discount and the share of random goals depend on the dataset, as in
-OGBench's commands; on D4RL's data, the authors' earlier code takes alphas of 1 and `--actor-goals 0 0.7 0.3`.
+values as they were before the step. Alphas, k, the discount and `--actor-goals` depend on the dataset, as in OGBench's
+commands; on D4RL's data, the authors' earlier code takes alphas of 1 and `--actor-goals 0 0.7 0.3`.
 
     python single_file/hiql.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 

@@ -3,11 +3,12 @@
 Ahn and others, "Option-aware Temporally Abstracted Value for Offline Goal-Conditioned Reinforcement Learning" (arXiv
 2505.12737), as its official code computes it: HIQL (see single_file/hiql.py) with a second twin value, from which the
 high policy's weights come. This high value learns from the state n steps ahead, or the goal if that comes first, with
-one reward and one discount for the whole way, so that goals are n times closer for it.
+one reward and one discount for the whole option, so that goals are n times closer for it.
 
-The details are those of the code: both values share phi, and both train it; the reward of a way depends on whether it
-ends at the goal, while the low value's depends on where it begins; a goal that would be the current state is the end of
-the way instead; geometric goals lie as many steps ahead as for the low value. All else is HIQL's.
+The details are those of the code: both values share phi, and both train it; the reward of an option depends on whether
+it ends at the goal, while the low value's depends on where the step begins; where the goal would be the current state,
+it is the end of the option instead; the distance of geometric goals is counted in steps, with the same discount as for
+the low value. All else is HIQL's.
 
     python single_file/ota.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 
@@ -55,8 +56,8 @@ class Args(ValueArgs):
     subgoal_steps: Count = by_domain(25, humanoidmaze=100, cube=10, scene=10, puzzle=10)
     """k: how many steps ahead the high policy's subgoals lie"""
     option_steps: Count = 5
-    """n: steps of one option, over which the high value looks ahead; 5 is the official default for k = 25, and a fifth
-    of k our advice for others"""
+    """n: steps of one option, over which the high value looks ahead; 5 is the official default for every k, and our
+    advice is about a fifth of k"""
     high_alpha: Tunable[Positive] = by_domain(3.0, explore=10.0)
     """inverse temperature of the high policy's weights"""
     low_alpha: Tunable[Positive] = by_domain(3.0, explore=10.0)

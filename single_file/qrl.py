@@ -63,7 +63,8 @@ ALPHAS = {
 @dataclass
 class Args(ValueArgs):
     value_goals: Probabilities = (0.0, 0.0, 1.0)
-    """goals of distances that grow: probabilities of the current state, a later one of the trajectory, a random one"""
+    """goals to which distances are made long: probabilities of the current state, of a later one of the trajectory, and
+    of a random one"""
     latent_size: Count = 512
     """size of phi: a multiple of 8 for IQE, and of 2 for MRN"""
     quasimetric: Literal["iqe", "mrn"] = "iqe"

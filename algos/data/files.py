@@ -212,7 +212,8 @@ def _check(path: Path, arrays: dict[str, Array]) -> None:
         )
     for key in ("observations", "actions", *STATES):
         if len(shapes.get(key, (1, 1))) != 2 or 0 in shapes.get(key, ())[1:]:
-            raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where two axes are needed")
+            images = ": images cannot be learned from" if len(shapes.get(key, ())) > 3 else ""
+            raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where two axes are needed{images}")
     if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
         raise UserError(f"--dataset: {path} has next_observations of another shape than observations")
     for key in ("rewards", "terminals", "timeouts"):

@@ -277,6 +277,17 @@ def test_without_augmentation_the_plain_law_stays_bit_for_bit():
     assert not ours[2].any() and plain[2] is None and agent.rows(goals, clusters, numbers)[2].all()
 
 
+def test_the_probability_of_augmentation_may_differ_between_runs():
+    """The first of two runs with the same random numbers never replaces a goal, and the second always does."""
+    goals, clusters = toy([0] * 8)
+    agent = gcbc()
+    numbers = agent.draws(Random([0, 0]))()
+    agent.args.augment = PerRun([0.0, 1.0])
+    rows, drawn, replaced = agent.rows(goals, clusters, numbers)
+    assert torch.equal(drawn[0], agent.rows(goals, None, numbers)[1][0]) and not torch.equal(drawn[0], drawn[1])
+    assert not replaced[0].any() and replaced[1].all() and torch.equal(rows[0], rows[1])
+
+
 def test_twice_the_same_episodes_leave_the_law_as_it_is():
     agent, numbers = gcbc(), gcbc().draws(Random([0]))()
     goals, clusters = toy([0, 1, 2, 3, 4, 3, 5, 6])

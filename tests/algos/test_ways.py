@@ -1,10 +1,13 @@
 """Tables of ways and values in a maze, and the order of values along shortest ways."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from algos.evaluate import Ways
+from algos.goal_conditioned import learn
 from algos.ways import order_of_values, values_table, ways_table
 from envs.mazes import Maze
 
@@ -60,3 +63,20 @@ def test_the_order_of_values_is_1_where_they_rise_on_the_way_and_0_where_they_fa
     found = order_of_values(ways(), agent.value_of, MAZE, 25, agent.sign)
     assert found.tolist() == [1.0, 0.0]
     assert np.isnan(order_of_values(ways(), agent.value_of, MAZE, 500, agent.sign)).all()
+
+
+def test_a_run_logs_the_order_of_both_values_where_there_are_two():
+    """Of the first run, the value rises and the low value falls; of the second, the other way round."""
+    agent = Distance()
+    agent.low_value_of = lambda obs, goal: -agent.value_of(obs, goal)
+    agent.task, agent.args = SimpleNamespace(obs_size=2), SimpleNamespace(subgoal_steps=25)
+    watched = []
+    run = SimpleNamespace(
+        evaluator=SimpleNamespace(ways=ways()), given=SimpleNamespace(video=False), keys=KEYS,
+        learn=lambda agent: None, export=lambda *_: None, watch=watched.append,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("algos.goal_conditioned.maze_of", lambda env_id: MAZE)
+        learn(run, agent, "maze")
+    found = watched[0](0)
+    assert found["order_of_values"].tolist() == [1, 0] and found["order_of_low_values"].tolist() == [0, 1]

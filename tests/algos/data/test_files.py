@@ -134,6 +134,10 @@ def test_ogbench_without_rewards(tmp_path):
         (lambda a: a.update(next_observations=a["next_observations"][:, :1]), "another shape"),
         (lambda a: a.update(actions=np.zeros(15, np.int64)), "discrete"),
         (lambda a: a.update(actions=np.zeros((15, 1), np.int32)), "discrete"),
+        (
+            lambda a: a.update(observations=np.zeros((15, 2, 2, 3), np.float32)),
+            "observations of shape (15, 2, 2, 3), where two axes are needed: images cannot be learned from",
+        ),
         (lambda a: a.update(actions=a["actions"][:, 0]), "actions of shape (15,)"),
         (lambda a: a.update(rewards=np.zeros((15, 2), np.float32)), "rewards of shape (15, 2)"),
         (lambda a: a.update(rewards=np.array([b"x"] * 15)), "not numbers"),

@@ -1,7 +1,7 @@
 """Groups, tests that have to be stitched, recorded episodes against the environment, and the figures of the paper's."""
 
 import importlib.util
-from itertools import islice
+import itertools
 
 import numpy as np
 import pytest
@@ -59,11 +59,34 @@ def test_evaluations_have_the_tests_of_the_paper():
     assert {maze: goals.PAIRS[ENVS[maze]] for maze in PAIRS} == PAIRS
 
 
-def test_groups_have_as_many_cells_as_the_papers():
-    sizes = {maze: [(len(starts), len(ends)) for starts, ends in groups] for maze, groups in GROUPS.items()}
-    assert sizes["umaze"] == [(3, 3), (3, 3), (2, 2), (2, 2)]
-    assert sizes["medium"] == [(4, 4), (7, 7), (5, 5), (4, 4), (11, 11)]
-    assert sizes["large"] == [(16, 16), (13, 13), (18, 20)] and sizes["large-sl"] == [(1, 3)]
+# the paper's groups, as cells rc
+CELLS = {
+    "umaze": ["11 12 13", "31 32 33", "13 23", "33 23"],
+    "medium": ["65 66 56 46", "41 42 51 61 62 63 53", "15 16 24 25 26", "11 12 21 22",
+               "53 54 42 44 45 46 32 33 34 22 24"],
+    "large": ["11 12 13 14 21 24 31 32 33 34 41 51 52 62 71 72", "34 35 16 26 36 46 56 66 76 75 74 64 54",
+              "16 17 18 19 1a 2a 3a 39 38 28 4a 5a 59 58 57 56 68 78 79 7a"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("maze", CELLS)
+def test_groups_have_the_papers_cells(maze):
+    wanted = [{(int(cell[0]), int(cell[1], 16)) for cell in group.split()} for group in CELLS[maze]]
+    assert [set(ends) for _, ends in GROUPS[maze]] == wanted
+    if maze == "large":
+        wanted[2] -= {(1, 6), (5, 6)}
+    assert [set(starts) for starts, _ in GROUPS[maze]] == wanted
+
+
+@pytest.mark.parametrize("maze", PAIRS)
+def test_no_way_of_any_group_goes_from_the_start_of_a_test_to_its_goal(worlds, maze):
+    grid = Grid(np.array(worlds[maze].maze.maze_map) == 1, MOVES)
+    for starts, ends in GROUPS[maze]:
+        for start, end in itertools.product(starts, ends):
+            way = [start]
+            while way[-1] != end:
+                way.append(grid.towards[end][way[-1]])
+            assert not any(a in way and b in way[way.index(a) :] for a, b in PAIRS[maze]), way
 
 
 @pytest.mark.parametrize("maze", GROUPS)
@@ -157,8 +180,8 @@ def test_whole_episodes_fill_the_steps(data):
 
 def test_the_seed_decides_alone(data):
     np.random.seed(7)  # noqa: NPY002
-    assert same(islice(stitching("large", 1), 3), data["large"][:3])
-    assert not same(islice(stitching("large", 2), 3), data["large"][:3])
+    assert same(itertools.islice(stitching("large", 1), 3), data["large"][:3])
+    assert not same(itertools.islice(stitching("large", 2), 3), data["large"][:3])
 
 
 def test_unknown_mazes_are_refused_at_once():
