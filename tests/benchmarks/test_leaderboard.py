@@ -1,0 +1,50 @@
+"""The leaderboard of methods with goals."""
+
+import pandas as pd
+import pytest
+
+from algos.errors import UserError
+from benchmarks.leaderboard import Args, main, published, stored, tables
+from benchmarks.suite import ROOT
+
+RESULTS = ROOT / "results"
+
+
+def test_the_stored_page_is_that_of_the_stored_reports(tmp_path):
+    main(Args(RESULTS, tmp_path))
+    for name in ("page.md", "success.csv"):
+        wanted, found = ((folder / name).read_text() for folder in (RESULTS / "leaderboard", tmp_path))
+        assert found.rsplit("`python", 1)[0] == wanted.rsplit("`python", 1)[0]
+
+
+def test_stored_success_is_that_of_the_reports():
+    """GCBC in the form of RvS, variants, and OGBench's own runs are left out."""
+    found = stored(RESULTS)
+    row = found[(found["dataset"] == "antmaze-medium-navigate-v0") & (found["method"] == "OTA")].iloc[0]
+    tasks = pd.read_csv(RESULTS / "antmaze_short" / "tasks.csv")
+    mean, low, high = tasks[(tasks["algorithm"] == "ota") & (tasks["score"] == "last")][["mean", "low", "high"]].iloc[0]
+    assert row["mean"] == mean and row["text"] == f"{mean:.0f} [{low:.0f}, {high:.0f}]"
+    assert row["runs"].startswith("ours (antmaze_short): 100,000 updates of batches of 256, networks 3 × 256; 3 seeds")
+    assert not found["runs"].str.contains("stitching").any()
+    assert not found.duplicated(["dataset", "runs", "method"]).any()
+
+
+def test_rows_stand_under_their_dataset_and_methods():
+    own = pd.DataFrame(
+        {"dataset": ["cube-single-play-v0"], "runs": ["ours"], "method": ["CRL"], "text": ["7 [5, 9]"], "mean": [7.0],
+         "steps": [10]}
+    )  # fmt: skip
+    made = tables(pd.concat([published(), own]).sort_values(["dataset", "steps"], kind="stable"))
+    assert next(iter(made)) == "cube"  # families with stored runs come first
+    table = made["cube"]
+    rows = {
+        (row[0][0], row[1][0]): dict(zip(table.columns, [cell[0] for cell in row], strict=True)) for row in table.rows
+    }
+    assert rows["cube-single-play-v0", "ours"]["CRL"] == "7 [5, 9]"
+    assert rows["cube-single-play-v0", "ours"]["GCIQL"] == "–"
+    assert rows["cube-single-play-v0", "published"]["GCIQL"] == "68 ± 6"
+
+
+def test_a_folder_without_such_reports_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no report on methods with goals in"):
+        main(Args(tmp_path, tmp_path / "out"))
