@@ -1,5 +1,8 @@
 """The leaderboard of methods with goals."""
 
+import json
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -27,6 +30,16 @@ def test_stored_success_is_that_of_the_reports():
     assert row["runs"].startswith("ours (antmaze_short): 100,000 updates of batches of 256, networks 3 × 256; 3 seeds")
     assert not found["runs"].str.contains("stitching").any()
     assert not found.duplicated(["dataset", "runs", "method"]).any()
+
+
+def test_another_form_of_cloning_is_left_out(tmp_path):
+    folder = tmp_path / "antmaze_short"
+    shutil.copytree(RESULTS / "antmaze_short", folder)
+    sources = json.loads((folder / "sources.json").read_text())
+    for run in sources:
+        run["args"]["anchors"] = "trajectories" if run["algorithm"] == "gcivl" else "transitions"
+    (folder / "sources.json").write_text(json.dumps(sources))
+    assert set(stored(tmp_path)["method"]) == {"HIQL", "OTA"}
 
 
 def test_rows_stand_under_their_dataset_and_methods():
