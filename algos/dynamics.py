@@ -12,8 +12,9 @@ the forms that MBPO's successors in offline RL have. Their official codes differ
 | stop | at a plateau from epoch 351 on; at the first plateau before, the rate falls to 0.3 of itself | at a plateau |
 
 A plateau is five epochs in which no member's holdout error fell by more than 1%. Each run stops by itself, and stands
-still while others go on. In the end each member has the weights with which its holdout error was least after an epoch,
-and the members are in the order of this error, so that the first ones are the elites.
+still while others go on. After an epoch, a member's weights are kept if its holdout error is lower by more than 1% than
+that of the weights kept before; so in the end its error may be about 1% above the least of all epochs. Then the members
+are in the order of the errors of their kept weights, so that the first ones are the elites.
 """
 
 import hashlib
@@ -151,7 +152,7 @@ class Training(Agent):
     """
 
     error: Tensor  # [R, E] mean squared error on the holdout after the last epoch
-    best_error: Tensor  # [R, E] the least so far
+    best_error: Tensor  # [R, E] that of the weights kept so far
     stale: Tensor  # [R] epochs since a member improved, or since the rate fell
     stopped: Tensor  # [R]
     slowed: Tensor  # [R] whether the rate has fallen

@@ -48,7 +48,7 @@ class ModelBasedArgs(OfflineArgs):
     batch_size: Size = 256
     """transitions per update and run, of the dataset and of the model together"""
     real_ratio: Fraction = 0.05
-    """share of a batch that comes from the dataset; 1: there is no model"""
+    """share of a batch that comes from the dataset, rounded down to whole transitions; 1: there is no model"""
     rollouts: Count = 50_000
     """rollouts of the model in an epoch, for each run; they begin in states of the dataset"""
     rollout_length: Several = 5
@@ -58,28 +58,28 @@ class ModelBasedArgs(OfflineArgs):
     retain_epochs: Count = 5
     """epochs whose rollouts are kept, if none ends early"""
     dynamics: str = ""
-    """true: MuJoCo itself; or the file of an ensemble that an earlier run left (dynamics.safetensors); by default an
-    ensemble is trained first"""
+    """the model. true: MuJoCo itself; FILE: the ensemble that an earlier run left there (dynamics.safetensors); by
+    default an ensemble is trained first"""
     model_mix: Fraction = 0.0
-    """share of another model in the predictions of the ensemble"""
+    """w: a prediction is (1 - w) times that of the ensemble plus w times that of another model"""
     mix_with: Literal["true", "random"] = "true"
-    """the other model, which --model-mix gives its share: MuJoCo itself, or an ensemble with random weights"""
+    """the other model of --model-mix. true: MuJoCo itself; random: an ensemble with random weights"""
     form: FormName = "offlinerl_kit"
-    """official code that decides how the ensemble is trained (unless a file has it) and when a predicted state ends an
-    episode"""
+    """official code that decides how the ensemble is trained and when a predicted state ends an episode; with
+    --dynamics FILE it decides only when episodes end"""
     members: Count = 7
     """networks of the ensemble"""
     elites: Count = 5
     """networks whose predictions are used: those with the least error on the holdout"""
     dynamics_hidden: Widths = (200, 200, 200, 200)
-    """widths of the ensemble's hidden layers"""
+    """widths of the ensemble's hidden layers; not used with --dynamics FILE"""
     dynamics_lr: Positive = 1e-3
-    """learning rate of the ensemble"""
+    """learning rate of the ensemble; not used with --dynamics FILE"""
     dynamics_batch_size: Size = 256
-    """transitions per update and member of the ensemble"""
+    """transitions per update and member of the ensemble; not used with --dynamics FILE"""
     dynamics_epochs: Count = 2_000
     """most epochs of the ensemble, which stops earlier when its holdout error falls no more; RAVL's code has this bound
-    too, OfflineRL-Kit's has none"""
+    too, OfflineRL-Kit's has none; not used with --dynamics FILE"""
     never_terminates: bool = False
     """no predicted state ends an episode"""
     terminates: str = ""
@@ -130,7 +130,8 @@ class ModelBasedArgs(OfflineArgs):
         if self.terminates:
             rule = tried(own_termination(self.terminates), data.raw_obs(data.obs[data.index[:3]]))
         else:
-            if changed := [name for name in data.env_options if "healthy" in name]:
+            changed = [name for name in data.env_options if "healthy" in name and name != "healthy_reward"]
+            if changed:
                 raise UserError(
                     f"--dataset {data.name} was recorded with {changed[0]}, which the rule of {data.env_id} does not "
                     "know: give --never-terminates, or a function of your own with --terminates module:function"
@@ -235,8 +236,8 @@ class ModelData:
             of_run = torch.arange(run.runs, device=run.device)
         chosen = self._round(trained.selected(of_run, members))
         self.learned = learned = Learned(chosen, args.elites, self.terminated)
-        self.reference = self._reference()
         if not args.model_mix:
+            self.reference = self._reference()
             self.use(learned)
             return
         other = self.simulated or Learned(self._random(learned.ensemble), args.elites, self.terminated)
@@ -350,8 +351,15 @@ class ModelData:
     def _watch_values(self) -> None:
         """Logs what critics say of states of the dataset; warns of values above any return that its rewards allow.
 
-        A soft value counts entropy too, which adds at most A log 2 at each step while the temperature is at most 1. An
-        excess of one step's reward is none, so that values near 0 are no explosion where no reward is above 0.
+        `policy_value` is the mean over states of the value by the least of the critics. `value_bound` is
+        max(0, r_max) / (1 - gamma), where r_max is the greatest reward of the dataset. The warning is for a
+        `policy_value` above the threshold value_bound + max |r| + A log 2 / (1 - gamma); without `soft`, the threshold
+        is value_bound + max |r|.
+
+        The entropy term is there because a soft value counts entropy too: squashed actions lie in [-1, 1]^A, so that a
+        step adds at most A log 2 while the temperature is at most 1, which RAVL's may exceed. The greatest magnitude of
+        a reward, max |r|, is there because otherwise values near 0 would count as an explosion where no reward is
+        above 0.
         """
         values = self.agent.policy_values(self.data.gather(self.data.choose(self.watched())).obs)
         value = values.amin(1).mean(-1)
@@ -386,6 +394,9 @@ class ModelData:
     @torch.no_grad()
     def _compare(self, truth: Simulated) -> None:
         """Logs how far the ensemble is from the simulator after each step of rollouts with the same actions.
+
+        `model_error_k` is the distance after k steps. It is logged only where the ensemble alone is the model: with
+        --model-mix, the ensemble's error would not be that of the model.
 
         The distance is a root mean square over the numbers of an observation, each in units of its standard deviation
         in the dataset. A rollout that ends counts with its last distance.

@@ -61,12 +61,14 @@ def ant(obs: Tensor) -> Tensor:
 
 
 def humanoid(obs: Tensor) -> Tensor:
+    """NaN ends an episode here; OfflineRL-Kit's code asks whether z < 1 or z > 2, so that NaN goes on there."""
     z = obs[..., 0]
-    return (z < 1.0) | (z > 2.0)
+    return ~((z >= 1.0) & (z <= 2.0))
 
 
 def pen(obs: Tensor) -> Tensor:
-    return obs[..., 26] < 0.075
+    """NaN ends an episode here; OfflineRL-Kit's code asks whether the pen is below 0.075, so that NaN goes on there."""
+    return ~(obs[..., 26] >= 0.075)
 
 
 # task -> number of values in an observation, rule of ravl, rule of offlinerl_kit

@@ -8,9 +8,9 @@ is the standard deviation over elites of the mean of these values. Steps of the 
 
 The details are those of OfflineRL-Kit: the target has no entropy term, and 0 bounds it from below, which suits rewards
 that are hardly ever negative; the critics' loss is a mean over the twins; an update moves the critics, the actor, the
-temperature (which counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
-epoch; the ensemble learns for at most 30 epochs. With `--dynamics true` nothing is uncertain: there is no penalty, and
-the bounded targets without entropy are what is left of MOBILE.
+temperature and then the targets; a learned temperature is at most 1 in the actor's loss; the actor's learning rate
+falls along a cosine, once an epoch; the ensemble learns for at most 30 epochs. With `--dynamics true` nothing is
+uncertain: there is no penalty, and the bounded targets without entropy are what is left of MOBILE.
 
     python single_file/mobile.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -64,9 +64,13 @@ class Args(ModelBasedArgs):
             "walker2d-medium-expert": 1.5,
         },
     )  # fmt: skip
-    """beta: the reward is lowered by this many times the inconsistency; 0.5 is a guess for other datasets"""
+    """beta: the reward is lowered by this many times the inconsistency. The official code has values for the random,
+    medium, medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, and four of these twelve are 0.5
+    too: halfcheetah-random, halfcheetah-medium, walker2d-medium and walker2d-medium-replay. For all other datasets 0.5
+    is a guess"""
     dynamics_epochs: Count = 30
-    """most epochs of the ensemble, which stops earlier when its holdout error falls no more"""
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; not used with --dynamics
+    FILE"""
     elites: Annotated[int, Range(2)] = 5
     """networks whose predictions are used: those with the least error on the holdout"""
     guesses: Count = 10

@@ -8,9 +8,9 @@ that a member of the ensemble predicts, over all members and all outputs, the re
 `--penalty-weight 0` is the offline form of MBPO (Janner et al., arXiv 1906.08253), the base of the model-based methods
 here. `--form ravl` trains the ensemble and ends rollouts as RAVL's official code does.
 
-The details are those of OfflineRL-Kit: an update moves the critics, the actor, the temperature (by the log-densities of
-the actor's step; it counts as at most 1) and then the targets; the actor's learning rate falls along a cosine, once an
-epoch.
+The details are those of OfflineRL-Kit: an update moves the critics, the actor, the temperature and then the targets.
+The temperature learns from the log-densities of the actor's step; in the losses of critics and actor, it is at most 1.
+The actor's learning rate falls along a cosine, once an epoch.
 
     python single_file/mopo.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
@@ -50,8 +50,10 @@ class Args(ModelBasedArgs):
             "halfcheetah-medium-expert": 2.5, "hopper-medium-expert": 5.0, "walker2d-medium-expert": 2.5,
         },
     )  # fmt: skip
-    """lambda: the reward is lowered by this many times the uncertainty, in units of the observations that are learned
-    from; 0: MBPO. For datasets that the official code does not list, 0.5 is a guess"""
+    """lambda: the reward is lowered by this many times the uncertainty; 0: MBPO. The uncertainty is in the units of the
+    predicted observations and rewards, so that --standardise changes it. The official code has values for the medium,
+    medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, and three of these nine are 0.5 too:
+    halfcheetah-medium, walker2d-medium and halfcheetah-medium-replay. For all other datasets 0.5 is a guess"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005

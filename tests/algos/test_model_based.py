@@ -1,8 +1,10 @@
 """Batches, rollouts and diagnostics of model-based scripts, through whole short runs."""
 
 import math
+import statistics
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import h5py
@@ -12,12 +14,15 @@ import pytest
 import torch
 from offline_data import at_random
 from safetensors.torch import load_file
-from scripts import module_of, same, short
+from scripts import differing, module_of, same, short, state_of
 
 import algos.model_based
+from algos.data import Dataset
 from algos.dynamics import Ensemble, Training
 from algos.errors import UserError
 from algos.model_based import ModelData
+from algos.models import Prediction
+from algos.random import Random
 from algos.run import Run
 from benchmarks.recipes.locomotion import rollouts
 
@@ -176,6 +181,83 @@ def test_exploding_values_are_told_once_and_others_are_not(train_short, capsys, 
     assert errors.count("values of seed 0 explode: they are 1,000,000") == 1 == errors.count("values of seed 1 explode")
 
 
+class Known:
+    """An agent and a model by hand, of two runs: each step adds 1 to an observation [height, place, steps done].
+
+    An episode ends above height 1, and in run 1 after every step. The penalty is 1 at the first step, 3 at the second.
+    """
+
+    on_host = False
+
+    def __init__(self):
+        self.valued = []  # observations that critics were asked for
+
+    def act(self, obs, noise):
+        return noise
+
+    def penalty(self, prediction):
+        return prediction.std[:, 0, :, 0]
+
+    def policy_values(self, obs):
+        self.valued.append(obs)
+        return torch.stack([obs[..., 1], -2 * obs[..., 1], 3 + obs[..., 0]], 1)
+
+    def start(self, index):
+        pass
+
+    def step(self, obs, action, alive, draws):
+        done = (obs[..., 0] + 1 > 1) | torch.tensor([[False], [True]])
+        return Prediction(obs + 1, torch.ones_like(obs[..., 0]), done, (1 + 2 * obs[..., 2:])[:, None])
+
+
+def test_what_is_watched_follows_from_the_critics_and_the_penalties():
+    """policy_value, the spreads at the first and the last states of rollouts, and the mean penalty, by plain sums."""
+    rng, logged, known = np.random.default_rng(0), {}, Known()
+    obs = np.stack([*rng.standard_normal((2, 64)), np.zeros(64)], 1)
+    data = Dataset.of(obs, np.zeros((64, 2)), np.zeros(64), obs + 1, np.zeros(64))
+    given = module_of("mopo").Args(**short("mopo", rollouts=30, rollout_length=2))
+    run = SimpleNamespace(
+        given=given, args=given, seeds=[3, 7], runs=2, device=torch.device("cpu"), random=Random([3, 7]),
+        log=logged.update, compiled=lambda function: function, name_of=str,
+    )  # fmt: skip
+    source = ModelData(run, data, known)
+    source.use(known)
+    source.generate()
+    first, last = known.valued
+    assert first.shape == (2, 256, 3) and last.shape == (2, 30, 3)
+    for r in range(2):
+        values = [(y, -2 * y, 3 + x) for x, y, _ in first[r].tolist()]
+        assert logged["policy_value"][r].item() == pytest.approx(statistics.fmean(map(min, values)), abs=1e-5)
+        spreads = map(statistics.stdev, values)
+        assert logged["spread_start"][r].item() == pytest.approx(statistics.fmean(spreads), abs=1e-5)
+        reached = [(x, y) for x, y, steps in last[r].tolist() if steps == 2 and x <= 1]
+        assert bool(reached) == (r == 0) and len(reached) < 30
+        counted = reached or [(x, y) for x, y, _ in last[r].tolist()]  # all, where no rollout came so far
+        spreads = [statistics.stdev((y, -2 * y, 3 + x)) for x, y in counted]
+        assert logged["spread_last"][r].item() == pytest.approx(statistics.fmean(spreads), abs=1e-5)
+        second = int(source.buffer.count[r]) - 30  # rollouts that made a second step
+        assert 0 < second < 30 if r == 0 else second == 0
+        assert logged["penalty"][r].item() == pytest.approx((30 + 3 * second) / (30 + second))
+    held = source.buffer.gather(torch.arange(30).expand(2, -1))
+    assert held.reward.eq(0).all() and first[:, :, 2].eq(0).all()  # 1 less the first penalty, in states of the dataset
+
+
+@pytest.mark.parametrize(("script", "entropy"), [("mopo", math.log(2) / 0.01), ("mobile", 0.0)])
+def test_values_explode_above_a_threshold(train_short, tmp_path, capsys, monkeypatch, script, entropy):
+    """It is r_max / (1 - gamma) + max |r| + A log 2 / (1 - gamma), with A = 1; without entropy in MOBILE's values."""
+    with h5py.File(tmp_path / "data.hdf5", "r+") as file:
+        rewards = file["rewards"][:]
+        rewards[:2] = 5.0, -7.0
+        file["rewards"][:] = rewards
+    threshold = 5 / 0.01 + 7 + entropy
+    agent = getattr(module_of(script), script.upper())
+    for value, explodes in ((threshold - 0.1, False), (threshold + 0.1, True)):
+        monkeypatch.setattr(agent, "policy_values", lambda self, obs, v=value: torch.full((2, 2, obs.shape[1]), v))
+        result = train_short(script, **SHORT, out=f"{explodes}")
+        assert ("explode" in capsys.readouterr().err) == explodes
+        assert metric(result, "value_bound").to_numpy() == pytest.approx(500)
+
+
 def test_values_of_mobile_have_no_room_for_entropy(train_short, sources):
     """Its targets have no entropy term, so that the rewards alone bound them; MOPO has A log 2 / (1 - gamma) more."""
     for script in ("mobile", "mopo"):
@@ -219,6 +301,45 @@ def test_a_broken_member_is_told_and_its_run_marked(train_short, capsys, monkeyp
     with pytest.raises(UserError, match="the ensemble of seed 1 diverged"):
         train_short("ravl", **SHORT, out="later", dynamics=file)
     assert train_short("ravl", **SHORT | {"seeds": ("0",)}, out="other", dynamics=file).code == 0
+
+
+@pytest.mark.parametrize("script", ["mopo", "mobile", "ravl"])
+def test_a_run_in_a_grid_of_seeds_and_settings_is_that_run_alone_through_whole_runs(script, train_short, float64):
+    """From the ensemble to the last update, rollouts included."""
+    overrides = SHORT | {"total_steps": 12}
+    grid = train_short(script, **overrides | {"seeds": ("3", "7")}, out="grid", vary=("discount=0.9,0.99",)).agent
+    for number, discount in enumerate((0.9, 0.99)):
+        alone = train_short(script, **overrides | {"seeds": ("7",)}, out=f"{number}", discount=discount).agent
+        for name, tensor in grid.items():
+            ours = tensor[2 * number + 1 : 2 * number + 2] if tensor.dim() else tensor
+            torch.testing.assert_close(ours, alone[name].expand_as(ours), atol=1e-9, rtol=0, msg=name)
+
+
+def test_the_ensemble_of_a_seed_that_stops_early_stands_still_while_others_go_on(train_short, monkeypatch):
+    """That of seed 0 never improves after the first epoch, so that it stops after the sixth."""
+    states = []
+    end_epoch = Training.end_epoch
+
+    def errors(training, ensemble):
+        error = torch.tensor([1.0, 0.9 ** len(states)]).view(2, 1, 1)
+        return error.expand(-1, training.args.members, training.data.obs_size + 1)
+
+    def ended(training, epoch):
+        found = end_epoch(training, epoch)
+        stands = training.stopped.tolist()
+        learned = ("ensemble.", "adam.")
+        states.append((stands, {n: t for n, t in state_of(training).items() if n.startswith(learned)}))
+        return found
+
+    monkeypatch.setattr(Training, "errors", errors)
+    monkeypatch.setattr(Training, "end_epoch", ended)
+    assert train_short("mopo", **SHORT, dynamics_epochs=8).code == 0
+    assert [stands for stands, _ in states] == [[False, False]] * 5 + [[True, False]] * 3
+    names = set(states[0][1]) - {"ensemble.mean", "ensemble.std"}
+    for (_, before), (_, after) in pairwise(states[5:]):
+        assert not [name for name in names if not same(before[name][0], after[name][0])]
+        assert all(not same(before[name][1], after[name][1]) for name in names)
+    assert not same(states[4][1]["ensemble.net.out.weight"][0], states[5][1]["ensemble.net.out.weight"][0])
 
 
 @pytest.mark.parametrize("form", ["offlinerl_kit", "ravl"])
@@ -307,15 +428,50 @@ def test_true_dynamics_fill_the_buffer_with_true_steps(train_short, sources, hop
     assert (ended == batch.terminated[0].numpy())[exact].all()
 
 
-@pytest.mark.parametrize("mix_with", ["true", "random"])
-def test_a_mixture_runs_and_the_ensemble_is_compared_with_the_simulator(train_short, sources, hopper, mix_with):
-    result = train_short("mopo", **SHORT | hopper | {"model_mix": 0.5, "mix_with": mix_with})
+@pytest.mark.parametrize(
+    "model",
+    [{"dynamics": "true"}, {"model_mix": 0.5}, {"model_mix": 0.5, "mix_with": "random"}],
+    ids=["true", "mixed with true", "mixed with random"],
+)
+def test_a_kill_costs_nothing_where_the_model_is_not_the_ensemble_alone(train_short, hopper, monkeypatch, model):
+    """The kill comes between two epochs, after which batches hold rollouts from before it."""
+    overrides = SHORT | hopper | model | {"total_steps": 12, "checkpoint_every": 3, "log_every": 3}
+    whole = train_short("mopo", **overrides, out="whole")
+    report = Run._report_progress
+
+    def killed(run):
+        report(run)
+        if run.step == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_report_progress", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_short("mopo", **overrides, out="broken", resume=True)
+    result = train_short("mopo", **overrides, out="broken", resume=True)
+    assert not differing(whole.parameters, result.parameters)
+    ours, theirs = (
+        frame.sort_values(["seed", "step", "metric"], ignore_index=True) for frame in (whole.log, result.log)
+    )
+    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+
+
+def test_the_ensemble_is_compared_with_the_simulator(train_short, hopper):
+    result = train_short("mopo", **SHORT | hopper)
     errors = [metric(result, f"model_error_{step}").dropna().to_numpy() for step in (1, 2, 3)]
-    assert all((error > 0).all() for error in errors) and errors[2].mean() > errors[0].mean()
-    assert result.code == 0 and sources[0].reference is not None
-    if mix_with == "random":  # other weights, on inputs of the same scale
-        ours, other = sources[0].learned.ensemble.net.out.weight, sources[0].model.other.ensemble.net.out.weight
-        assert (ours[:, : other.shape[1]] - other).abs().mean() > 0.01
+    assert all(len(error) and (error > 0).all() for error in errors) and errors[2].mean() > errors[0].mean()
+
+
+@pytest.mark.parametrize("mix_with", ["true", "random"])
+def test_a_mixture_runs_without_errors_of_the_ensemble_alone(train_short, sources, hopper, mix_with):
+    """They would not be those of the model."""
+    result = train_short("mopo", **SHORT | hopper | {"model_mix": 0.5, "mix_with": mix_with})
+    assert result.code == 0 and not result.log["metric"].str.startswith("model_error").any()
+    if mix_with == "random":  # other weights, on inputs of the same statistics
+        ours, other = sources[0].learned.ensemble, sources[0].model.other.ensemble
+        assert (ours.net.out.weight[:, : other.net.out.weight.shape[1]] - other.net.out.weight).abs().mean() > 0.01
+        assert torch.equal(ours.mean, other.mean) and torch.equal(ours.std, other.std)
+        assert ours.mean.abs().min() > 0 and not (ours.std == 1).any()
 
 
 def test_the_error_of_a_model_is_told_in_deviations_of_the_data_and_stays_where_a_rollout_ends():
@@ -363,6 +519,16 @@ def test_other_bounds_of_health_are_refused():
     data = replace(at_random(), env_id="Hopper-v5", env_options={"terminate_when_unhealthy": False})
     with pytest.raises(UserError, match="was recorded with terminate_when_unhealthy, which the rule of Hopper-v5"):
         module_of("mopo").Args().termination(data)
+
+
+def test_another_reward_for_health_changes_no_end():
+    obs, zeros = np.zeros((4, 11)), np.zeros(4)
+    data = replace(Dataset.of(obs, np.zeros((4, 3)), zeros, obs, zeros), env_id="Hopper-v5")
+    rule = module_of("mopo").Args().termination(replace(data, env_options={"healthy_reward": 2.0}))
+    assert rule(torch.tensor([[1.2] + [0.0] * 10, [0.6] + [0.0] * 10])).tolist() == [False, True]
+    options = {"healthy_reward": 2.0, "healthy_z_range": [0.5, 3.0]}
+    with pytest.raises(UserError, match="was recorded with healthy_z_range"):
+        module_of("mopo").Args().termination(replace(data, env_options=options))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

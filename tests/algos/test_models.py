@@ -50,6 +50,8 @@ def test_bodies_fall_where_the_official_codes_say(form):
     assert ends("Ant-v5", form, 105, _0=0.19) and not ends("Ant-v5", form, 105, _0=0.2)
     assert ends("Humanoid-v5", form, 348, _0=0.9) and not ends("Humanoid-v5", form, 348)
     assert ends("AdroitHandPen-v1", form, 45, _26=0.07) and not ends("AdroitHandPen-v1", form, 45, _26=0.08)
+    assert ends("Ant-v5", form, 105, _0=nan) and ends("Humanoid-v5", form, 348, _0=nan)
+    assert ends("AdroitHandPen-v1", form, 45, _26=nan)
 
 
 # the numbers of an observation that stand for the height and the angle, and the bounds between which a body is healthy
@@ -190,6 +192,7 @@ def test_a_mixture_of_two_ensembles_is_linear():
     a, b = one.step(obs, action, alive, draws), two.step(obs, action, alive, draws)
     torch.testing.assert_close(mixed.next_obs, 0.75 * a.next_obs + 0.25 * b.next_obs)
     torch.testing.assert_close(mixed.reward, 0.75 * a.reward + 0.25 * b.reward)
+    assert torch.equal(mixed.std, a.std) and not torch.equal(a.std, b.std)  # a random model's doubt does not count
 
 
 def test_a_mixture_ends_where_the_mixed_state_does():
@@ -342,5 +345,6 @@ def test_a_mixture_with_the_simulator_goes_from_one_to_the_other(weight):
     inside = (batch.next_obs[..., 5:].abs() < 9.9).all(-1) & (alone.next_obs[..., 5:].abs() < 9.9).all(-1)
     torch.testing.assert_close(step.next_obs[inside], next_obs[inside], atol=1e-4, rtol=0)
     torch.testing.assert_close(step.reward, (1 - weight) * alone.reward + weight * batch.reward, atol=1e-4, rtol=0)
+    torch.testing.assert_close(step.std, (1 - weight) * alone.std)  # the simulator has no doubt
     kept = torch.from_numpy(two.simulator.observe(two.now[0])).float()
     torch.testing.assert_close(kept, step.next_obs[0], atol=1e-5, rtol=0)  # the next step begins there

@@ -48,6 +48,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import algos.random
 import algos.run
 from algos.agent import Agent
+from algos.compile import compiled
 from algos.data import Dataset
 from algos.goals import Goals
 from algos.nn import MLP
@@ -697,6 +698,19 @@ def test_a_compiled_grid_equals_an_eager_one(script, train_short, request):
     for name, tensor in eager.agent.items():
         if "adam" not in name:
             torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("script", [script for script in UPDATED if is_goals(script) and " " not in script])
+def test_a_compiled_update_with_goals_equals_an_eager_one(script, float64):
+    """Stored runs are compiled; the eager update is held to OGBench's code elsewhere."""
+    eager, fast = agent_of(script), agent_of(script)
+    update = compiled(fast.update, torch.device("cpu"), compile_on_cpu=True)
+    for one, other in zip(islice(Feed(eager), 4), Feed(fast), strict=False):
+        wanted, found = eager.update(*one), update(*other)
+        assert_close(found, slice(None), wanted)
+    assert_close(state_of(fast), slice(None), state_of(eager))
 
 
 # -- means over the batch ----------------------------------------------------------------------------------------------

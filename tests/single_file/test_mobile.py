@@ -4,13 +4,18 @@ import math
 
 import pytest
 import torch
-from mobile import Args, Draws
+from mobile import MOBILE, Args, Draws
 from model_data import PlainSAC, agent_and_batch
 from offline_data import at_random, batch_of
 from scripts import agent_of
 
 from algos.arguments import check
+from algos.dynamics import Ensemble, Settings
 from algos.errors import UserError
+from algos.model_based import ModelData
+from algos.models import Learned
+from algos.nn import initialise
+from algos.terminations import never
 
 
 class Plain(PlainSAC):
@@ -102,6 +107,55 @@ def test_identical_members_agree():
     guess = torch.randn(2, 1, 1, 12, 7).expand(2, 3, 1, 12, 7)
     noise = torch.randn(2, 1, 1, 12, 2).expand(2, 3, 1, 12, 2)
     assert agent.inconsistency(guess, noise).max() < 1e-5
+
+
+def test_identical_members_of_an_ensemble_agree():
+    """Sheet, check 7: their guesses differ by the noise alone, which is the same for all members here."""
+    agent, ensemble = agent_of("mobile", seeds=(0, 1), elites=3, guesses=4), Ensemble(2, 7, 2, Settings(hidden=(8,)))
+    initialise(ensemble, [torch.Generator().manual_seed(seed) for seed in (0, 1)])
+    generator = torch.Generator().manual_seed(2)
+    obs, action, noise = (torch.randn(2, *shape, generator=generator) for shape in ((12, 7), (12, 2), (1, 4, 12, 9)))
+    noise = noise.expand(2, 3, 4, 12, 9)
+
+    def doubt():
+        return agent.inconsistency(Learned(ensemble, 3, never).guesses(obs, action, noise[..., :7]), noise[..., 7:])
+
+    assert doubt().mean() > 1e-3
+    with torch.no_grad():
+        for parameter in ensemble.net.parameters():
+            parameter.copy_(parameter[:, :1].expand_as(parameter))
+    assert doubt().max() < 1e-6
+
+
+def test_guesses_are_for_the_models_rows_which_are_the_last_of_a_batch(train_short, monkeypatch):
+    """Through a whole run: without noise, each guess is an elite's mean for the observation and action of its row."""
+    sources, seen = [], []
+    update, guess_noise = MOBILE.update, ModelData.guess_noise
+
+    def without_noise(source, guesses):
+        sources.append(source)
+        draw = guess_noise(source, guesses)
+        return lambda: torch.zeros_like(draw())
+
+    def noted(agent, batch, guesses, draws):
+        seen.append((batch, guesses))
+        return update(agent, batch, guesses, draws)
+
+    monkeypatch.setattr(ModelData, "guess_noise", without_noise)
+    monkeypatch.setattr(MOBILE, "update", noted)
+    assert train_short("mobile", seeds=("0", "1")).code == 0
+    (source,) = sources
+    stored = {tuple(row) for row in source.data.obs.tolist()}
+    modelled = {tuple(row) for row in source.buffer.gather(torch.arange(80).expand(2, -1)).next_obs[0].tolist()}
+    assert len(seen) == 20 and not stored & modelled
+    for batch, guesses in seen:
+        assert guesses.shape == (2, 2, 3, 12, 4)
+        assert all(tuple(row) in stored for row in batch.next_obs[0, :4].tolist())
+        assert not any(tuple(row) in stored for row in batch.next_obs[0, 4:].tolist())
+        for row in range(12):
+            obs, action = batch.obs[:, 4 + row : 5 + row], batch.action[:, 4 + row : 5 + row]
+            mean = source.learned.ensemble(obs, action)[0][:, :, :, :4]  # [R, elites, 1, O]
+            torch.testing.assert_close(guesses[:, :, :, row], (obs[:, None] + mean).expand(-1, -1, 3, -1))
 
 
 def test_a_fixed_temperature_stays():
