@@ -46,14 +46,32 @@ class Shot:
     caption: str = ""  # the return so far comes before it; empty: there is no line above the picture
 
 
+def encoder_problem() -> str:
+    """A sentence that says why no video can be encoded here; empty if one can."""
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        return "there is no video, because the package imageio-ffmpeg is missing: pip install -e '.[video]'"
+    import imageio_ffmpeg
+
+    try:
+        encoder = imageio_ffmpeg.get_ffmpeg_exe()
+    except RuntimeError as error:
+        return f"there is no video, because imageio-ffmpeg has no encoder here ({describe(error)})"
+    try:
+        subprocess.run([encoder, "-version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        chosen = ", which IMAGEIO_FFMPEG_EXE names," if os.environ.get("IMAGEIO_FFMPEG_EXE") else ""
+        return f"there is no video, because the encoder {encoder}{chosen} cannot be run ({describe(error)})"
+    return ""
+
+
 def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, seconds: float = math.inf) -> str:
     """Writes a video for each path, with its episodes side by side; gives an empty string, or a sentence why not.
 
     There is a frame for each `every` steps, `fps` of them are shown in a second, and a video ends after that many
     seconds. By default, an episode is as fast as in the world, with at most 30 frames in a second.
     """
-    if importlib.util.find_spec("imageio_ffmpeg") is None:
-        return "there is no video, because the package imageio-ffmpeg is missing: pip install -e '.[video]'"
+    if reason := encoder_problem():
+        return reason
     root = Path(__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     display = ("",) if "DISPLAY" in os.environ else ()  # which may be one that is gone

@@ -55,7 +55,7 @@ class Args:
     out: Path
     """where the page goes"""
     policies: Annotated[int, Range(2, 1_000)] = 8
-    """policies among which the bandit chooses"""
+    """policies among which the bandit chooses; all, where there are fewer"""
     plays: Annotated[int, Range(1, 10_000)] = 200
     """episodes that it may play"""
     repetitions: Annotated[int, Range(10, 100_000)] = 1_000
@@ -226,6 +226,8 @@ def main(args: Args) -> None:
         returns, values = matrix(rows)
         truth = returns.mean(1)
         count = min(args.policies, len(returns))
+        if count < args.policies:
+            print(f"note: {name} on {task} has {count} policies only: the bandit chooses among these")
         found.setdefault(str(task), {})[str(name)] = {
             "chosen": bandit(returns, count, args.plays, args.repetitions), "best": best_of(truth, count),
             "by_value": by_value(truth, values, count, args.repetitions), "truth": truth,

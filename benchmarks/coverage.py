@@ -59,7 +59,7 @@ class Args:
     out: Path
     """where the page goes"""
     steps: Annotated[tuple[int, ...], Range(1)] = ()
-    """also take the scores of training up to these steps as truths, each by itself; by default those of all of it"""
+    """take the scores of training up to each of these steps as truths, each by itself, instead of those of all of it"""
     repetitions: Annotated[int, Range(10, 100_000)] = 1_000
     """draws of each number of seeds"""
 
@@ -67,6 +67,8 @@ class Args:
 def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict], Scores | None]:
     """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, and where it comes from."""
     if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
+        if steps:
+            raise UserError(f"--steps is for folders of runs, and {folders[0]} has stored scores: leave it out")
         keys = ["task", "algorithm", "step", "seed"]
         stored = read_csv(folders[0] / "seeds.csv", [*keys, "score"], keys, KINDS)
         return stored, read_json(folders[0] / "sources.json", list[Config]), None

@@ -76,8 +76,9 @@ class Comparison:
         """The verdict in words, with so many digits after the point of a difference."""
         where = f" {'over' if self.tasks > 1 else 'on'} {self.task}"
         p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.2g}"
-        sign = "+" if self.difference > 0 else ""
-        told = f"{sign}{number(self.difference, digits)[0]} in {unit}, {p} after correction"
+        size = number(self.difference, digits)[0]
+        sign = "+" if self.difference > 0 and size.strip("0.") else ""
+        told = f"{sign}{size} in {unit}, {p} after correction"
         if self.verdict != "not decided":
             return f"{self.a} is {self.verdict} than {self.b}{where} ({told})."
         known, few = "", f"{min(self.seeds)} seeds"

@@ -64,8 +64,8 @@ def processes(results: Results) -> dict[tuple[str, str], set[str]]:
 
 def decision_part(results: Results, found: list[Comparison], looked: bool) -> Part:
     """A verdict for each pair of algorithms on each task; `looked` if seeds were added until a pair was decided."""
-    text = (
-        f"Differences of means ({results.unit}, {LABELS[results.score]}) by Welch's t-test, or by the paired t-test "
+    method = (
+        f"Means ({results.unit}, {LABELS[results.score]}) are compared by Welch's t-test, or by the paired t-test "
         "for settings of one process, whose runs see the same random numbers seed by seed; with fewer than five seeds, "
         "or different numbers of them, by exchanging scores between the two, and over tasks by exchanges in all of "
         "them at once if one is tested so. The intervals are for one difference; the p-values are corrected for their "
@@ -77,30 +77,47 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         "verdicts are wrong more often than this aim, most of all if that one has fewer seeds."
     )
     if any(one.tasks > 1 and one.task != ALL_TASKS for one in found):
-        text += (
+        method += (
             " A difference over tasks is over those on which both algorithms of its pair have seeds enough for a test: "
             "these may be others than those of another pair, and than those of the aggregates."
         )
     if any(np.isinf(one.least) for one in found):
-        text += (
-            " It is none where it would be more than there can be between two percentages: only more seeds, or fewer "
-            "comparisons, would show a difference as often."
+        method += (
+            " The least difference is none where it would be more than there can be between two percentages: only "
+            "more seeds, or fewer comparisons, would show a difference as often."
         )
+    text, best = counted(found), results.ranked[0]
     named: list[Comparison] = found
-    best = results.ranked[0]
+    rest: list[Comparison] = []
     if len(found) > MOST_SENTENCES:
         few = sum(one.verdict != "not decided" for one in found) <= MOST_SENTENCES
-        named = [one for one in found if best in (one.a, one.b) or (few and one.verdict != "not decided")]
+
+        def listed(one: Comparison) -> bool:
+            return best in (one.a, one.b) or (few and one.verdict != "not decided")
+
+        named, rest = [one for one in found if listed(one)], [one for one in found if not listed(one)]
         text += f" There are too many pairs for all of them to be listed: these are those with {best}"
         text += " and all that are decided" if few else ""
         text += f", the first {MOST_SENTENCES} in words too." if len(named) > MOST_SENTENCES else "."
-    text += " " + counted(found)
+        text += (
+            f" The other {len(rest):,} are in verdicts.csv, and folded below the table in report.html." if rest else ""
+        )
     if looked:
         text += " Seeds were added until a pair was decided, which these tests do not count: see Looks for that pair."
+    digits = None if results.references is None else 3
+    part = Part("Verdicts", text, tables=[("Differences of means", differences(named, digits))], method=method)
+    if rest:
+        part.folded = [(f"The other {len(rest):,} differences of means", differences(rest, digits))]
+    first = sorted(named, key=lambda one: one.verdict == "not decided")[:MOST_SENTENCES]  # it keeps their order
+    part.sentences = [one.sentence(results.unit, digits) for one in first]
+    return part
+
+
+def differences(found: list[Comparison], digits: int | None) -> Table:
+    """A row for each comparison, with so many digits after the point of a difference."""
     columns = ["task", "a", "b", "a − b", "95% interval", "p (Holm)", "a is", "least difference", "correlation", "test"]
     table = Table([*columns, "seeds"], [])
-    digits = None if results.references is None else 3
-    for one in named:
+    for one in found:
         seeds = f"{one.seeds[0]}" if one.seeds[0] == one.seeds[1] else f"{one.seeds[0]}, {one.seeds[1]}"
         table.rows.append(
             [
@@ -111,10 +128,7 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
                 word(seeds),
             ]
         )  # fmt: skip
-    part = Part("Verdicts", text, tables=[("Differences of means", table)])
-    first = sorted(named, key=lambda one: one.verdict == "not decided")[:MOST_SENTENCES]  # it keeps their order
-    part.sentences = [one.sentence(results.unit, digits) for one in first]
-    return part
+    return table
 
 
 def chance(p: float) -> Cell:

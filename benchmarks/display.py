@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from algos.stored import Progress, parsed
 from benchmarks.engines import Outcome
-from benchmarks.plan import Job, earlier_runs, estimate
+from benchmarks.plan import RESULTS, Job, earlier_runs, estimate
 from benchmarks.suite import Suite
 
 NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "damaged": "damaged: anew"}
@@ -17,7 +17,7 @@ NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "
 
 def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: str) -> None:
     """Prints the plan, with an estimate of time and disk."""
-    earlier = earlier_runs(out.parent)
+    earlier = earlier_runs(out.parent, RESULTS)
     width = max(len(job.name) for job in jobs)
     times, disk, unknown = [], 0.0, 0
     print(f"{suite.name}: {suite.purpose}\n")
@@ -36,7 +36,8 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
     if len(times) > counts["finished"]:
         longest = max(sum(times) / workers, max(times))
         rest = f", and {unknown} jobs for which there is no earlier run" if unknown else ""
-        print(f"time about {clock(longest)}, disk at most about {disk / 2**30:.2f} GiB (from earlier runs){rest}")
+        about = f"time about {clock(longest)}, disk at most about {disk / 2**30:.2f} GiB"
+        print(f"{about} (from earlier runs here and in results/){rest}")
     elif unknown:
         print("time and disk unknown: there is no earlier run of these algorithms to tell")
 

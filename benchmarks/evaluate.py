@@ -107,12 +107,15 @@ def main(args: Args) -> None:
     trained = Trained(args.run)
     place = Place(trained, args.env_id, args.env_option)
     numbers = trained.numbers(args.seeds, args.setting)
+    lost = [trained.file.runs[number] for number in trained.left_out(args.seeds, args.setting)]
     options = "".join(f"-{name}-{value}" for name, value in place.options.items()) if not place.is_own else ""
     name = "".join(
         c if c.isalnum() or c in "-._" else "_"
         for c in folder_name(place.env_id) + options + "".join(f"-{word}" for word in (*args.seeds, *args.setting))
     )
-    out = args.out or args.run / "evaluation" / (name if len(name) <= 150 else f"{name[:130]}-{digest({'name': name})}")
+    out = args.out or trained.folder / "evaluation" / (
+        name if len(name) <= 150 else f"{name[:130]}-{digest({'name': name})}"
+    )
     place.try_out(trained.file.policy(numbers))  # before anything is written
     writable(out)
     started = time.monotonic()
@@ -128,6 +131,7 @@ def main(args: Args) -> None:
         "env_id": place.env_id, "options": place.options, "tasks": place.tasks,
         "episodes": int(frame["episode"].nunique()),
         "runs": [trained.file.runs[number] for number in numbers],
+        "diverged": lost,
         "commit": git_commit(), "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
     write_atomically(out / "evaluation.json", json.dumps(said, indent=2).encode())
@@ -137,6 +141,8 @@ def main(args: Args) -> None:
     print(f"{trained.config['algorithm']} after {trained.file.step:,} steps in {where}:\n")
     shown = table.dropna(axis=1, how="all").astype(dict.fromkeys(varied, str))
     print(shown.to_string(index=False, float_format=lambda v: f"{v:,.1f}" if abs(v) >= 100 else f"{v:.4g}"))
+    if lost:
+        print(f"\nleft out, because they diverged: {'; '.join(map(run_name, lost))}")
     column = "success" if trained.measure == "success" else "mean"
     means = table.groupby(["seed", *varied], sort=False)[column].mean()
     best = trained.file.runs[numbers[int(np.argmax(means.to_numpy()))]]

@@ -36,6 +36,8 @@ class Part:
     tables_in_markdown: int = 1
     figures_in_markdown: bool = False
     sentences: list[str] = field(default_factory=list)  # listed after the text
+    method: str = ""  # how the sentences and tables were made, below the sentences
+    folded: list[tuple[str, Table]] = field(default_factory=list)  # tables that the page shows on demand only
 
 
 def aggregate_part(results: Results, looks: Looks) -> Part:

@@ -18,8 +18,9 @@ from algos.cli import RunArgs, settings
 from algos.errors import UserError
 from algos.run_folder import defaults, difference, folder_name, folder_of, identity
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
-from benchmarks.suite import Entry, Suite, as_words
+from benchmarks.suite import ROOT, Entry, Suite, as_words
 
+RESULTS = ROOT / "results"  # of reports, which store how long their runs took
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
 SEEDS_PER_CPU_JOB = 5
 LONGEST = 100  # times the steps of an earlier run for which it tells how long a job takes
@@ -182,6 +183,8 @@ def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
 def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
     """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
 
+    Of runs in the same environment, those of this folder come before those of stored reports, which may be another
+    machine's.
     Time is scaled by steps, and on a CPU by the number of runs (settings times seeds); what came before the steps takes
     as long again. Disk is scaled by the number of runs and by the number of transitions that a replay buffer can hold.
     Runs of less than a hundredth of the steps tell nothing.
@@ -191,7 +194,8 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
     def likeness(config: dict[str, Any]) -> tuple:
         theirs = config["identity"]
         differing = {name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name)}
-        return theirs["env_id"] == ours["env_id"], -len(differing), -abs(runs_of(config) - job.runs)
+        place = theirs["env_id"] == ours["env_id"], not config.get("reported")
+        return *place, -len(differing), -abs(runs_of(config) - job.runs)
 
     alike = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
     similar = [c for c in alike if LONGEST * c["step"] >= job.total_steps]
@@ -212,16 +216,28 @@ def runs_of(config: dict[str, Any]) -> int:
     return len(config.get("settings") or [{}]) * len(config["identity"]["seeds"])
 
 
-def earlier_runs(folder: Path) -> list[dict[str, Any]]:
-    """The configurations of the runs and of the sweeps' runs in a folder, where they have come past step 0."""
-    configs = []
+def earlier_runs(folder: Path, results: Path | None = None) -> list[dict[str, Any]]:
+    """The configurations of the runs and of the sweeps' runs in a folder, where they have come past step 0.
+
+    Those that the reports in `results` store come last, one for each process, and are marked as `reported`.
+    """
+    configs: list[dict[str, Any]] = []
     for path in sorted([*folder.glob("*/*/*/config.json"), *folder.glob("*/seed*/*/*/*/config.json")]):
         with contextlib.suppress(UserError):
-            config = read_json(path, Config)
-            measured = (
-                config.get("step") and config.get("seconds") and {"evaluation_seconds", "peak_bytes"} <= set(config)
-            )
-            known = config.get("identity", {})
-            if measured and "env_id" in known and known.get("total_steps") and known.get("seeds"):
-                configs.append(config)
-    return configs
+            configs.append(read_json(path, Config))
+    for path in sorted(results.glob("*/sources.json")) if results else []:
+        processes: dict[str, dict[str, Any]] = {}  # settings and tasks of one process share its folder
+        with contextlib.suppress(UserError):
+            for source in read_json(path, list[Config]):
+                first = processes.setdefault(source.get("folder") or str(len(processes)), source | {"reported": True})
+                if (setting := source.get("setting")) and setting not in first.setdefault("settings", []):
+                    first["settings"].append(setting)
+        configs += processes.values()
+    return [config for config in configs if is_measured(config)]
+
+
+def is_measured(config: dict[str, Any]) -> bool:
+    """Whether a run's configuration tells how long other runs take."""
+    known = config.get("identity", {})
+    measured = config.get("step") and config.get("seconds") and {"evaluation_seconds", "peak_bytes"} <= set(config)
+    return bool(measured and "env_id" in known and known.get("total_steps") and known.get("seeds"))

@@ -316,7 +316,7 @@ def markdown(
     for part in sections:
         if (part.tables or part.figures_in_markdown) and part.title != "Runs":
             lines += [f"## {part.title}", escape(part.text)]
-            lines += ["\n".join(f"- {escape(sentence)}" for sentence in part.sentences)]
+            lines += ["\n".join(f"- {escape(sentence)}" for sentence in part.sentences), escape(part.method)]
             if part.figures_in_markdown:
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:

@@ -55,6 +55,8 @@ from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.suite import BENCHMARKS, Suite, find, read
 from envs.cores import own_cores
 
+MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
+
 
 @dataclass
 class Args:
@@ -87,11 +89,12 @@ class Args:
     until_decided: tuple[str, ...] = ()
     """names of two algorithms of the suite: train these alone, in batches of seeds, until a test has decided which is
     better on each task, or until --max-seeds; see `benchmarks.sequential`"""
-    max_seeds: Annotated[int, Range(2 * FEWEST, 1_000)] = 50
-    """with --until-decided: seeds of each algorithm at most; the first look at batches of five can decide only if these
-    are at most 30, and there is one task"""
-    seeds_per_look: Annotated[int, Range(FEWEST, 100)] = 5
-    """with --until-decided: seeds of each algorithm in a batch"""
+    max_seeds: Annotated[int, Range(2 * FEWEST, 1_000)] | None = None
+    """with --until-decided: seeds of each algorithm at most, by default 50. The more there are, the more looks share
+    the probability of a wrong decision: with batches of five on one task, the first can decide only if this is below
+    30"""
+    seeds_per_look: Annotated[int, Range(FEWEST, 100)] | None = None
+    """with --until-decided: seeds of each algorithm in a batch, by default 5"""
 
 
 def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
@@ -234,14 +237,14 @@ def main(args: Args) -> None:
         pair = entries_of(suite, args.until_decided)
         if args.job is not None:
             raise UserError("--until-decided runs all of its jobs itself: leave --job out")
-        size = args.seeds_per_look
-        if args.max_seeds < 2 * size:
-            raise UserError(
-                f"--max-seeds must be at least {2 * size}, two batches of --seeds-per-look; got {args.max_seeds}"
-            )
-        count = args.max_seeds // size * size if args.dry_run else size  # the most, or those of the first look
+        size, most = args.seeds_per_look or BATCH, args.max_seeds or MOST_SEEDS
+        if most < 2 * size:
+            raise UserError(f"--max-seeds must be at least {2 * size}, two batches of --seeds-per-look; got {most}")
+        count = most // size * size if args.dry_run else size  # the most, or those of the first look
         suite = replace(suite, entries=pair, seeds=list(range(suite.seeds[0], suite.seeds[0] + count)))
         batch = min(args.seeds_per_job or size, size)
+    elif args.max_seeds or args.seeds_per_look:
+        raise UserError(f"{'--max-seeds' if args.max_seeds else '--seeds-per-look'} is for --until-decided only")
 
     jobs = planned(args, suite, out, batch)
     if args.dry_run:
@@ -277,7 +280,7 @@ def main(args: Args) -> None:
                     outcomes.update(ended := sweep(args, jobs, out, workers, gpus))
                     return jobs, all(outcome.status == "finished" for outcome in ended.values())
 
-                until_decided(suite, args.until_decided, out, args.seeds_per_look, args.max_seeds, train)
+                until_decided(suite, args.until_decided, out, size, most, train)
     except Timeout:
         holder = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):

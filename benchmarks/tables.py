@@ -30,10 +30,10 @@ def word(text: Any) -> Cell:
 
 
 def number(value: float, digits: int | None = None) -> Cell:
-    """A number with one decimal from 100 up and with two below, or with `digits` decimals."""
+    """A number with one decimal from 100 up and with two below, or with `digits` decimals; 0 has no sign."""
     if not np.isfinite(value):
         return "–", -np.inf
-    return f"{value:,.{(1 if abs(value) >= 100 else 2) if digits is None else digits}f}", float(value)
+    return f"{value:z,.{(1 if abs(value) >= 100 else 2) if digits is None else digits}f}", float(value)
 
 
 def between(low: float, high: float, digits: int | None = None) -> Cell:

@@ -13,7 +13,7 @@ from algos.cli import env_errors, parse_seeds
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator, Score, TableEvaluator, maker
 from algos.goal_conditioned import check_goals
-from algos.policy import Policy, PolicyFile
+from algos.policy import FILE, Policy, PolicyFile
 from algos.stored import EVAL, Config, read_json, read_table
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
@@ -26,10 +26,12 @@ class Trained:
     """A run's policies, and the score by which its runs are ranked.
 
     `scores` [R] are the means over the evaluations after 90% of the steps, of returns, or in percent of successes where
-    these are the score; NaN for runs that diverged. Raises UserError if the folder is no run's, or has no policies.
+    these are the score; NaN for runs that diverged. The path of the folder's policy.safetensors stands for the folder.
+    Raises UserError if the folder is no run's, or has no policies.
     """
 
     def __init__(self, folder: Path):
+        folder = folder.parent if folder.name == FILE else folder
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} is no run's folder: give one such as runs/Hopper-v5/sac/default")
         self.folder, self.file = folder, PolicyFile(folder)
@@ -54,14 +56,11 @@ class Trained:
         left out, and a seed of which all have is refused. Raises UserError for other words, seeds and settings; `flag`
         is the argument that has the words.
         """
-        wanted = options_of(setting, "--setting")
-        known = [number for number, key in enumerate(self.file.runs) if wanted.items() <= key.items()]
-        if not known:
-            raise UserError(f"--setting: {self.folder} has no run with {' '.join(setting)}")
+        known = self._with(setting)
         alive = [number for number in known if number not in self.file.diverged]
+        if not alive:
+            raise UserError(f"all runs in {self.folder}{' with ' if setting else ''}{' '.join(setting)} diverged")
         if not words:
-            if not alive:
-                raise UserError(f"all runs in {self.folder} diverged")
             return alive
         ranks = self.ranks(alive)
         found: list[int] = []
@@ -88,28 +87,66 @@ class Trained:
                 found += [number for number in own if number in alive]
         return list(dict.fromkeys(found))
 
+    def left_out(self, words: Sequence[str], setting: Sequence[str] = ()) -> list[int]:
+        """The numbers of the runs that `numbers` leaves out of these words because they diverged."""
+        lost = [number for number in self._with(setting) if number in self.file.diverged]
+        if not words or set(words) & set(RANKS):  # a rank is one among all
+            return lost
+        named = {seed for word in words for seed in parse_seeds((word,))}
+        return [number for number in lost if self.file.runs[number]["seed"] in named]
+
+    def _with(self, setting: Sequence[str]) -> list[int]:
+        wanted = pairs_of(setting, "--setting", "tau=0.01")
+        known = [number for number, key in enumerate(self.file.runs) if wanted.items() <= key.items()]
+        if not known:
+            raise UserError(f"--setting: {self.folder} has no run with {' '.join(setting)}")
+        return known
+
     def ranks(self, numbers: Sequence[int]) -> dict[str, int]:
         """Which of these runs is the best, the median and the worst; none where no run has a score."""
         ranked = sorted((i for i in numbers if np.isfinite(self.scores[i])), key=lambda i: -self.scores[i])
         return {"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]} if ranked else {}
 
 
-def options_of(words: Sequence[str], flag: str = "--env-option") -> dict[str, Any]:
-    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON or words."""
-    options: dict[str, Any] = {}
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """The options of an environment that the words of --env-option name; raises UserError for what cannot be one."""
+    options = pairs_of(words, "--env-option", "frame_skip=5")
+    for name, value in options.items():
+        if name in RESERVED:
+            raise UserError(f"--env-option: {name} is no option of an environment")
+        if name == "xml_file":
+            check_model(value)
+    return options
+
+
+def check_model(file: Any) -> None:
+    """Raises UserError if MuJoCo cannot read a model from this file, which may be one of Gymnasium's own."""
+    import mujoco
+    from gymnasium.envs.mujoco.mujoco_env import expand_model_path
+
+    try:
+        mujoco.MjModel.from_xml_path(expand_model_path(str(file)))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--env-option xml_file={file} is no model that MuJoCo can read ({describe(error)})") from None
+
+
+def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
+    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON or words.
+
+    Raises UserError for other words, which names `flag` and shows the `example`.
+    """
+    pairs: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name.isidentifier() and equals):
-            raise UserError(f"{flag} takes words such as frame_skip=5, got {word!r}")
-        if name in options:
+            raise UserError(f"{flag} takes words such as {example}, got {word!r}")
+        if name in pairs:
             raise UserError(f"{flag} names {name} twice")
-        if name in RESERVED:
-            raise UserError(f"{flag}: {name} is no option of an environment")
         try:
-            options[name] = json.loads(value)
+            pairs[name] = json.loads(value)
         except ValueError:
-            options[name] = value
-    return options
+            pairs[name] = value
+    return pairs
 
 
 class Place:

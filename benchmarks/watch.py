@@ -24,7 +24,7 @@ from algos.arguments import Natural, Range, check
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.film import Shot, film
+from algos.film import Shot, encoder_problem, film
 from algos.folders import writable
 from algos.tables import run_name
 from benchmarks.trained import RANKS, Place, Trained
@@ -107,13 +107,15 @@ def main(args: Args) -> None:
     numbers = trained.numbers(args.seeds, args.setting)
     if len(numbers) > MOST:
         raise UserError(f"--seeds names {len(numbers)} runs, and at most {MOST} fit beside each other")
-    out = args.out or args.run / "watch.mp4"
+    out = args.out or trained.folder / "watch.mp4"
     if out.suffix != ".mp4":
         raise UserError(f"--out must end in .mp4, got {out}")
     if args.human and sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         raise UserError("--human needs a display, and there is none here: leave it out, and a video is written")
     if not args.human:
         writable(out.parent)
+        if reason := encoder_problem():  # before episodes are played
+            raise UserError(reason)
     place.try_out(trained.file.policy(numbers))
     shots = played(trained, place, numbers, args.episode, trained.numbers((), args.setting))
     if args.human:

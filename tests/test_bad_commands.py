@@ -21,7 +21,7 @@ from offline_data import write_hdf5
 from algos.arguments import flag, ranges
 from algos.cli import report_errors, run_command
 from algos.folders import writable
-from benchmarks.suite import BENCHMARKS
+from benchmarks.suite import BENCHMARKS, ROOT
 
 COMMANDS = [path.stem for path in sorted(BENCHMARKS.glob("*.py")) if "    run_command(main)\n" in path.read_text()]
 LONG, DIGITS = "x" * 400, "9" * 5_000
@@ -31,6 +31,7 @@ GOOD = {
     "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
     "edge_of_reach": ["short"], "evaluate": ["trained"], "export": ["trained", "--onnx", "p.onnx"],
     "watch": ["trained"], "effective_horizon": ["short", "--out", "out"], "horizon": ["chain"], "index": [],
+    "leaderboard": [str(ROOT / "results"), "--out", "out"],
     "more_data": ["short", "--out", "out"], "offlinerl_kit": ["--code", "empty"],
     "ogbench_peer": ["hiql", "--code", "empty"],
     "peer_speed": ["plain", "--algorithm", "edac"], "pendulum_check": ["short"],
@@ -186,7 +187,19 @@ WRONG = [
     ("evaluate trained --seeds middle", "--seeds takes best, median, worst, whole numbers"),
     ("evaluate trained --env-option nothing", "--env-option takes words such as frame_skip=5"),
     ("evaluate trained --env-option a=1 a=2", "--env-option names a twice"),
-    ("evaluate trained --env-option xml_file=no.xml", "--env-option: InvertedPendulum-v5 with these options cannot be"),
+    (
+        "evaluate trained --env-option xml_file=no.xml",
+        "--env-option xml_file=no.xml is no model that MuJoCo can read (O",
+    ),
+    (
+        "watch trained --env-option xml_file=./file",
+        "--env-option xml_file=./file is no model that MuJoCo can read (Val",
+    ),
+    ("evaluate trained --env-option xml_file=3", "--env-option xml_file=3 is no model that MuJoCo can read (OSErr"),
+    ("evaluate trained --env-option num_envs=3", "--env-option: num_envs is no option of an environment"),
+    ("evaluate trained --setting x", "--setting takes words such as tau=0.01, got 'x'"),
+    ("watch trained --setting x", "--setting takes words such as tau=0.01, got 'x'"),
+    ("evaluate empty/policy.safetensors", "empty is no run's folder"),
     ("evaluate trained --env-option nothing=1", "--env-option: InvertedPendulum-v5 has no option nothing"),
     ("evaluate trained --out file", "--out: cannot write to file: File exists"),
     ("watch nowhere", "nowhere is no run's folder"),
@@ -279,6 +292,8 @@ WRONG = [
     ("sweep data.hdf5", "data.hdf5: "),
     (f"sweep {LONG}", "there is no suite 'xxx"),
     ("sweep mine.toml --device tpu", "--device takes"),
+    ("sweep mine.toml --max-seeds 30", "--max-seeds is for --until-decided only"),
+    ("sweep mine.toml --seeds-per-look 5 --dry-run", "--seeds-per-look is for --until-decided only"),
     ("sweep mine.toml --device cuda:99", "--device cuda:99: this machine"),
     ("sweep mine.toml --job 7 --out new", "--job takes 0 to 0"),
     ("sweep mine.toml --out file", ""),

@@ -1,5 +1,6 @@
 """The examples of README that use an agent in one's own code run as they stand."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from algos.cli import run_command
+from algos.policy import load_policy
 from benchmarks import index, suite
 from benchmarks.plan import plan
 
@@ -39,6 +42,22 @@ def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
         exec(compile(code.replace("runs/Hopper-v5/sac/default", str(folder)), "README.md", "exec"), names)
     assert names["action"].shape == (3,) and np.abs(names["action"]).max() > 1e-3
     np.testing.assert_allclose(names["act"](names["obs"]), names["action"], atol=1e-5)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="needs the extra onnx")
+def test_an_exported_policy_acts_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
+    folder = train("sac", env_id="Hopper-v5", total_steps=8, eval_every=8, eval_episodes=1).folder
+    monkeypatch.chdir(tmp_path)
+    (line,) = re.findall(r"python -m (benchmarks\.export .*)", README)
+    words = line.replace("runs/Hopper-v5/sac/default", str(folder)).split()
+    monkeypatch.setattr("sys.argv", words)
+    run_command(importlib.import_module(words[0]).main)
+    (code,) = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "onnxruntime" in code]
+    names: dict = {"obs": np.random.default_rng(0).normal(size=11)}
+    exec(compile(code, "README.md", "exec"), names)
+    wanted = load_policy(folder)(names["obs"])
+    assert names["action"].shape == (1, 3) and np.abs(wanted).max() > 1e-3
+    np.testing.assert_allclose(names["action"][0], wanted, atol=1e-5)
 
 
 def test_scripts_are_modules_wherever_python_starts(tmp_path):

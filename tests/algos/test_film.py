@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from algos.film import Shot, _render, film
+from algos.film import Shot, _render, encoder_problem, film
 from envs.goals import goal_tasks
 
 
@@ -28,12 +28,27 @@ def test_without_the_encoder_a_sentence_says_what_to_install(monkeypatch, tmp_pa
 
 
 def test_without_a_renderer_a_sentence_says_why(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr("algos.film.encoder_problem", lambda: "")
     monkeypatch.setenv("MUJOCO_GL", "none-such")
     said = film(shots(tmp_path / "videos"))
     assert said.startswith("there is no video, because rendering pointmaze-medium-v0 failed here (")
     assert said.endswith("needs the system's EGL (on Debian and Ubuntu libegl1) or OSMesa (libosmesa6)")
     assert not (tmp_path / "videos").exists()
+
+
+def test_an_encoder_that_cannot_be_run_is_named(monkeypatch, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    assert encoder_problem() == ""
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nonexistent")
+    said = film(shots(tmp_path / "videos"))
+    assert said.startswith(
+        "there is no video, because the encoder /nonexistent, which IMAGEIO_FFMPEG_EXE names, cannot"
+    )
+    assert "rendering" not in said and not (tmp_path / "videos").exists()
+    (tmp_path / "broken").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "broken").chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "broken"))
+    assert "exit status 3" in encoder_problem()
 
 
 def test_an_interrupt_ends_the_process_that_renders(monkeypatch, tmp_path):

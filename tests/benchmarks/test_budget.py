@@ -53,8 +53,10 @@ def test_scripts_log_the_critics_value_of_first_states(run):
     assert len(values) == 2 * 2 * 3 and values["value"].nunique() > 2 and np.isfinite(values["value"]).all()
 
 
-def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path):
+def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path, capsys):
     budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
+    few = "note: iql on data.hdf5 has 4 policies only: the bandit chooses among these\n"
+    assert few in capsys.readouterr().out
     page = (tmp_path / "page" / "page.md").read_text()
     assert "| iql | 4 | 4 |" in page and (tmp_path / "page" / "figures" / "budget_data.hdf5.png").exists()
     episodes = pd.read_csv(tmp_path / "page" / "episodes.csv")
@@ -62,6 +64,9 @@ def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path):
     last = pd.read_parquet(run / "eval.parquet").query("step == 20")
     assert sorted(episodes["return"]) == pytest.approx(sorted(last["return"]))
     budget.main(budget.Args((tmp_path / "page",), tmp_path / "again", plays=20, repetitions=50))
+    capsys.readouterr()
+    budget.main(budget.Args((tmp_path / "page",), tmp_path / "four", policies=4, plays=20, repetitions=50))
+    assert "note:" not in capsys.readouterr().out
     for name in ("curves.csv", "best_of.csv", "episodes.csv"):
         assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
 

@@ -50,6 +50,8 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert "draws" in method.method_note(20, 2) and "draws" not in method.method_note(20, 1)
     assert method.in_a_sentence(tmp_path, 5) == ""
     coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
+    with pytest.raises(UserError, match=r"--steps is for folders of runs, and .*page has stored scores"):
+        coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", steps=(100,), repetitions=60))
     for name in ("coverage.csv", "errors.csv", "seeds.csv"):
         assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import decide
+from benchmarks import decide, report
 from benchmarks.decide import Comparison, advice, combined, compare, corrected, least_difference, split
 from benchmarks.decision_part import decision_part
+from benchmarks.tables import number
 
 NONE = np.array([])
 
@@ -212,8 +213,8 @@ def test_a_difference_beyond_what_there_can_be_is_never_the_least():
     part = decision_part(results, [wide, narrow], looked=False)
     place = part.tables[0][1].columns.index("least difference")
     assert [row[place][0] for row in part.tables[0][1].rows] == [f"{wide.least:.2f}", "none"]
-    assert "It is none where" in part.text
-    assert "It is none where" not in decision_part(results, corrected([of_p(0.5)]), looked=False).text
+    assert "is none where" in part.method
+    assert "is none where" not in decision_part(results, corrected([of_p(0.5)]), looked=False).method
 
 
 def test_where_not_all_exchanges_are_made_their_number_is_the_limit():
@@ -236,6 +237,40 @@ def test_of_many_pairs_a_few_that_are_decided_are_told_first(decided, listed):
     told = ["a is better than" in sentence for sentence in part.sentences]
     assert told == sorted(told, reverse=True) and sum(told) == listed - 10
     assert ("and all that are decided" in part.text) == (listed > 10)
+    ((caption, others),) = part.folded
+    assert len(others.rows) == 50 - listed and caption == f"The other {50 - listed} differences of means"
+    assert f"The other {50 - listed} are in verdicts.csv" in part.text
+    pairs = [tuple(cell[0] for cell in row[1:3]) for row in table.rows + others.rows]
+    assert sorted(pairs) == sorted((one.a, one.b) for one in found)
+
+
+def test_verdicts_come_before_their_method_and_every_row_is_on_the_page():
+    found = [replace(of_p(0.5), a="best", b=f"b{i}") for i in range(3)] + [
+        replace(of_p(0.5), a="a", b=f"c{i}") for i in range(30)
+    ]
+    results = SimpleNamespace(unit="return", score="last", ranked=["best"], references=None)
+    part = decision_part(results, corrected(found), looked=False)
+    assert len(part.text.split()) < 50 and "Welch's t-test" in part.method
+    page = report.render(
+        title="t", purpose="", notes=[], pages=[(part, [])], looks={}, references="raw", reference_rows=[], over="",
+        score="last", method="", origin={"commands": [], "report": "", "commits": [], "devices": [], "dates": []},
+    )  # fmt: skip
+    shown, folded = page.split("<details>")
+    assert shown.index("33 differences are decided") < shown.index("<li>Between best") < shown.index("by Welch")
+    assert (shown.count("<tr><td"), folded.split("</details>")[0].count("<tr><td")) == (3, 30)
+    scores_of = SimpleNamespace(notes=[])
+    text = report.markdown("t", "", SimpleNamespace(scores=scores_of, references=None, fewest=5), [part], "raw", 10)
+    assert (
+        text.index("- Between best") < text.index("by Welch") < text.index("| task |") and text.count("| T | a |") == 0
+    )
+    few = decision_part(results, corrected(found[:4]), looked=False)
+    assert not few.folded and "verdicts.csv" not in few.text
+
+
+def test_a_difference_that_is_rounded_to_0_has_no_sign():
+    for difference in (-0.0001, 0.0001, 0.0):
+        assert "(0.000 in normalised score" in of_p(0.5, difference).sentence("normalised score", 3)
+    assert number(-0.004)[0] == "0.00" and number(-0.006)[0] == "-0.01" and number(-0.0004, 3) == ("0.000", -0.0004)
 
 
 # -- variance ----------------------------------------------------------------------------------------------------------

@@ -105,6 +105,13 @@ def pair(tmp_path):
     return suite.read(small_suite.write(tmp_path, TWO))
 
 
+@pytest.mark.parametrize(("most_seeds", "decides"), [(29, True), (30, False)])
+def test_the_first_of_many_looks_at_five_seeds_cannot_decide(most_seeds, decides):
+    """As the help of `--max-seeds` says, however far apart the scores are."""
+    found = Sequential(5, most_seeds // 5).look(100 + np.arange(5.0), np.arange(5.0))
+    assert (found.decision == "better") == decides
+
+
 def test_batches_are_added_until_it_is_clear(tmp_path, pair, capsys):
     train, seen = trained(tmp_path / "out", 30.0)
     assert until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)

@@ -1,6 +1,7 @@
 """The plan of a sweep: jobs, their states, estimates. Nothing is trained."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -10,6 +11,8 @@ from algos.cli import settings
 from algos.errors import UserError
 from benchmarks import display, engines, plan, sweep
 from benchmarks import suite as suites
+from benchmarks.load_scores import load
+from benchmarks.stored import write_sources
 
 
 def store(job: plan.Job, status: str, **entries) -> None:
@@ -100,7 +103,8 @@ def test_a_varied_job_is_resumed_with_its_settings_only(tmp_path):
             jobs(write(tmp_path, text), out)
 
 
-def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys):
+def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(display, "RESULTS", tmp_path / "none")
     (trained,) = jobs(write(tmp_path, steps=4_000), tmp_path / "runs")
     store(trained, "finished")
     earlier = plan.earlier_runs(tmp_path)
@@ -114,6 +118,35 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys):
     assert plan.estimate(longer, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
     (wider,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"'), 4_000), tmp_path / "x")
     assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+
+
+def test_without_earlier_runs_the_plan_estimates_from_stored_reports(tmp_path, capsys, monkeypatch):
+    (plain,) = jobs(write(tmp_path), tmp_path / "runs")
+    (varied,) = jobs(write(tmp_path, VARIED), tmp_path / "varied")
+    for job, seconds in ((plain, 596.0), (varied, 1_196.0)):
+        store(job, "finished", seconds=seconds)
+        (tmp_path / "results" / job.folder.parents[3].name).mkdir(parents=True)
+        write_sources(tmp_path / "results" / job.folder.parents[3].name, load([job.folder]).sources)
+        shutil.rmtree(job.folder)
+    (tmp_path / "results" / "damaged").mkdir()
+    (tmp_path / "results" / "damaged" / "sources.json").write_text("[")
+    stored = sorted(plan.earlier_runs(tmp_path, tmp_path / "results"), key=plan.runs_of)
+    assert list(map(plan.runs_of, stored)) == [2, 12] and not plan.earlier_runs(tmp_path)
+    assert plan.estimate(plain, stored[:1]) == pytest.approx((600.0, 1_000))
+    assert plan.estimate(varied, stored[1:]) == pytest.approx((1_200.0, 1_000))
+    monkeypatch.setattr(display, "RESULTS", tmp_path / "results")
+    sweep.main(sweep.Args(str(write(tmp_path)), tmp_path / "new" / "out", True, device="cpu", seeds_per_job=2))
+    assert "time about 10 min, disk at most about 0.00 GiB (from earlier runs here" in capsys.readouterr().out
+    (own,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"2:4"'), steps=2_000), tmp_path / "own")  # less like it
+    store(own, "finished")
+    assert plan.estimate(plain, plan.earlier_runs(tmp_path, tmp_path / "results"))[0] == pytest.approx(32.0)
+
+
+def test_stored_reports_of_this_project_tell_how_long_its_suites_take(tmp_path):
+    stored = plan.earlier_runs(tmp_path, plan.RESULTS)
+    suite = suites.read(suites.find("mujoco_short"))
+    planned = plan.plan(suite, tmp_path / "out", 5, "cpu", {})
+    assert len(stored) > 100 and all(plan.estimate(job, stored) for job in planned)
 
 
 def test_what_comes_before_the_steps_is_no_part_of_their_speed(tmp_path):

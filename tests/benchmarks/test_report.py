@@ -800,7 +800,7 @@ def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
     synthetic.make(tmp_path, ["a", "b", "c"], TASKS[:3], 5, 3)
     single, every, part = verdicts()
     assert {one.task for one in every.values()} == {"all tasks"} and len(every) == 3
-    assert "than those of another pair" not in part.text
+    assert "than those of another pair" not in part.method
     shutil.rmtree(tmp_path / TASKS[0] / "b")
     for seeds in range(2):
         if seeds:
@@ -812,4 +812,4 @@ def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
             mean = sum(single[*pair, task].difference for task in TASKS[1:3]) / 2
             assert over[pair].difference == pytest.approx(mean)
         assert over["a", "c"].difference == every["a", "c"].difference
-        assert "than those of another pair" in part.text and any(f" over {two}" in line for line in part.sentences)
+        assert "than those of another pair" in part.method and any(f" over {two}" in line for line in part.sentences)

@@ -4,17 +4,21 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scripts import UPDATED, agent_of
+from gymnasium.envs.mujoco.mujoco_env import expand_model_path
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+from scripts import EVALUATED, UPDATED, agent_of
 
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.film import CAPTION, SIZE
-from algos.policy import PolicyFile, policy_file
+from algos.policy import Adapted, PolicyFile, policy_file
 from benchmarks import evaluate, export, watch
 from benchmarks.trained import Place, Trained, options_of
 
@@ -52,6 +56,47 @@ def test_ranks_follow_the_last_tenth(run):
         trained.numbers(["1"])
 
 
+def diverge(run, numbers):
+    """Makes the runs with these numbers ones that diverged, as far as the file of policies says."""
+    path = run / "policy.safetensors"
+    with safe_open(path, "pt") as file:
+        said = file.metadata() | {"diverged": json.dumps(numbers)}
+    path.write_bytes(save(load_file(path), said))
+
+
+def test_seeds_that_diverged_are_named(run, capsys):
+    def evaluated(*words):
+        command(evaluate, run, "--episodes", 1, *words)
+        name = "-".join(("InvertedPendulum-v5", *map(str, words[1:])))
+        said = json.loads((run / "evaluation" / name / "evaluation.json").read_text())
+        return capsys.readouterr().out, [key["seed"] for key in said["runs"]], [key["seed"] for key in said["diverged"]]
+
+    out, runs, lost = evaluated()
+    assert "because they" not in out and (runs, lost) == ([0, 1, 5], [])
+    diverge(run, [1, 2])
+    out, runs, lost = evaluated()
+    assert "\nleft out, because they diverged: seed 1; seed 5\n" in out and (runs, lost) == ([0], [1, 5])
+    assert evaluated("--seeds", "best")[1:] == ([0], [1, 5])
+    out, runs, lost = evaluated("--seeds", 0)
+    assert "because they" not in out and (runs, lost) == ([0], [])
+
+
+def test_where_all_seeds_diverged_a_sentence_says_so(run, tmp_path, capsys):
+    diverge(run, [0, 1, 2])
+    capsys.readouterr()
+    for module, *words in (
+        (watch,), (export, "--seed", "worst", "--onnx", tmp_path / "p.onnx"), (evaluate, "--seeds", "best"), (evaluate,)
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as end:
+            command(module, run, *words)
+        assert end.value.code == 2 and capsys.readouterr().err == f"error: all runs in {run} diverged\n"
+
+
+def test_the_path_of_the_policies_stands_for_their_folder(run, capsys):
+    command(evaluate, run / "policy.safetensors", "--episodes", 1)
+    assert (run / "evaluation" / "InvertedPendulum-v5" / "runs.csv").exists()
+
+
 def test_settings_choose_among_runs(train, bare_runs, capsys):
     run = train("sac", **SHORT, seeds=("0", "1"), vary=("tau=0.005,0.01",)).folder
     trained = Trained(run)
@@ -59,6 +104,11 @@ def test_settings_choose_among_runs(train, bare_runs, capsys):
     assert len(trained.numbers(["best"], ["tau=0.005"])) == 1
     with pytest.raises(UserError, match="has no run with tau=3"):
         trained.numbers([], ["tau=3"])
+    trained.file.diverged += [1, 2]
+    assert trained.left_out(["1"]) == [1] and trained.left_out([], ["tau=0.01"]) == [2]
+    trained.file.diverged += [3]
+    with pytest.raises(UserError, match=r"all runs in .* with tau=0.01 diverged"):
+        trained.numbers(["1"], ["tau=0.01"])
     command(evaluate, run, "--episodes", 2, "--seeds", 1, "--setting", "tau=0.01")
     assert "0.01" in capsys.readouterr().out
     (folder,) = (run / "evaluation").iterdir()
@@ -92,6 +142,22 @@ def test_policies_act_in_another_environment(run, capsys):
         "error: InvertedPendulum-v5 cannot begin an episode with these options (ValueError"
     )
     assert (pd.read_parquet(folder / "episodes.parquet")["length"] == 3).all()
+
+
+def test_another_model_of_mujoco_changes_the_returns(train, bare_runs, tmp_path, monkeypatch):
+    run = train("sac", **SHORT | {"env_id": "Hopper-v5"}).folder
+    monkeypatch.chdir(tmp_path)
+    own = Path(expand_model_path("hopper.xml")).read_text()
+    geom = '<geom conaffinity="1" condim="1"'  # of the default class; MuJoCo's own density is 1000
+    assert own.count(geom) == 1
+    Path("same.xml").write_text(own)
+    Path("heavy.xml").write_text(own.replace(geom, f'{geom} density="3000"'))
+    returns = {}
+    for name, words in (("own", ()), *((n, ("--env-option", f"xml_file=./{n}.xml")) for n in ("same", "heavy"))):
+        command(evaluate, run, "--episodes", 3, "--out", tmp_path / name, *words)
+        returns[name] = pd.read_parquet(tmp_path / name / "episodes.parquet")["return"].to_numpy()
+    np.testing.assert_array_equal(returns["same"], returns["own"])
+    assert np.abs(returns["heavy"] - returns["own"]).min() > 0.1
 
 
 def test_other_bounds_of_actions_are_told(train, bare_runs, capsys):
@@ -175,6 +241,16 @@ def test_without_the_encoder_a_sentence_says_what_to_install(run, monkeypatch, c
     assert "pip install -e '.[video]'" in capsys.readouterr().err and not (run / "watch.mp4").exists()
 
 
+def test_an_encoder_that_cannot_be_run_is_found_before_episodes_are_played(run, monkeypatch, capsys):
+    pytest.importorskip("imageio_ffmpeg")
+    monkeypatch.setattr(watch, "played", None)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nonexistent")
+    with pytest.raises(SystemExit) as end:
+        command(watch, run)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith("error: there is no video, because the encoder /nonexistent")
+
+
 def test_without_a_renderer_a_sentence_says_why(run, monkeypatch, capsys):
     pytest.importorskip("imageio_ffmpeg")
     monkeypatch.setenv("MUJOCO_GL", "none-such")
@@ -232,6 +308,23 @@ def test_an_exported_policy_acts_as_torch_does(script, tmp_path):
     others += [inputs_of(policy) | {"t": torch.tensor(t)} for t in (0, 1, 7) if policy.timed]
     assert export.difference(model, policy, others) < 1e-5
     assert str(tmp_path).encode() not in model and b"single_file" not in model
+
+
+@needs_onnx
+@pytest.mark.parametrize("script", ["ppo", "iql"])
+def test_an_exported_policy_has_the_normaliser_inside(script, train_short, tmp_path):
+    more = EVALUATED | {"standardise": True} if script == "iql" else {}
+    run = train_short(script, seeds=("0",), **more).folder
+    command(export, run, "--onnx", tmp_path / "p.onnx")
+    trained, model = Trained(run), (tmp_path / "p.onnx").read_bytes()
+    policy = trained.file.policy([0])
+    groups = export.observed(policy, Place(trained))
+    assert export.difference(model, policy, groups) < 1e-5
+    if script == "ppo":
+        policy.agent.args = replace(policy.agent.args, normalise_obs=False)
+    else:
+        policy.act = Adapted(policy.act.policy, None, policy.act.scaling("action"))
+    assert export.difference(model, policy, groups) > 1e-2
 
 
 @needs_onnx
