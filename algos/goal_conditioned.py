@@ -54,7 +54,7 @@ class GoalArgs(OfflineArgs):
     dataset: str = "local/pointmaze-medium-navigate-v0"
     """ogbench/…, local/… (made by `python -m benchmarks.collect`), minari/…, d4rl/…, or a .hdf5 or .npz file; rewards
     are not used. Defaults named after words, such as `antmaze` or `antmaze-explore`, hold for datasets whose names have
-    these words, and the first that fits counts; `awr` is a loss of the actor"""
+    these words"""
     standardise: bool = False
     """refused: goals are observations as they are"""
     validation: bool = True

@@ -61,7 +61,7 @@ class Goals:
     """Draws goals from a dataset that all runs share. Every argument and result that names states is rows [R, B].
 
     With `final_states`, the state after the last action of a trajectory is a goal too. Raises UserError if most
-    transitions are a trajectory of their own, after which no state comes.
+    transitions are trajectories of their own, so that no later state of theirs can be a goal.
     """
 
     def __init__(self, data: Dataset, final_states: bool = False):
@@ -69,8 +69,8 @@ class Goals:
         bounds = torch.as_tensor(data.trajectories(), device=data.index.device)
         if 2 * int((bounds.diff() == 1).sum()) > len(data):
             raise UserError(
-                f"in {data.name}, most transitions are a trajectory of their own, and goals are later states of a "
-                "trajectory: say where trajectories end, and not after every step"
+                f"in {data.name}, most transitions are trajectories of their own, and goals are later states of a "
+                "trajectory: timeouts and terminations, at both of which one ends, must not be at every step"
             )
         self.starts = data.index[bounds[:, 0]]  # [K]: the first row of each trajectory
         self.final = data.index[bounds[:, 1] - 1]  # [K]: the row of its last transition

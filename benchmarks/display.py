@@ -1,5 +1,6 @@
 """The output of a sweep: the plan with its estimates, and the progress of the jobs."""
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -113,8 +114,9 @@ class Display:
         if outcome.status == "failed" and outcome.code == 0:
             note = f" (it ended without an error, but there is no finished run in {job.folder})"
         if outcome.status == "failed" and outcome.code == 2 and outcome.log:  # the script refused its arguments
-            lines = outcome.log.read_text(errors="replace").splitlines()
-            note = next((f" ({line})" for line in reversed(lines) if line.startswith("error: ")), "")
+            with contextlib.suppress(OSError):  # another machine's log may come late
+                lines = outcome.log.read_text(errors="replace").splitlines()
+                note = next((f" ({line})" for line in reversed(lines) if line.startswith("error: ")), "")
         where = f": see {outcome.log}" if outcome.status == "failed" else ""
         tqdm.write(f"{outcome.status:<11} {job.name}{note}{attempts}{where}", file=sys.stdout)
         sys.stdout.flush()

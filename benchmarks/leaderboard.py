@@ -2,12 +2,11 @@
 
     python -m benchmarks.leaderboard results --out results/leaderboard
 
-Each row is a set of published runs, or of runs of this repository with the same length and the same networks. Success
-is the percentage of episodes that reach their goal, over all tasks of a dataset. Our data is made by our own recipes:
-for point mazes and manipulation by OGBench's controllers and scripted oracles, for ant mazes by another ant than
-OGBench's. Published numbers are means over seeds with their standard deviation, by the protocols that are named below;
-ours have a 95% interval over seeds, and say how many episodes of each task an evaluation has and which evaluations
-count.
+The numbers are the percentage of episodes that reach their goal, over all tasks of a dataset: means of the last three
+evaluations. Published ones have the standard deviation over seeds where it is known, and come from longer runs of
+larger networks, see the end; ours have a 95% interval over seeds. There is a row for each report and size of runs of
+ours. Their data is made by our own recipes, for point mazes by OGBench's controller, and for ant mazes by another ant
+than OGBench's.
 
 OUT gets page.md and success.csv.
 """
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 import tyro
 
@@ -24,14 +24,15 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Config, read_csv, read_json
-from benchmarks.scores import LABELS
-from benchmarks.stored import Report
 from benchmarks.suite import ROOT, read_published
 from benchmarks.tables import Table, escape, word
 
 METHODS = ("GCBC", "GCIVL", "GCIQL", "QRL", "CRL", "HIQL", "OTA")
 PUBLISHED = ROOT / "benchmarks" / "published" / "goal_conditioned.csv"
-KEYS = ["dataset", "runs", "method"]
+THEIRS = "published"
+FORM = {"anchors": "transitions", "goal": "state", "loss": "likelihood", "augment": 0.0}  # of GCBC
+SCORE = "three"  # the mean of the last three evaluations
+COLUMNS = ["dataset", "runs", "method", "text", "mean", "low", "high", "std", "seeds", "updates"]
 
 
 @dataclass
@@ -43,49 +44,52 @@ class Args:
 
 
 def published() -> pd.DataFrame:
-    """Published success: dataset, runs, method, text, mean, and the place of the row, which is 0."""
+    """Published success, a row for each dataset and method: COLUMNS."""
     table = read_published(PUBLISHED)
-    text = [f"{row.score:g}" + (f" ± {row.spread:g}" if row.spread == row.spread else "") for row in table.itertuples()]
-    found = {"dataset": table["task"].str.partition("/")[2], "runs": "published", "method": table["algorithm"]}
-    return pd.DataFrame(found | {"text": text, "mean": table["score"], "steps": 0})
+    table["text"] = [
+        f"{row.score:g}" + (f" ± {row.spread:g}" if row.spread == row.spread else "") for row in table.itertuples()
+    ]
+    table["dataset"], table["runs"] = table["task"].str.partition("/")[2], THEIRS
+    table["updates"] = np.where(table["protocol"].str.contains("1M updates"), 1_000_000, np.nan)
+    names = {"algorithm": "method", "score": "mean", "spread": "std"}
+    return table.rename(columns=names).reindex(columns=COLUMNS)
 
 
 def stored(folder: Path) -> pd.DataFrame:
-    """The same of stored runs in the form and with the settings of OGBench's code, by each report's headline score."""
+    """The same of stored runs whose method has the form of OGBench's code, without variants: COLUMNS."""
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*/report.json")):
         sources = read_json(path.parent / "sources.json", list[Config])
         ours = {(c["task"], c["algorithm"]): c["args"] for c in sources if c["variant"] == "default"}
-        score = read_json(path, Report)["score"]
         keys = ["task", "algorithm", "score"]
-        table = read_csv(path.parent / "tasks.csv", [*keys, "mean", "low", "high", "seeds", "steps"], keys)
-        for row in table[table["score"] == score].itertuples():
+        table = read_csv(path.parent / "tasks.csv", [*keys, "mean", "low", "high", "std", "seeds", "steps"], keys)
+        for row in table[table["score"] == SCORE].itertuples():
             args = ours.get((row.task, row.algorithm), {})
             method = str(row.algorithm).upper()
-            if method not in METHODS or not args or args.get("anchors", "transitions") != "transitions":
-                continue  # other methods, variants, and GCBC in the form of RvS
+            if method not in METHODS or not args or any(args.get(name, value) != value for name, value in FORM.items()):
+                continue
             widths = args["hidden"]
             networks = f"{len(widths)} × {widths[0]}" if len(set(widths)) == 1 else " × ".join(map(str, widths))
             runs = (
-                f"ours ({path.parent.name}): {row.steps:,} updates of batches of {args['batch_size']:,}, "
-                f"networks {networks}; {row.seeds} seeds, {args['eval_episodes']} episodes, {LABELS[score]}"
+                f"ours ({path.parent.name}): {row.steps:,} updates of batches of {args['batch_size']:,}, networks "
+                f"{networks}; {row.seeds} seeds, {args['eval_episodes']} episodes"
             )
-            text = f"{row.mean:.0f} [{row.low:.0f}, {row.high:.0f}]"
-            found = {"dataset": str(row.task).partition("/")[2], "runs": runs, "method": method}
-            rows.append(found | {"text": text, "mean": row.mean, "steps": row.steps})
-    return pd.DataFrame(rows, columns=[*KEYS, "text", "mean", "steps"])
+            found = {"dataset": str(row.task).partition("/")[2], "runs": runs, "method": method, "mean": row.mean}
+            found |= {"low": row.low, "high": row.high, "std": row.std, "seeds": row.seeds, "updates": row.steps}
+            rows.append(found | {"text": f"{row.mean:.0f} [{row.low:.0f}, {row.high:.0f}]"})
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def tables(success: pd.DataFrame) -> dict[str, Table]:
-    """A table for each family of datasets, those with stored runs first."""
-    own = set(success.loc[success["steps"] > 0, "dataset"])
+    """A table for each family of datasets; families of which there are runs of ours come first."""
+    own = set(success.loc[success["runs"] != THEIRS, "dataset"])
     families = success["dataset"].str.partition("-")[0]
     order = sorted(dict.fromkeys(families), key=lambda family: not any(name.startswith(family) for name in own))
     made = {}
     for family in order:
         table = made[family] = Table(["dataset", "runs", *METHODS], [])
         mine = success[families == family]
-        for (dataset, _, runs), group in mine.groupby(["dataset", "steps", "runs"], sort=False):
+        for (dataset, runs), group in mine.groupby(["dataset", "runs"], sort=False):
             text = group.set_index("method")["text"]
             table.rows.append([word(dataset), word(runs), *(word(text.get(method, "–")) for method in METHODS)])
     return made
@@ -95,14 +99,13 @@ def main(args: Args) -> None:
     own = stored(args.folder)
     if own.empty:
         raise UserError(f"there is no report on methods with goals in {args.folder}")
-    success = pd.concat([published(), own]).sort_values(["dataset", "steps"], kind="stable")
+    success = pd.concat([published(), own.sort_values("updates", kind="stable")]).sort_values("dataset", kind="stable")
     about = [" ".join(text.split()) for text in (__doc__ or "").split("\n\n")]
     lines = ["# Offline goal-conditioned methods: published and ours", about[2]]
     for family, table in tables(success).items():
         lines += [f"## {family}", table.markdown()]
-    source = read_published(PUBLISHED)
-    lines.append("Published numbers come from " + "; ".join(escape(text) for text in source["source"].unique()) + ".")
-    lines += [f"> {escape(text)}" for text in source["protocol"].unique()]
+    for (source, protocol), rows in read_published(PUBLISHED).groupby(["source", "protocol"], sort=False):
+        lines.append(f"> {escape(f'{len(rows)} published numbers, from {source}: {protocol}')}")
     reports = own["runs"].str.extract(r"\((\w+)\)")[0].unique()
     lines.append("Reports on ours: " + ", ".join(f"[{name}](../{name}/report.md)" for name in reports) + ".")
     lines.append(

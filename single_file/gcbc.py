@@ -8,10 +8,10 @@ are uniform over the rest of the trajectory.
 Learning and Supervised Learning" (arXiv 2401.11237): with probability p, a goal is replaced by a state from the future
 of any trajectory that passes near it, where near means in the same group, of those that k-means finds (`--clusters`).
 The groups are those of positions, the first two numbers of a state; the official code of its MLPs groups whole states,
-in which velocities count at least as much as places (`--cluster-by state`), and augments nothing by default. All seeds
-of all runs share the groups, which k-means finds from at most 100,000 states, in 30 iterations that begin with the same
-random numbers, so that intervals over seeds leave out the chance in them. Validation losses are those of goals that are
-not replaced.
+in which velocities count at least as much as places (`--cluster-by state`), and augments nothing by default. All runs
+share the groups, which k-means finds from at most 100,000 states, in 30 iterations that begin with the same random
+numbers, so that intervals over seeds leave out the chance in them. Validation losses are those of goals that are not
+replaced.
 
 The form of that paper is RvS with positions as goals: each trajectory counts alike however long it is, all later states
 alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:

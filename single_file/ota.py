@@ -56,7 +56,7 @@ class Args(ValueArgs):
     subgoal_steps: Count = by_domain(25, humanoidmaze=100, cube=10, scene=10, puzzle=10)
     """k: how many steps ahead the high policy's subgoals lie"""
     option_steps: Count = 5
-    """n: steps of one option, over which the high value looks ahead; 5 is the official default for every k, and our
+    """n: steps of one option, over which the high value looks ahead; 5 is the default of the official code, and our
     advice is about a fifth of k"""
     high_alpha: Tunable[Positive] = by_domain(3.0, explore=10.0)
     """inverse temperature of the high policy's weights"""

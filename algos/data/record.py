@@ -85,7 +85,7 @@ class Dataset:
         `last` [N] is true for the last transition of each trajectory, whose transitions follow each other; without it,
         each transition counts as a trajectory by itself. Where actions have other bounds than -1 and 1, `fit_actions`
         maps them there. Raises ValueError for arrays that are empty, do not fit each other, or have numbers that are
-        not finite, and for transitions of a trajectory that do not follow each other.
+        not finite, and for transitions of a trajectory that do not follow each other up to rounding.
         """
         named = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated}
         named |= {} if last is None else {"last": last}
@@ -102,8 +102,8 @@ class Dataset:
         (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
         ends = arrays.get("last", np.ones(count)).astype(bool) | arrays["terminated"].astype(bool)
         ends[-1] = True
-        follows = (arrays["next_obs"][:-1] == arrays["obs"][1:]).all(1)
-        if len(broken := np.flatnonzero(~follows & ~ends[:-1])):
+        apart = ~np.isclose(arrays["next_obs"][:-1], arrays["obs"][1:], rtol=1e-5, atol=1e-6).all(1)
+        if len(broken := np.flatnonzero(apart & ~ends[:-1])):
             raise ValueError(f"obs {broken[0] + 1} is not next_obs {broken[0]}, though `last` has no end between them")
         index = np.arange(count) + np.cumsum(ends) - ends  # a row more after each trajectory
         rows = torch.zeros(count + int(ends.sum()), obs_size + act_size + 2)

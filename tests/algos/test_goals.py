@@ -62,7 +62,7 @@ def test_data_whose_trajectories_are_single_transitions_are_refused(rows, refuse
     if not refused:
         Goals(episodes(*rows))
         return
-    with pytest.raises(UserError, match="in made, most transitions are a trajectory of their own"):
+    with pytest.raises(UserError, match="in made, most transitions are trajectories of their own"):
         Goals(episodes(*rows))
 
 
