@@ -76,6 +76,7 @@ def test_groups_have_the_papers_cells(maze):
     if maze == "large":
         wanted[2] = [cell for cell in wanted[2] if cell not in ((1, 6), (5, 6))]
     assert [sorted(starts) for starts, _ in GROUPS[maze]] == wanted
+    assert GROUPS["large-sl"] == [([(7, 1)], [(5, 4), (1, 10), (7, 10)])]
 
 
 @pytest.mark.parametrize("maze", PAIRS)
