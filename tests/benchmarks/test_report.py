@@ -390,7 +390,7 @@ def test_nothing_of_an_earlier_report_stays(tmp_path):
 def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path):
     synthetic.make(tmp_path / "x", ["_a"], ["n/E-v0"], 5, 10)
     synthetic.make(tmp_path / "y", ["_a"], ["n:E-v0"], 5, 10)
-    report.main(report.Args((tmp_path / "x", tmp_path / "y"), tmp_path / "out", replications=20))
+    report.main(report.Args((tmp_path / "x", tmp_path / "y"), tmp_path / "out", replications=20, formats=("png",)))
     figures = list((tmp_path / "out" / "figures").glob("curve_n_E-v0*.png"))
     assert len(figures) == 2 and all(Image.open(path).mode == "P" for path in figures)  # small files, with a palette
 
