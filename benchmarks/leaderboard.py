@@ -32,7 +32,7 @@ PUBLISHED = ROOT / "benchmarks" / "published" / "goal_conditioned.csv"
 THEIRS = "published"
 FORM = {"anchors": "transitions", "goal": "state", "loss": "likelihood", "augment": 0.0}  # of GCBC
 SCORE = "three"  # the mean of the last three evaluations
-COLUMNS = ["dataset", "runs", "method", "text", "mean", "low", "high", "std", "seeds", "updates"]
+COLUMNS = ["dataset", "runs", "method", "text", "mean", "low", "high", "std", "seeds", "updates", "report"]
 
 
 @dataclass
@@ -76,6 +76,7 @@ def stored(folder: Path) -> pd.DataFrame:
             )
             found = {"dataset": str(row.task).partition("/")[2], "runs": runs, "method": method, "mean": row.mean}
             found |= {"low": row.low, "high": row.high, "std": row.std, "seeds": row.seeds, "updates": row.steps}
+            found["report"] = path.parent.name
             rows.append(found | {"text": f"{row.mean:.0f} [{row.low:.0f}, {row.high:.0f}]"})
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -106,8 +107,8 @@ def main(args: Args) -> None:
         lines += [f"## {family}", table.markdown()]
     for (source, protocol), rows in read_published(PUBLISHED).groupby(["source", "protocol"], sort=False):
         lines.append(f"> {escape(f'{len(rows)} published numbers, from {source}: {protocol}')}")
-    reports = own["runs"].str.extract(r"\((\w+)\)")[0].unique()
-    lines.append("Reports on ours: " + ", ".join(f"[{name}](../{name}/report.md)" for name in reports) + ".")
+    links = (f"[{name}](../{name}/report.md)" for name in own["report"].unique())
+    lines.append(f"Reports on ours: {', '.join(links)}.")
     lines.append(
         f"`{shlex.join(['python', '-m', 'benchmarks.leaderboard', str(args.folder), '--out', str(args.out)])}`"
     )

@@ -102,8 +102,9 @@ class Dataset:
         (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
         ends = arrays.get("last", np.ones(count)).astype(bool) | arrays["terminated"].astype(bool)
         ends[-1] = True
-        apart = ~np.isclose(arrays["next_obs"][:-1], arrays["obs"][1:], rtol=1e-5, atol=1e-6).all(1)
-        if len(broken := np.flatnonzero(apart & ~ends[:-1])):
+        inner = np.flatnonzero(~ends)  # transitions that another one follows
+        follows = np.isclose(arrays["next_obs"][inner], arrays["obs"][inner + 1], rtol=1e-5, atol=1e-6).all(1)
+        if len(broken := inner[~follows]):
             raise ValueError(f"obs {broken[0] + 1} is not next_obs {broken[0]}, though `last` has no end between them")
         index = np.arange(count) + np.cumsum(ends) - ends  # a row more after each trajectory
         rows = torch.zeros(count + int(ends.sum()), obs_size + act_size + 2)

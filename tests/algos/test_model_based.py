@@ -342,6 +342,15 @@ def test_the_ensemble_of_a_seed_that_stops_early_stands_still_while_others_go_on
     assert not same(states[4][1]["ensemble.net.out.weight"][0], states[5][1]["ensemble.net.out.weight"][0])
 
 
+def assert_same_end(whole, result):
+    """Both runs have the same parameters and the same log, bit for bit."""
+    assert set(whole.parameters) == set(result.parameters) and not differing(whole.parameters, result.parameters)
+    ours, theirs = (
+        frame.sort_values(["seed", "step", "metric"], ignore_index=True) for frame in (whole.log, result.log)
+    )
+    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+
+
 @pytest.mark.parametrize("form", ["offlinerl_kit", "ravl"])
 def test_a_kill_while_the_ensemble_learns_costs_nothing(form, train_short, monkeypatch):
     overrides = SHORT | {"dynamics_epochs": 4, "form": form}
@@ -359,11 +368,7 @@ def test_a_kill_while_the_ensemble_learns_costs_nothing(form, train_short, monke
         with pytest.raises(KeyboardInterrupt):
             train_short("mopo", **overrides, out="broken", resume=True)
     result = train_short("mopo", **overrides, out="broken", resume=True)
-    assert all(same(a, b) for a, b in zip(whole.parameters.values(), result.parameters.values(), strict=True))
-    ours, theirs = (
-        frame.sort_values(["seed", "step", "metric"], ignore_index=True) for frame in (whole.log, result.log)
-    )
-    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert_same_end(whole, result)
 
 
 def test_a_finished_run_stays_as_it_is(train_short):
@@ -449,11 +454,7 @@ def test_a_kill_costs_nothing_where_the_model_is_not_the_ensemble_alone(train_sh
         with pytest.raises(KeyboardInterrupt):
             train_short("mopo", **overrides, out="broken", resume=True)
     result = train_short("mopo", **overrides, out="broken", resume=True)
-    assert not differing(whole.parameters, result.parameters)
-    ours, theirs = (
-        frame.sort_values(["seed", "step", "metric"], ignore_index=True) for frame in (whole.log, result.log)
-    )
-    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert_same_end(whole, result)
 
 
 def test_the_ensemble_is_compared_with_the_simulator(train_short, hopper):
