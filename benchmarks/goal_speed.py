@@ -1,35 +1,55 @@
 """The speed of offline goal-conditioned scripts; see `benchmarks.throughput`."""
 
+import importlib
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
 
 from algos.data import load
 from algos.device import choose_device
-from algos.goal_conditioned import ValueArgs, transition_draws, transitions
-from algos.goals import Goals
+from algos.goal_conditioned import transitions
+from algos.goals import Clusters, Goals
 from algos.random import Random
 from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables
 
 ROWS = 100_000  # transitions of the random data
 SIZES = ((512, 1024, 1), (256, 256, 5))  # width of the layers, batch size, seeds
 METHODS = ("gcivl", "gciql", "hiql")
+OTHERS = ("gcbc", "crl", "qrl", "ota")  # with published sizes alone
+RVS = (
+    "--goal",
+    "position",
+    "--anchors",
+    "trajectories",
+    "--loss",
+    "mse",
+    "--augment",
+    "0.5",
+    "--hidden",
+    "1024",
+    "1024",
+)
 
 
 def measure_goals(args: Any) -> list[dict[str, Any]]:
-    """Measures three methods with published sizes and with small ones, in turns with OGBench's own code."""
+    """Measures all methods with published sizes, and some with small ones, in turns with OGBench's own code."""
     cuda = choose_device(args.device).type == "cuda"
     flags_of: list[tuple[str, ...]] = [()] if cuda else [(), ("--compile",), ("--compile", "--bf16")]
+    compiled = () if cuda else ("--compile",)
     if args.ogbench is None:
         print("OGBench's own code is left out: give its folder with --ogbench, and a Python with jax")
     rates: dict[str, list[float]] = {}
     seeds_of: dict[str, int] = {}
+    sampling: dict[str, float] = {}  # seconds of a batch, by the beginning of a row's name
 
     def add(name: str, seeds: int, rate: float) -> None:
         rates.setdefault(name, []).append(rate)
@@ -47,8 +67,15 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
                         add(f"ogbench {method}{size}, 1 seed", 1, theirs(args, method, hidden, batch, updates))
                     for flags in flags_of:
                         name = named(" ".join([method, *flags]) + size, seeds)
-                        add(name, seeds, ours(args, file, method, hidden, batch, seeds, updates, flags))
-        share = sampling_seconds(args, file)
+                        add(name, seeds, ours(args, file, method, batch, seeds, updates, *widths(hidden), *flags))
+            for method in OTHERS:
+                name = " ".join([method, *compiled, "512 x 3, batch 1024, 1 seed"])
+                add(name, 1, ours(args, file, method, 1_024, 1, max(args.steps // 40, 10), *widths(512), *compiled))
+            name = " ".join(["gcbc as RvS", *compiled, "1024 x 2, batch 1024, 1 seed"])
+            add(name, 1, ours(args, file, "gcbc", 1_024, 1, max(args.steps // 40, 10), *RVS, *compiled))
+        for method in (*METHODS, *OTHERS):
+            sampling[method] = sampling_seconds(args, file, method)
+        sampling["gcbc as RvS"] = sampling_seconds(args, file, "gcbc", RVS)
     rows = []
     for name, values in rates.items():
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
@@ -57,20 +84,23 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
         peer = next((n for n in rates if n.startswith(f"ogbench {method} {size} ")), "")
         if peer and peer != name:
             row["ratio to ogbench"] = seeds_of[name] * median_ratio(values, rates[peer])
-        if name.startswith("gcivl") and seeds_of[name] == 1:
-            row["share of sampling"] = share * row["rate"]
+        seconds = [sampling[start] for start in sampling if name.startswith(f"{start} ") and seeds_of[name] == 1]
+        if seconds:
+            row["share of sampling"] = seconds[-1] * row["rate"]  # of the longest such beginning
         rows.append(row)
     return rows
 
 
-def ours(
-    args: Any, file: Path, method: str, hidden: int, batch: int, seeds: int, updates: int, flags: tuple[str, ...]
-) -> float:
+def widths(hidden: int) -> tuple[str, ...]:
+    """Flags of three layers of this width."""
+    return ("--hidden", *[str(hidden)] * 3)
+
+
+def ours(args: Any, file: Path, method: str, batch: int, seeds: int, updates: int, *flags: str) -> float:
     """Updates per second of each seed."""
     data = ("--dataset", str(file), "--eval-episodes", "0", "--batch-size", str(batch))
-    widths = ("--hidden", *[str(hidden)] * 3)
     settings = replace(args, steps=updates, env_id="pointmaze-medium-v0")
-    seconds = script_log(method, settings, seeds, *data, *widths, *flags, warm_up=updates, log_every=updates)
+    seconds = script_log(method, settings, seeds, *data, *flags, warm_up=updates, log_every=updates)
     return updates / (seconds[2 * updates] - seconds[updates])
 
 
@@ -85,17 +115,24 @@ def theirs(args: Any, method: str, hidden: int, batch: int, updates: int) -> flo
     return float(output_of([*command, "--updates", str(updates)], environment).split()[-1])
 
 
-def sampling_seconds(args: Any, file: Path, batch: int = 1024, count: int = 200) -> float:
-    """Seconds of one batch of transitions with goals."""
+def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = (), count: int = 200) -> float:
+    """Seconds of one published batch of a method for one seed, with its goals and random numbers."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = choose_device(args.device)
-    goals = Goals(load(str(file)).to(device))
-    settings, draws = ValueArgs(dataset=str(file)), transition_draws(Random([0], device), batch)
+    device, script = choose_device(args.device), importlib.import_module(f"single_file.{method}")
+    settings = tyro.cli(script.Args, args=["--dataset", str(file), "--batch-size", "1024", *flags])
+    goals = Goals(load(str(file)).to(device), final_states=getattr(settings, "anchors", "") == "trajectories")
+    agent = getattr(script, method.upper())(settings, goals.data.task, [0], device)
+    draws = agent.draws(Random([0], device))
+    if method == "gcbc":
+        groups = Clusters(goals, settings.clusters, 2) if settings.augments else None
+        batch = partial(agent.batch, goals, groups)
+    else:
+        batch = partial(agent.batch, goals) if hasattr(agent, "batch") else partial(transitions, goals, settings)
     for number in range(2 * count):
         if number == count:
             started = time.perf_counter()
-        transitions(goals, settings, draws())
+        batch(draws())
     if device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - started) / count

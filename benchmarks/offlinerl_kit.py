@@ -38,6 +38,7 @@ from algos.evaluate import Evaluator, maker
 from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import facts_of, store
+from benchmarks.plain_models import HOPPER, random_data
 
 # the steps of a rollout and lambda that its command suggests
 SUGGESTED = {
@@ -81,6 +82,51 @@ def suggested(dataset: str) -> tuple[int, float]:
     return SUGGESTED[name]
 
 
+def check_code(flag: str, folder: Path | None) -> None:
+    """Raises UserError, which names the flag, if its folder is no clone of the library."""
+    if folder is None or not (folder / "offlinerlkit").is_dir():
+        raise UserError(f"{flag} takes the folder of a clone of OfflineRL-Kit, with offlinerlkit in it, got {folder}")
+
+
+def make_importable(folder: Path) -> None:
+    """Lets the library be imported from the folder of its clone."""
+    sys.path.insert(0, str(folder))
+    for name in ("gym", "gym.envs", "gym.envs.mujoco"):  # the library names parts of it that are not used here
+        sys.modules.setdefault(name, MagicMock())
+
+
+def ensemble(obs_size: int, act_size: int, env_id: str, penalty: float) -> Any:
+    """The library's ensemble of seven networks, untrained."""
+    part, decays = importlib.import_module, [2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4]
+    modules, utils = part("offlinerlkit.modules"), "offlinerlkit.utils"
+    model = modules.EnsembleDynamicsModel(obs_size, act_size, [200] * 4, 7, 5, weight_decays=decays)
+    return part("offlinerlkit.dynamics").EnsembleDynamics(
+        model,
+        torch.optim.Adam(model.parameters(), lr=1e-3),
+        part(f"{utils}.scaler").StandardScaler(),
+        part(f"{utils}.termination_fns").get_termination_fn(task=env_id.lower()),
+        penalty_coef=penalty,
+    )
+
+
+def ensemble_rate(folder: Path, steps: int, warm_up: int = 20) -> float:
+    """Steps per second of the library's ensemble on batches of 256 random transitions of Hopper, an epoch at most."""
+    make_importable(folder)
+    data, (obs_size, act_size) = random_data(HOPPER), HOPPER
+    rows = data.gather(torch.arange(len(data)))
+    inputs = torch.cat([rows.obs, rows.action], -1).numpy()
+    targets = torch.cat([rows.next_obs - rows.obs, rows.reward[:, None]], -1).numpy()
+    dynamics = ensemble(obs_size, act_size, "Hopper-v5", 0.0)
+    dynamics.scaler.fit(inputs)
+    members = np.random.default_rng(0).integers(len(data), size=(7, len(data)))
+    inputs, targets = dynamics.scaler.transform(inputs)[members], targets[members]
+    steps = min(steps, len(data) // BATCH)
+    dynamics.learn(inputs[:, : warm_up * BATCH], targets[:, : warm_up * BATCH], BATCH)
+    started = time.perf_counter()
+    dynamics.learn(inputs[:, : steps * BATCH], targets[:, : steps * BATCH], BATCH)
+    return steps / (time.perf_counter() - started)
+
+
 class Silent:
     """The library's logger, of which its ensemble needs a folder only."""
 
@@ -113,15 +159,7 @@ class Peer:
         log_alpha = torch.zeros(1, requires_grad=True)
         actor_adam = adam(actor, 1e-4)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(actor_adam, args.total_steps // EPOCH)
-        decays = [2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4]
-        model = modules.EnsembleDynamicsModel(obs, act, [200] * 4, 7, 5, weight_decays=decays)
-        self.dynamics = part("offlinerlkit.dynamics").EnsembleDynamics(
-            model,
-            adam(model, 1e-3),
-            part("offlinerlkit.utils.scaler").StandardScaler(),
-            part("offlinerlkit.utils.termination_fns").get_termination_fn(task=str(data.env_id).lower()),
-            penalty_coef=penalty,
-        )
+        self.dynamics = ensemble(obs, act, str(data.env_id), penalty)
         self.policy = part("offlinerlkit.policy").MOPOPolicy(
             self.dynamics, actor, *critics, actor_adam, *(adam(critic, 3e-4) for critic in critics),
             alpha=(-act, log_alpha, torch.optim.Adam([log_alpha], lr=1e-4)),
@@ -172,17 +210,14 @@ def main(args: Args) -> None:
     seeds = parse_seeds(args.seeds)
     if args.total_steps % EPOCH:
         raise UserError(f"--total-steps must be a multiple of {EPOCH:,}, got {args.total_steps:,}")
-    if not (args.code / "offlinerlkit").is_dir():
-        raise UserError(f"--code {args.code} has no folder offlinerlkit: give a clone of OfflineRL-Kit")
+    check_code("--code", args.code)
     torch.set_num_threads(args.threads)
     length, penalty = suggested(args.dataset)
     data = load(args.dataset)
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
     data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
-    sys.path.insert(0, str(args.code))
-    for name in ("gym", "gym.envs", "gym.envs.mujoco"):  # the library names parts of it that are not used here
-        sys.modules.setdefault(name, MagicMock())
+    make_importable(args.code)
     folder = writable(args.out / folder_name(args.dataset) / "offlinerl_kit_mopo" / "default")
     rows = []
     for seed in seeds:

@@ -5,7 +5,7 @@
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
     python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
-    python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against plain code
+    python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against other code
     python -m benchmarks.throughput goal_conditioned             goal-conditioned scripts; against OGBench's own code
     python -m benchmarks.throughput discrete                     dqn.py against Stable-Baselines3's; SQIRL and tables
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
@@ -30,14 +30,16 @@ to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on t
 draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py for one seed.
 
 In the table of model-based scripts, `ratio to plain` compares with the arithmetic of OfflineRL-Kit's ensemble and of
-CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py). An epoch of an ensemble is one over
-100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `share of an epoch` is the
-part of rollouts in an epoch of 1,000 updates.
+CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py), and `ratio to offlinerl_kit` with the
+library's own ensemble, which needs a clone of its repository: `--offlinerl-kit OfflineRL-Kit`. An epoch of an ensemble
+is one over 100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `updates alone`
+are those of an agent without the rest of its script. `share of an epoch` is the part of rollouts in an epoch of 1,000
+updates.
 
 In the table of goal-conditioned scripts, `ratio to ogbench` compares run-updates with one run of OGBench's own code,
 which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
 `--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the part of an update in which goals
-are drawn and states gathered.
+are drawn and states gathered; `gcbc as RvS` has the flags of that form and of goal augmentation (see gcbc.py).
 
 In the table of discrete actions, DQN learns on CartPole; the network form of SQIRL runs on FrozenLake, and `time / 1
 seed` is the time of a step of all seeds together divided by that of one alone; its table form runs on a gate chain.
@@ -71,6 +73,7 @@ from benchmarks.env_speed import measure_envs
 from benchmarks.goal_speed import measure_goals
 from benchmarks.model_speed import measure_model_based
 from benchmarks.offline_speed import measure_offline
+from benchmarks.offlinerl_kit import check_code
 from benchmarks.online_speed import measure_on_policy, measure_scripts, measure_streams
 from benchmarks.tables import table_of
 from benchmarks.timing import (
@@ -111,6 +114,8 @@ class Args:
     """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts"""
     ogbench_python: Path | None = None
     """the Python that runs it; this one if not given"""
+    offlinerl_kit: Path | None = None
+    """folder of a clone of OfflineRL-Kit, as a peer of the ensemble (model_based)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
@@ -146,6 +151,8 @@ def main(args: Args) -> None:
     check(args)
     if args.ogbench is not None and not (args.ogbench / "agents" / "gcivl.py").is_file():
         raise UserError(f"--ogbench takes the folder impls of a clone of OGBench's repository, got {args.ogbench}")
+    if args.offlinerl_kit is not None:
+        check_code("--offlinerl-kit", args.offlinerl_kit)
     if args.beside and args.what != "scripts":
         raise UserError(f"--beside is for scripts only, got {args.beside} with {args.what}")
     if args.what == "tables":

@@ -41,12 +41,17 @@ def thread_variables(args: Any) -> dict[str, str]:
 def random_file(path: Path, count: int = 100_000, obs_size: int = 17, act_size: int = 6) -> Path:
     """Writes a file of D4RL's layout with random numbers, in episodes of 1,000 steps."""
     rng = np.random.default_rng(0)
+    obs, action = rng.standard_normal((count, obs_size), np.float32), rng.uniform(-1, 1, (count, act_size))
+    return data_file(path, obs, action, rng.standard_normal(count, np.float32))
+
+
+def data_file(path: Path, obs: np.ndarray, action: np.ndarray, reward: np.ndarray) -> Path:
+    """Writes a file of D4RL's layout with these transitions, in episodes of 1,000 steps without an end."""
     with h5py.File(path, "w") as file:
-        file["observations"] = rng.standard_normal((count, obs_size), np.float32)
-        file["actions"] = rng.uniform(-1, 1, (count, act_size)).astype(np.float32)
-        file["rewards"] = rng.standard_normal(count, np.float32)
-        file["terminals"] = np.zeros(count, bool)
-        file["timeouts"] = np.arange(1, count + 1) % 1000 == 0
+        for name, rows in {"observations": obs, "actions": action, "rewards": reward}.items():
+            file[name] = rows.astype(np.float32)
+        file["terminals"] = np.zeros(len(obs), bool)
+        file["timeouts"] = np.arange(1, len(obs) + 1) % 1000 == 0
     return path
 
 

@@ -6,16 +6,19 @@ import math
 import subprocess
 from pathlib import Path
 
+import gymnasium as gym
+import h5py
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
 import torch
 
 from algos.errors import UserError
-from benchmarks import model_speed, online_speed, throughput
+from benchmarks import goal_speed, model_speed, online_speed, peer_speed, throughput
 from benchmarks.online_speed import busy, measure_on_policy, measure_scripts, measure_streams
 from benchmarks.throughput import Args, main
-from benchmarks.timing import thread_variables
+from benchmarks.timing import random_file, thread_variables
 
 
 def test_busy_processes_live_as_long_as_the_measurement():
@@ -84,10 +87,14 @@ def test_on_policy_figures_are_of_whole_iterations_after_the_first(monkeypatch):
 
 
 def test_model_based_figures_are_of_epochs_updates_and_rollouts(monkeypatch):
-    """An epoch takes 10 seconds for each seed, and the plain one 20; 500 updates take 2 seconds and a generation 3."""
+    """An epoch takes 10 seconds for each seed, the plain one 20 and OfflineRL-Kit's 40.
+
+    500 updates take 2 seconds, and a generation 3.
+    """
 
     def log(script, args, seeds, *flags, warm_up, metric="seconds"):
-        assert Path(flags[flags.index("--dataset") + 1]).stem in args.env_id.lower()
+        assert Path(flags[flags.index("--dataset") + 1]).stem.split("_")[-1] in args.env_id.lower()
+        assert ("--never-terminates" in flags) != ("true" in flags)
         if metric == "dynamics/seconds":
             return pd.Series([10.0 * seeds * epoch for epoch in (1, 2, 3)], index=[387, 774, 1161])
         rollouts = int(flags[flags.index("--rollouts") + 1]) if "--rollouts" in flags else 0
@@ -95,17 +102,60 @@ def test_model_based_figures_are_of_epochs_updates_and_rollouts(monkeypatch):
         return pd.Series([7.0, 9.0 + generations], index=[500, 1_000])
 
     monkeypatch.setattr(model_speed, "script_log", log)
-    monkeypatch.setattr(model_speed, "script_rate", lambda *args: (200.0, 7.0))
-    rates = {"ensemble": 387 / 20, "edac": 125.0}
-    monkeypatch.setattr(model_speed, "peer_rate", lambda library, args, flag, name: rates[name])
-    rows = {row["name"]: row for row in model_speed.measure_model_based(Args(rounds=1, device="cpu"))}
+    rates = {"ensemble": 387 / 20, "kit": 387 / 40, "edac": 125.0, "mopo": 250.0, "sac": 200.0}
+    monkeypatch.setattr(model_speed, "peer_rate", lambda library, args, flag, name, *more: rates[name])
+    given = Args(rounds=1, device="cpu", offlinerl_kit=Path("kit"))
+    rows = {row["name"]: row for row in model_speed.measure_model_based(given)}
     assert rows["ensemble: epochs, 1 seed"]["ratio to plain"] == pytest.approx(2.0)
+    assert rows["ensemble: epochs, 1 seed"]["ratio to offlinerl_kit"] == pytest.approx(4.0)
     assert rows["ensemble: epochs, 5 seeds"]["ratio per seed"] == pytest.approx(1.0)
-    assert rows["mopo: updates, 1 seed"]["ratio to sac"] == pytest.approx(250 / 200)
+    assert rows["mopo: updates alone, 1 seed"]["ratio to sac"] == pytest.approx(250 / 200)
     assert rows["ravl: updates, 1 seed"]["ratio to plain"] == pytest.approx(2.0)
     with_model = rows["mobile: updates with a model, 1 seed"]
     assert with_model["rows of rollouts/s"] == pytest.approx(250_000 / 3)
     assert with_model["share of an epoch"] == pytest.approx(3 / (3 + 4))
+    assert rows["mopo: updates with MuJoCo itself, 1 seed"]["share of an epoch"] == pytest.approx(3 / (3 + 4))
+
+
+def test_the_state_of_played_transitions_is_in_their_observations(tmp_path):
+    """MuJoCo, set to the observation of a row, makes the next one, up to the rounding of stored numbers."""
+    with h5py.File(model_speed.played_file(tmp_path / "played.hdf5")) as file:
+        rows = {name: file[name][:50].astype(float) for name in file}
+    env = gym.make("HalfCheetah-v5").unwrapped
+    for step in (10, 40):
+        obs = rows["observations"][step]
+        env.reset(seed=0)
+        env.set_state(np.concatenate([[0.0], obs[:8]]), obs[8:])
+        following, reward, *_ = env.step(rows["actions"][step])
+        assert following == pytest.approx(rows["observations"][step + 1], abs=1e-3)
+        assert reward == pytest.approx(rows["rewards"][step], abs=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "mopo"])
+def test_updates_alone_are_those_of_an_agent(algorithm, monkeypatch):
+    monkeypatch.setattr(peer_speed, "compiled", lambda function, *args, **more: function)
+    assert peer_speed.stored_seconds(peer_speed.Args("stored", algorithm=algorithm, warm_up=1, steps=2)) > 0
+
+
+def test_figures_with_goals_are_of_updates_and_their_sampling(monkeypatch):
+    """Ten updates a second, twenty with RvS; OGBench makes five; a batch takes 10 ms, and 20 with RvS."""
+    monkeypatch.setattr(goal_speed, "ours", lambda *args: 20.0 if "mse" in args else 10.0)
+    monkeypatch.setattr(goal_speed, "theirs", lambda *args: 5.0)
+    monkeypatch.setattr(goal_speed, "sampling_seconds", lambda *args: 0.02 if goal_speed.RVS in args else 0.01)
+    rows = {row["name"]: row for row in goal_speed.measure_goals(Args(rounds=1, device="cpu", ogbench=Path("impls")))}
+    published, small = rows["hiql --compile 512 x 3, batch 1024, 1 seed"], rows["hiql 256 x 3, batch 256, 5 seeds"]
+    assert (published["ratio to ogbench"], published["share of sampling"]) == (2.0, pytest.approx(0.1))
+    assert (small["ratio to ogbench"], "share of sampling" in small) == (10.0, False)
+    assert rows["gcbc --compile 512 x 3, batch 1024, 1 seed"]["share of sampling"] == pytest.approx(0.1)
+    assert rows["gcbc as RvS --compile 1024 x 2, batch 1024, 1 seed"]["share of sampling"] == pytest.approx(0.4)
+    assert {"crl", "qrl", "ota"} <= {name.split()[0] for name in rows}
+
+
+def test_sampling_is_timed_for_every_method_with_goals(tmp_path):
+    """With the flags of RvS, goals are replaced too."""
+    file = random_file(tmp_path / "random.hdf5", 2_000, 2, 2)
+    for method, flags in [*((m, ()) for m in (*goal_speed.METHODS, *goal_speed.OTHERS)), ("gcbc", goal_speed.RVS)]:
+        assert goal_speed.sampling_seconds(Args(device="cpu", threads=0), file, method, flags, count=1) > 0
 
 
 @pytest.mark.parametrize(("threads", "variables"), [(0, {}), (2, {"OMP_NUM_THREADS": "2"})])
@@ -134,6 +184,7 @@ def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):
         ({"stream_seeds": (0,)}, "--stream-seeds must lie in "),
         ({"what": "streams", "beside": 1}, "--beside is for scripts only, got 1 with streams"),
         ({"env_id": "Hoper-v5"}, "--env-id: .*Hopper"),
+        ({"what": "model_based", "offlinerl_kit": Path("no")}, "--offlinerl-kit takes the folder of a clone of Off"),
         ({"what": "tables"}, "--out: there is no measurement in"),
         pytest.param(
             {"device": "cuda"}, "no such GPU", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
