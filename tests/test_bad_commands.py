@@ -29,7 +29,8 @@ LONG, DIGITS = "x" * 400, "9" * 5_000
 GOOD = {
     "collect": ["maze2d-umaze-v0"], "d3rlpy_iql": ["--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
     "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
-    "edge_of_reach": ["short"], "evaluate": ["trained"], "export": ["trained", "--onnx", "p.onnx"],
+    "edge_of_reach": ["short"], "ensembles": ["short", "--out", "out"], "evaluate": ["trained"],
+    "export": ["trained", "--onnx", "p.onnx"],
     "watch": ["trained"], "effective_horizon": ["short", "--out", "out"], "horizon": ["chain"], "index": [],
     "leaderboard": [str(ROOT / "results"), "--out", "out"],
     "more_data": ["short", "--out", "out"], "offlinerl_kit": ["--code", "empty"],
@@ -235,6 +236,8 @@ WRONG = [
     ("more_data --out new", ""),
     ("edge_of_reach short", "no run has logged the value of its policy"),
     ("edge_of_reach nowhere", ""),
+    ("ensembles short --out new", "there is no finished ensemble (dynamics.csv) in short"),
+    ("ensembles --out new", ""),
     ("effective_horizon short --out new", "Pendulum-v1 is no table"),
     ("effective_horizon nowhere --out new", ""),
     ("peer_speed torch", "invalid choice 'torch'"),

@@ -1,0 +1,154 @@
+"""How well ensembles predict the transitions that they were not trained on, while they train and afterwards.
+
+    python -m benchmarks.sweep dynamics --seeds-per-job 5
+    python -m benchmarks.ensembles runs/dynamics --out results/ensembles
+
+A transition's error is the squared distance between what a member of the ensemble predicts (the change of the
+observation, and the reward) and what came, in the units of the data. `unexplained` is its part of the variance, 1 minus
+R squared: 1 is no better than a constant. `inside 50%` and `inside 90%` are shares of what came that lie inside the
+member's own intervals: less than 50 and 90% mean that it is too sure. `spread` is the standard deviation of the errors
+of an ensemble's elites divided by their mean. All are means over the elites and seeds. `still falling` is the least
+number of the first ten epochs, over seeds, whose mean error over members is below that of the epoch before.
+
+OUT gets page.md, figures/ensembles.png, ensembles.csv, curves.csv and sources.json.
+"""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import tyro
+from matplotlib.figure import Figure
+
+from algos.cli import run_command
+from algos.errors import UserError
+from algos.folders import writable
+from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
+from benchmarks import figures
+from benchmarks.stored import Sweep, write_sources
+from benchmarks.tables import Table, number, word
+
+KEYS = ("seed", "member", "output")
+MEASURED = ("error", "variance", "inside_50", "inside_90")
+ERROR = "dynamics/holdout_error"
+FIRST = 10  # epochs in which errors should fall
+
+
+@dataclass
+class Args:
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """folders of runs that trained ensembles, or any folder above them"""
+    out: Path
+    """where the page goes"""
+
+
+def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[dict[str, Any]]]:
+    """The summaries of all finished ensembles, their errors by epoch and seed, and the runs.
+
+    Raises UserError if there is none, or two of one dataset, and if a file is damaged.
+    """
+    tables: list[pd.DataFrame] = []
+    curves: list[pd.DataFrame] = []
+    runs: list[dict[str, Any]] = []
+    kinds = KINDS | {"member": "whole", "output": "words", "elite": "truth"}
+    for folder in folders:
+        for path in find(folder, "dynamics.csv"):
+            config = read_json(path.with_name("config.json"), Config)
+            if config["status"] not in FINISHED:
+                continue
+            if twice := next((run for run in runs if run["task"] == config["task"]), None):
+                raise UserError(f"{path.parent} and {twice['folder']} have ensembles of {config['task']}: give one")
+            table = read_csv(path, [*KEYS, "elite", *MEASURED], KEYS, kinds)
+            log = read_table(path.with_name("train.parquet"), TRAIN)
+            log = log[log["metric"] == ERROR].sort_values("step")
+            curve = log[["seed", "value"]].rename(columns={"value": "error"})
+            curve["epoch"] = curve.groupby("seed").cumcount() + 1
+            tables.append(table.assign(task=config["task"]))
+            curves.append(curve.assign(task=config["task"]))
+            config.get("args", {}).pop("out", None)  # a place on somebody's machine
+            runs.append(config | {"folder": str(path.parent)})
+    if not runs:
+        raise UserError(f"there is no finished ensemble (dynamics.csv) in {', '.join(map(str, folders))}")
+    return pd.concat(tables, ignore_index=True), pd.concat(curves, ignore_index=True), runs
+
+
+def trained(errors: pd.DataFrame) -> pd.Series:
+    """The epochs after which each seed of one dataset stopped: from then on, its error stands still."""
+    wide = errors.pivot(index="epoch", columns="seed", values="error")
+    return wide.ne(wide.iloc[-1]).sum() + 1
+
+
+def falling(errors: pd.DataFrame) -> int:
+    """The least number of first epochs, over seeds, whose error is below that of the epoch before."""
+    wide = errors.pivot(index="epoch", columns="seed", values="error").loc[: FIRST + 1]
+    return int((wide.diff().iloc[1:] < 0).sum().min())
+
+
+def listing(table: pd.DataFrame, curves: pd.DataFrame) -> Table:
+    """One row a dataset."""
+    columns = ["dataset", "seeds", "epochs", "unexplained", "most unexplained", "inside 50%", "inside 90%"]
+    listed = Table([*columns, "spread", "still falling"], [])
+    elites = table[table["elite"]].assign(unexplained=lambda t: t["error"] / t["variance"].where(t["variance"] > 0))
+    for task, own in elites.groupby("task"):
+        by_output = own.groupby("output", sort=False)["unexplained"].mean()
+        worst = str(by_output.idxmax())
+        errors = own.groupby(["seed", "member"])["error"].mean().groupby("seed")
+        epochs = trained(curves[curves["task"] == task])
+        listed.rows.append(
+            [
+                word(task),
+                number(own["seed"].nunique(), 0),
+                (f"{epochs.min():,} to {epochs.max():,}", float(epochs.min())),
+                number(by_output.mean(), 4),
+                (f"{by_output[worst]:.4f} ({worst})", float(by_output[worst])),
+                number(100 * own["inside_50"].mean(), 0),
+                number(100 * own["inside_90"].mean(), 0),
+                number((errors.std(ddof=0) / errors.mean()).mean(), 3),
+                (f"{falling(curves[curves['task'] == task])} of {FIRST}", 0.0),
+            ]
+        )
+    return listed
+
+
+def draw(curves: pd.DataFrame) -> Figure:
+    """One panel a dataset: the error of each seed, the mean over its members, by epoch."""
+    tasks = sorted(curves["task"].unique())
+    figure = Figure(figsize=(1 + 2.9 * len(tasks), 3.2))
+    for axes, task in zip(np.atleast_1d(figure.subplots(1, len(tasks))), tasks, strict=True):
+        own = curves[curves["task"] == task]
+        for seed, ended in trained(own).items():
+            rows = own[(own["seed"] == seed) & (own["epoch"] <= ended)]
+            axes.plot(rows["epoch"], rows["error"], color=figures.COLORS[0], linewidth=0.9, alpha=0.7)
+        figures.make_log(axes, "x")
+        figures.make_log(axes, "y")
+        axes.set(title=task, xlabel="epoch")
+    figure.axes[0].set_ylabel("error on the holdout")
+    return figure
+
+
+def main(args: Args) -> None:
+    table, curves, runs = load(args.folders)
+    writable(args.out / "figures")
+    with figures.style():
+        figures.save(draw(curves), args.out / "figures" / "ensembles", ("png",))
+    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    title = "# Ensembles of the dynamics, on transitions that they were not trained on"
+    lines = [title, about, "![error on the holdout, one line a seed](figures/ensembles.png)"]
+    sweeps = [read_json(path, Sweep)["command"] for folder in args.folders for path in find(folder, "sweep.json")]
+    commits = ", ".join(sorted({str(run.get("commit")) for run in runs}))
+    command = f"python -m benchmarks.ensembles {shlex.join(sys.argv[1:])}"
+    lines += [listing(table, curves).markdown(), *(f"`{told}`" for told in dict.fromkeys(sweeps))]
+    lines.append(f"`{command}`, commit {commits}")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    for name, frame in {"ensembles": table, "curves": curves}.items():
+        frame[["task", *(column for column in frame if column != "task")]].to_csv(args.out / f"{name}.csv", index=False)
+    write_sources(args.out, runs)
+    print(args.out / "page.md")
+
+
+if __name__ == "__main__":
+    run_command(main)
