@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from algos.cli import report_errors
 from algos.data import load, validate
 from algos.errors import UserError
+from algos.models import Simulator
 from benchmarks import collect, d3rlpy_iql, dataset, load_scores, policies, random_policy
 from benchmarks.collect import Args, recipes
 from benchmarks.recipes import antmaze, manipulation
@@ -97,6 +98,18 @@ def test_a_dataset_is_what_minari_and_the_loader_read(place):
     assert len(data.trajectories()) == len(episodes)
     with h5py.File(place / "files" / "hopper-random-v0.hdf5") as f:
         assert f["timeouts"][:].sum() == sum(e.truncated[-1] for e in episodes)
+
+
+def test_states_of_the_simulator_are_stored_before_their_transitions(place):
+    """Walker2d's observations have clipped velocities, from which it could not go on."""
+    make("walker2d-random-v0", d4rl=place / "files")
+    for name in ("local/walker2d-random-v0", str(place / "files" / "walker2d-random-v0.hdf5")):
+        data = load(name, states=True)
+        rows = data.gather(torch.arange(len(data)))
+        _, after, reward, _ = Simulator("Walker2d-v5").step(data.states, rows.action.numpy())
+        np.testing.assert_allclose(after, rows.next_obs, atol=1e-5)
+        np.testing.assert_allclose(reward, rows.reward, atol=1e-5)
+        assert load(name).states is None
 
 
 def test_the_same_seed_gives_the_same_file(place, monkeypatch):
