@@ -8,6 +8,8 @@ if they were all that had been trained: how often does the interval from these f
 how often does a report find a difference between two draws of the same scores, and how often one that is there? A
 verdict on eight comparisons of the same scores is wrong if any of them is decided. The same is asked where the second
 side has normal scores with the same mean and a tenth of the spread: so unlike are algorithms of which one is reliable.
+Pairs are two draws of the same scores whose ranks go together, as runs of one seed do that share random numbers: they
+come from normal numbers with a correlation of 0.5.
 
 OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and sources.json. It can be made again from
 what it stored.
@@ -23,6 +25,7 @@ import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
+from scipy.special import ndtr
 
 from algos.arguments import Range, check
 from algos.cli import run_command
@@ -44,6 +47,7 @@ KINDS = dict.fromkeys(("task", "algorithm", "scores", "interval"), "words") | di
     ("seed", "seeds", "step"), "whole"
 )
 PAIRS = 8  # comparisons in a report
+TOGETHER = 0.5  # correlation of the normal numbers from which pairs come
 INTERVALS = {
     "Student": "Student's interval of the mean, as in reports",
     "percentile mean": "percentile interval of the mean",
@@ -55,29 +59,37 @@ INTERVALS = {
 @dataclass
 class Args:
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """folders of runs with at least 50 seeds, or what this command wrote"""
+    """folders of runs with at least 50 seeds, and those that this command wrote"""
     out: Path
     """where the page goes"""
     steps: Annotated[tuple[int, ...], Range(1)] = ()
-    """take the scores of training up to each of these steps as truths, each by itself, instead of those of all of it"""
+    """take the scores of training up to each of these steps as truths, each by itself, instead of those of all of it;
+    for runs"""
     repetitions: Annotated[int, Range(10, 100_000)] = 1_000
     """draws of each number of seeds"""
 
 
 def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict], Scores | None]:
     """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, and where it comes from."""
-    if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
-        if steps:
-            raise UserError(f"--steps is for folders of runs, and {folders[0]} has stored scores: leave it out")
-        keys = ["task", "algorithm", "step", "seed"]
-        stored = read_csv(folders[0] / "seeds.csv", [*keys, "score"], keys, KINDS)
-        return stored, read_json(folders[0] / "sources.json", list[Config]), None
-    scores = load(list(folders), mix=True)  # they are not compared
-    parts = []
-    for step in steps or (int(scores.table["step"].max()),):
-        early = scores.table[scores.table["step"] <= step]
-        parts.append(final_scores(early).rename(columns={"mean": "score"}).assign(step=step))
-    return pd.concat(parts)[["task", "algorithm", "step", "seed", "score"]], scores.sources, scores
+    keys = ["task", "algorithm", "step", "seed"]
+    stored = [folder for folder in folders if os.path.lexists(folder / "seeds.csv")]
+    parts = [read_csv(folder / "seeds.csv", [*keys, "score"], keys, KINDS) for folder in stored]
+    sources = [config for folder in stored for config in read_json(folder / "sources.json", list[Config])]
+    scores = None
+    if runs := [folder for folder in folders if folder not in stored]:
+        scores = load(runs, mix=True)  # they are not compared
+        for step in steps or (int(scores.table["step"].max()),):
+            early = scores.table[scores.table["step"] <= step]
+            parts.append(final_scores(early).rename(columns={"mean": "score"}).assign(step=step))
+        sources += scores.sources
+    elif steps:
+        raise UserError(f"--steps is for folders of runs, and {stored[0]} has stored scores: leave it out")
+    table = pd.concat(parts)[[*keys, "score"]]
+    if (twice := table[table.duplicated(keys)]).size:
+        row = twice.iloc[0]
+        name = f"seed {row['seed']} of {row['algorithm']} on {row['task']}"
+        raise UserError(f"{name} occurs twice at step {row['step']:,}")
+    return table, sources, scores
 
 
 def populations(table: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
@@ -124,10 +136,12 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
     normal scores of the same mean and a tenth of the standard deviation; in "difference", one is decided rightly
     between scores that differ by what would be found four times in five if the scores were normal; in "looks", a sweep
     that looks after each of four batches of five decides between the same scores, and in "looks, other spread" between
-    scores and such normal ones.
+    scores and such normal ones. In "pairs" and "difference in pairs", the same is asked of paired verdicts.
     """
-    rng, other = np.random.default_rng(1), np.random.default_rng(2)
+    rng, other, third = (np.random.default_rng(seed) for seed in (1, 2, 3))
     rows: list[tuple] = []
+    x, y = in_pairs(third, truth, 100_000)
+    apart = float((x - y).std())
     for n, m in SEEDS:
         error, freedom = truth.std() * np.sqrt(1 / n + 1 / m), n + m - 2
         shift = least_difference(error, freedom, LEVEL)
@@ -142,6 +156,14 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
                 found += verdict == "better"
                 wrong_way += verdict == "worse"
         shares = {"no difference": invented, "other spread": spread, "difference": found, "wrong way": wrong_way}
+        if n == m:
+            shift, invented, found = least_difference(apart / np.sqrt(n), n - 1, LEVEL), 0, 0
+            for _ in range(repetitions):
+                pairs = [one for _ in range(PAIRS) if (one := drawn_in_pairs(third, truth, n, 0.0))]
+                invented += any(one.verdict != "not decided" for one in corrected(pairs))
+                if one := drawn_in_pairs(third, truth, n, shift):
+                    found += corrected([one])[0].verdict == "better"
+            shares |= {"pairs": invented, "difference in pairs": found}
         rows += [(name, n, m, case, count / repetitions) for case, count in shares.items()]
     for case in ("looks", "looks, other spread"):
         decided = 0
@@ -162,6 +184,19 @@ def drawn(
     x = rng.choice(truth, n) + shift
     y = rng.normal(truth.mean(), truth.std() / 10, m) if reliable else rng.choice(truth, m)
     return compare("", "a", "b", dict(enumerate(x.tolist())), dict(enumerate(y.tolist())))
+
+
+def in_pairs(rng: np.random.Generator, truth: np.ndarray, n: int) -> np.ndarray:
+    """Two draws of n scores whose ranks go together: [2, n]."""
+    first, rest = rng.standard_normal((2, n))
+    places = ndtr(np.stack([first, TOGETHER * first + np.sqrt(1 - TOGETHER**2) * rest]))
+    return np.sort(truth)[np.minimum((places * len(truth)).astype(int), len(truth) - 1)]
+
+
+def drawn_in_pairs(rng: np.random.Generator, truth: np.ndarray, n: int, shift: float) -> Comparison | None:
+    """A comparison of n scores, shifted, with those that belong to them."""
+    x, y = in_pairs(rng, truth, n)
+    return compare("", "a", "b", dict(enumerate((x + shift).tolist())), dict(enumerate(y.tolist())), paired=True)
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -220,17 +255,19 @@ def main(args: Args) -> None:
         shown.rows.append([word(name), number(n, 0), *(number(100 * by[kind], 1) for kind in INTERVALS)])
     lines.append(shown.markdown())
     columns = ["no difference: any of 8 decided (%)", "the same, with a tenth of the spread on one side (%)",
-               "difference: found (%)", "wrong way (%)"]  # fmt: skip
+               "difference: found (%)", "wrong way (%)", "no difference in pairs: any of 8 decided (%)",
+               "difference in pairs: found (%)"]  # fmt: skip
     verdicts = Table(["scores", "seeds", *columns], [])
     sweeps = decided["case"].str.startswith("looks")
     for (name, n, m), rows in decided[~sweeps].groupby(["scores", "seeds", "others"], sort=False):
         by = rows.set_index("case")["share"]
-        cases = ("no difference", "other spread", "difference", "wrong way")
+        cases = ("no difference", "other spread", "difference", "wrong way", "pairs", "difference in pairs")
         size = word(f"{n}" if n == m else f"{n} against {m}")
-        verdicts.rows.append([word(name), size, *(number(100 * by[case], 1) for case in cases)])
+        verdicts.rows.append([word(name), size, *(number(100 * by.get(case, np.nan), 1) for case in cases)])
     aims = (
-        f"Verdicts; if scores were normal, {100 * LEVEL:.0f}% or less were expected in the first column, also in the "
-        "second where both sides have as many seeds, and 80% in the third; by three seeds 0%, which can decide nothing:"
+        f"Verdicts; if scores were normal, {100 * LEVEL:.0f}% or less were expected in the first column and where "
+        "pairs do not differ, also in the second where both sides have as many seeds, and 80% where a difference is "
+        "there; by three seeds 0%, which can decide nothing:"
     )
     told = [
         ", ".join(

@@ -40,7 +40,10 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert decided[decided["case"] == "no difference"]["share"].max() < 0.15
     assert decided[(decided["case"] == "difference") & (decided["seeds"] == 20)]["share"].min() > 0.6
     cases = {"no difference", "other spread", "difference", "wrong way", "looks", "looks, other spread"}
-    assert set(decided["case"]) == cases
+    assert set(decided["case"]) == cases | {"pairs", "difference in pairs"}
+    by_case = decided.set_index(["case", "seeds", "others"])["share"]
+    assert by_case["pairs"].max() < 0.15 and by_case["difference in pairs", 20, 20] > 0.6
+    assert ("pairs", 3, 10) not in by_case and by_case["difference in pairs", 3, 3] == 0
     said = method.in_a_sentence(tmp_path / "page", 5)
     assert "1 sets of scores" in said and "percentile intervals in" in said
     shares = {n: f"from {n} of them hold the truth in {100 * by[n, 'Student']:.0f} to" for n in coverage.SIZES}
@@ -54,6 +57,28 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
         coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", steps=(100,), repetitions=60))
     for name in ("coverage.csv", "errors.csv", "seeds.csv"):
         assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+def test_pairs_are_draws_of_the_scores_that_go_together():
+    truth = np.random.default_rng(0).exponential(size=80)
+    x, y = coverage.in_pairs(np.random.default_rng(1), truth, 40_000)
+    for drawn in (x, y):
+        assert set(drawn) == set(truth)
+        np.testing.assert_allclose(np.quantile(drawn, [0.2, 0.5, 0.8]), np.quantile(truth, [0.2, 0.5, 0.8]), rtol=0.1)
+    ranks = [np.searchsorted(np.sort(truth), drawn) for drawn in (x, y)]
+    assert np.corrcoef(ranks)[0, 1] == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.02)  # Spearman's, if normal
+
+
+def test_stored_scores_stand_beside_new_runs(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        store(tmp_path / name, name, "Made-v0", rng.normal(size=60))
+    coverage.main(coverage.Args((tmp_path / "a",), tmp_path / "page", repetitions=10))
+    coverage.main(coverage.Args((tmp_path / "page", tmp_path / "b"), tmp_path / "both", repetitions=10))
+    table = pd.read_csv(tmp_path / "both" / "seeds.csv")
+    assert table.groupby("algorithm").size().to_dict() == {"a": 60, "b": 60}
+    with pytest.raises(UserError, match="seed 0 of a on Made-v0 occurs twice at step 100"):
+        coverage.main(coverage.Args((tmp_path / "page", tmp_path / "a"), tmp_path / "page", repetitions=10))
 
 
 @pytest.mark.parametrize(("values", "said"), [(range(9), "there are 9 seeds"), ([1.0] * 60, "the same score")])
