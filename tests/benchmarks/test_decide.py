@@ -9,7 +9,16 @@ import pytest
 from scipy import stats
 
 from benchmarks import decide, report
-from benchmarks.decide import Comparison, advice, combined, compare, corrected, least_difference, split
+from benchmarks.decide import (
+    Comparison,
+    advice,
+    combined,
+    compare,
+    corrected,
+    least_by_exchanges,
+    least_difference,
+    split,
+)
 from benchmarks.decision_part import decision_part
 from benchmarks.tables import number
 
@@ -128,7 +137,25 @@ def test_exchanges_find_the_least_difference_as_often():
     corrected([one])
     assert one.test == "exchanges" and one.least == pytest.approx(least_difference(one.error, one.freedom, 0.05))
     corrected([other, *(of_p(0.5) for _ in range(40))])  # exchanges have p-values of 1 / 3,003 and more
-    assert np.isnan(other.least)
+    assert other.least > one.least
+    last = compare("T", "a", "b", scores(np.arange(n) * 1.0), scores(np.arange(m) * 1.0))
+    corrected([last, *(of_p(0.5) for _ in range(200))])  # none is below 0.05 / 201
+    assert np.isnan(last.least)
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 4), (3, 10)])
+def test_exchanges_of_few_scores_find_their_least_difference_as_often(n, m):
+    rng, level = np.random.default_rng(7), 0.05
+    least = least_by_exchanges(n, m, level) * math.sqrt(1 / n + 1 / m)
+    found = [
+        compare("T", "a", "b", scores(rng.normal(least, 1, n)), scores(rng.normal(0, 1, m))).p < level
+        for _ in range(800)
+    ]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.06)
+    one = compare("T", "a", "b", scores(rng.normal(0, 5, n)), scores(rng.normal(0, 5, m)))
+    corrected([one])
+    assert one.least == pytest.approx(one.error * least_by_exchanges(n, m, level))
+    assert "would have been shown four times in five" in one.sentence("return")
 
 
 def test_so_few_seeds_cannot_decide():
@@ -145,7 +172,7 @@ def test_so_few_seeds_cannot_decide():
     assert {(one.verdict, one.decidable) for one in corrected(two)} == {("not decided", False)}
     with_more = corrected([four, ten])  # the one with more seeds comes first, and leaves the whole level
     assert all(one.decidable for one in with_more) and with_more[0].corrected == pytest.approx(2 / 70)
-    assert np.isnan(four.least) and "would have been shown" not in two[0].sentence("return")
+    assert four.least < 100 and "would have been shown" not in two[0].sentence("return")
     assert corrected([of_p(0.5)])[0].least == pytest.approx(least_difference(1.0, 8.0, 0.05))
     assert corrected([of_p(0.5), of_p(0.6)])[0].least == pytest.approx(least_difference(1.0, 8.0, 0.025))
 
