@@ -36,6 +36,9 @@ def test_two_algorithms_are_compared_as_welch_does():
     assert (one.difference, one.p, one.freedom) == pytest.approx((5.2 - 2.5, theirs.pvalue, theirs.df))
     assert (one.low, one.high) == pytest.approx(tuple(theirs.confidence_interval()))
     assert one.correlation == pytest.approx(np.corrcoef(x, y)[0, 1]) and one.test == "Welch"
+    # two seeds always lie on a line, and scores that are all alike on none
+    assert np.isnan(compare("T", "a", "b", scores(x[:2]), scores(y[:2])).correlation)
+    assert np.isnan(compare("T", "a", "b", scores(x), scores([1.0] * 5)).correlation)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (4, 2), (3, 10), (5, 20)])
