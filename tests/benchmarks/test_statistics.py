@@ -64,6 +64,24 @@ def test_the_probability_of_improvement_is_rliables(scores):
     assert high - low == pytest.approx(wider * np.diff(theirs["p"].ravel())[0], rel=0.1)
 
 
+@pytest.mark.parametrize("apart", [0.3, 10.0])
+def test_the_interval_of_an_improvement_is_wilsons(apart):
+    """Its ends p solve (p - share)^2 = t^2 p (1 - p) / games, as many games as have the bootstrap's standard error.
+
+    Where no run of one side reaches the other's, there is one game for each run of the smaller side on each task.
+    """
+    rng = np.random.default_rng(3)
+    (n, k, m), x, y = (4, 7, 2), rng.normal(apart, 1, (4, 2)), rng.normal(0, 1, (7, 2))
+    share, low, high = statistics.improvement(x, y)
+    wins = (x.T[:, :, None] > y.T[:, None, :]).astype(float)
+    variance = statistics.improvements(wins, statistics.REPLICATIONS).var() * n / (n - 1)
+    games = share * (1 - share) / variance if apart < 1 else m * n
+    square = stats.t.ppf(0.975, m * (n + k - 2)) ** 2
+    assert wins.mean() == share and low < share and (share == 1.0) == (apart > 1)
+    for end in (low, high):
+        assert (end - share) ** 2 == pytest.approx(square * end * (1 - end) / games)
+
+
 def test_the_probability_of_improvement_takes_different_numbers_of_runs():
     x, y = np.array([[1.0], [3.0]]), np.array([[0.0], [2.0], [3.0]])
     assert statistics.improvement(x, y)[0] == pytest.approx((1 + 0 + 0 + 1 + 1 + 0.5) / 6)
