@@ -43,11 +43,11 @@ def played_file(path: Path) -> Path:
 
 def measure_model_based(args: Any) -> list[dict[str, Any]]:
     """Measures the epochs of an ensemble, the updates of all methods, and rollouts, in turns with other code."""
-    if args.peers and args.offlinerl_kit is None:
-        print("OfflineRL-Kit's own ensemble is left out: give the folder of a clone with --offlinerl-kit")
     args = replace(args, env_id="HalfCheetah-v5")  # that of the random data of the updates
     cuda = choose_device(args.device).type == "cuda"
     peers, compiling = args.peers and not cuda, () if cuda else ("--compile",)
+    if peers and args.offlinerl_kit is None:
+        print("OfflineRL-Kit's own ensemble is left out: give the folder of a clone with --offlinerl-kit")
     rates: dict[str, list[float]] = {}
     seeds_of: dict[str, int] = {}
     rows_of: dict[str, list[float]] = {}  # rows of rollouts per second, of all seeds

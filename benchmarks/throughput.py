@@ -33,7 +33,8 @@ In the table of model-based scripts, `ratio to plain` compares with the arithmet
 CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py), and `ratio to offlinerl_kit` with the
 library's own ensemble, which needs a clone of its repository: `--offlinerl-kit OfflineRL-Kit`. An epoch of an ensemble
 is one over 100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `updates alone`
-are those of an agent without the rest of its script. `share of an epoch` is the part of rollouts in an epoch of 1,000
+are those of an agent without the rest of its script; `ratio to sac` compares with those of sac.py on the same data,
+which sample the actor once more for the temperature. `share of an epoch` is the part of rollouts in an epoch of 1,000
 updates.
 
 In the table of goal-conditioned scripts, `ratio to ogbench` compares run-updates with one run of OGBench's own code,
@@ -115,7 +116,7 @@ class Args:
     ogbench_python: Path | None = None
     """the Python that runs it; this one if not given"""
     offlinerl_kit: Path | None = None
-    """folder of a clone of OfflineRL-Kit, as a peer of the ensemble (model_based)"""
+    """folder of a clone of OfflineRL-Kit, as a peer of the ensemble (model_based, on a CPU)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
