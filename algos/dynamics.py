@@ -317,25 +317,21 @@ class Training(Agent):
     def summary(self, ensemble: Ensemble) -> list[dict[str, Any]]:
         """One row for each seed, member and output of a trained ensemble, on the holdout.
 
-        They hold the mean squared error, the variance of the targets, which is the error of a constant prediction, and
-        the shares of targets inside the member's 50 and 90% intervals.
+        They hold the mean squared error, and the shares of targets inside the member's 50 and 90% intervals.
         """
-        seen = []
         shares = torch.zeros(2, self.runs, self.args.members, self.data.obs_size + 1, device=self.device)
         for part in slices(self.holdout.shape[1]):
             batch = self.data.gather(self.holdout[:, part])
             mean, log_var = ensemble(batch.obs, batch.action)
-            seen.append(targets(batch.obs, batch.reward, batch.next_obs))
-            distance = (mean - seen[-1][:, None]).abs() / (0.5 * log_var).exp()
+            distance = (mean - targets(batch.obs, batch.reward, batch.next_obs)[:, None]).abs() / (0.5 * log_var).exp()
             shares += torch.stack([(distance <= width).sum(2) for width in WIDTHS])
         errors, inside = self.errors(ensemble).tolist(), (shares / self.holdout.shape[1]).tolist()
-        variance = torch.cat(seen, 1).double().var(1, correction=0).tolist()
         outputs = [*(f"obs {i}" for i in range(self.data.obs_size)), "reward"]
         return [
             {
                 "seed": seed, "member": member, "elite": member < self.args.elites, "output": output,
-                "error": errors[run][member][i], "variance": variance[run][i],
-                "inside_50": inside[0][run][member][i], "inside_90": inside[1][run][member][i],
+                "error": errors[run][member][i], "inside_50": inside[0][run][member][i],
+                "inside_90": inside[1][run][member][i],
             }
             for run, seed in enumerate(self.seeds)
             for member in range(self.args.members)

@@ -36,7 +36,7 @@ ENOUGH = 5  # seeds from which on the t-tests are right often enough
 EXCHANGES = 20_000  # of scores, where there are more
 ROUNDING = 1e-9  # relative to the scores: smaller differences are none
 PAIRED = ("paired", "exchanges in pairs")  # tests
-SIMULATED = 500  # samples of normal scores
+SIMULATED = 300  # samples of normal scores
 MOST_SEEDS = 10_000  # that advice may ask for
 
 
@@ -286,7 +286,10 @@ def least_by_exchanges(n: int, m: int, level: float) -> float:
         found = [extreme(*exchanged(a + size * error, b, False)) < level for a, b in zip(x, y, strict=True)]
         return float(np.mean(found)) - POWER
 
-    return float(optimize.bisect(lacking, 0.0, 50.0, xtol=0.02))
+    most = 4.0
+    while lacking(most) < 0:
+        most *= 2
+    return float(optimize.bisect(lacking, 0.0, most, xtol=0.05))
 
 
 # -- where the variance comes from -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import tyro
 
+from algos.compile import compiled
 from algos.data import load
 from algos.device import choose_device
 from algos.goal_conditioned import transitions
@@ -44,12 +45,12 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
     """Measures all methods with published sizes, and some with small ones, in turns with OGBench's own code."""
     cuda = choose_device(args.device).type == "cuda"
     flags_of: list[tuple[str, ...]] = [()] if cuda else [(), ("--compile",), ("--compile", "--bf16")]
-    compiled = () if cuda else ("--compile",)
+    fast = () if cuda else ("--compile",)
     if args.ogbench is None:
         print("OGBench's own code is left out: give its folder with --ogbench, and a Python with jax")
     rates: dict[str, list[float]] = {}
     seeds_of: dict[str, int] = {}
-    sampling: dict[str, float] = {}  # seconds of a batch, by the beginning of a row's name
+    sampled: dict[str, tuple[str, tuple[str, ...]]] = {}  # rows of one seed: method and flags of their batches
 
     def add(name: str, seeds: int, rate: float) -> None:
         rates.setdefault(name, []).append(rate)
@@ -68,14 +69,17 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
                     for flags in flags_of:
                         name = named(" ".join([method, *flags]) + size, seeds)
                         add(name, seeds, ours(args, file, method, batch, seeds, updates, *widths(hidden), *flags))
-            for method in OTHERS:
-                name = " ".join([method, *compiled, "512 x 3, batch 1024, 1 seed"])
-                add(name, 1, ours(args, file, method, 1_024, 1, max(args.steps // 40, 10), *widths(512), *compiled))
-            name = " ".join(["gcbc as RvS", *compiled, "1024 x 2, batch 1024, 1 seed"])
-            add(name, 1, ours(args, file, "gcbc", 1_024, 1, max(args.steps // 40, 10), *RVS, *compiled))
-        for method in (*METHODS, *OTHERS):
-            sampling[method] = sampling_seconds(args, file, method)
-        sampling["gcbc as RvS"] = sampling_seconds(args, file, "gcbc", RVS)
+                        if seeds == 1:
+                            sampled[name] = method, flags
+            updates = max(args.steps // 40, 10)
+            for title, method, size, flags in (
+                *((method, method, "512 x 3", widths(512)) for method in OTHERS),
+                ("gcbc as RvS", "gcbc", "1024 x 2", RVS),
+            ):
+                name = " ".join([title, *fast, f"{size}, batch 1024, 1 seed"])
+                add(name, 1, ours(args, file, method, 1_024, 1, updates, *flags, *fast))
+                sampled[name] = method, (*flags, *fast)
+        sampling = {name: sampling_seconds(args, file, *known) for name, known in sampled.items()}
     rows = []
     for name, values in rates.items():
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
@@ -84,9 +88,8 @@ def measure_goals(args: Any) -> list[dict[str, Any]]:
         peer = next((n for n in rates if n.startswith(f"ogbench {method} {size} ")), "")
         if peer and peer != name:
             row["ratio to ogbench"] = seeds_of[name] * median_ratio(values, rates[peer])
-        seconds = [sampling[start] for start in sampling if name.startswith(f"{start} ") and seeds_of[name] == 1]
-        if seconds:
-            row["share of sampling"] = seconds[-1] * row["rate"]  # of the longest such beginning
+        if name in sampling:
+            row["share of sampling"] = sampling[name] * row["rate"]
         rows.append(row)
     return rows
 
@@ -116,7 +119,7 @@ def theirs(args: Any, method: str, hidden: int, batch: int, updates: int) -> flo
 
 
 def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = (), count: int = 200) -> float:
-    """Seconds of one published batch of a method for one seed, with its goals and random numbers."""
+    """Seconds of one published batch of a method for one seed, with goals and random numbers, as updates make it."""
     if args.threads:
         torch.set_num_threads(args.threads)
     device, script = choose_device(args.device), importlib.import_module(f"single_file.{method}")
@@ -129,6 +132,7 @@ def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = 
         batch = partial(agent.batch, goals, groups)
     else:
         batch = partial(agent.batch, goals) if hasattr(agent, "batch") else partial(transitions, goals, settings)
+    batch = compiled(batch, device, "--compile" in flags)
     for number in range(2 * count):
         if number == count:
             started = time.perf_counter()

@@ -2,7 +2,7 @@
 
 `PlainEnsemble` trains as OfflineRL-Kit (yihaosun1124/OfflineRL-Kit) does, and `PlainEDAC` makes updates as CORL's
 edac.py does: with the same products, losses and optimisers, and with the host's reads that they have. They are not
-those projects' code, which needs packages that no longer install.
+those projects' code: CORL's needs packages that no longer install, and OfflineRL-Kit's a clone of its repository.
 """
 
 import time

@@ -4,7 +4,7 @@
     python -m benchmarks.sweep mujoco_1m --dry-run          the jobs, and how long they would take
     python -m benchmarks.sweep mujoco_1m --engine ray       on a Ray cluster
     python -m benchmarks.sweep mujoco_1m --job 3            one job and nothing else: for job arrays
-    python -m benchmarks.sweep mujoco_1m --until-decided sac td3 --max-seeds 30      batches of seeds, until it is clear
+    python -m benchmarks.sweep mujoco_1m --until-decided sac td3 --max-seeds 25      batches of seeds, until it is clear
 
 A job is one process that trains a batch of seeds of one algorithm on one task, with every setting where the suite
 varies hyperparameters. A finished job is skipped; a hash of everything that determines its results identifies it. An

@@ -330,10 +330,6 @@ def test_an_ensemble_learns_linear_dynamics_and_its_intervals_hold(form):
     elites = [row for row in table if row["elite"] and row["output"] != "reward"]
     assert len(elites) == 5 * 3
     assert np.mean([row["error"] for row in elites]) < 0.02  # the noise alone is 0.01
-    rows = data.gather(model.holdout)
-    for row in table:
-        change = rows.reward if row["output"] == "reward" else (rows.next_obs - rows.obs)[..., int(row["output"][4:])]
-        assert row["variance"] == pytest.approx(float(change.double().var(correction=0)))
     assert 0.4 < np.mean([row["inside_50"] for row in elites]) < 0.65
     assert 0.82 < np.mean([row["inside_90"] for row in elites]) < 0.97
 
