@@ -277,7 +277,10 @@ def least_difference(error: float, freedom: float, level: float) -> float:
 
 @functools.cache
 def least_by_exchanges(n: int, m: int, level: float) -> float:
-    """The difference, in standard errors, that exchanges of normal scores find with a probability of 80%: simulated."""
+    """The difference, in standard errors, that exchanges of normal scores find with a probability of 80%: simulated.
+
+    Infinite if no difference gives a p-value below the level.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((SIMULATED, n)), rng.standard_normal((SIMULATED, m))
     error = np.sqrt(1 / n + 1 / m)
@@ -286,10 +289,8 @@ def least_by_exchanges(n: int, m: int, level: float) -> float:
         found = [extreme(*exchanged(a + size * error, b, False)) < level for a, b in zip(x, y, strict=True)]
         return float(np.mean(found)) - POWER
 
-    most = 4.0
-    while lacking(most) < 0:
-        most *= 2
-    return float(optimize.bisect(lacking, 0.0, most, xtol=0.05))
+    most = next((size for size in (5.0, 10.0, 100.0) if lacking(size) > 0), None)
+    return float(optimize.bisect(lacking, 0.0, most, xtol=0.05)) if most else np.inf
 
 
 # -- where the variance comes from -------------------------------------------------------------------------------------

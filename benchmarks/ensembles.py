@@ -85,7 +85,7 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
 
 def variances(config: dict[str, Any], folder: Path) -> dict[str, float]:
     """The variance of each output in the dataset of a run; raises UserError if this has changed, or is not there."""
-    args = config["args"]
+    args = config.get("args", {})
     data = load_dataset(config["task"], args.get("exact_d4rl", False))
     if data.digest != config.get("facts", {}).get("digest"):
         raise UserError(f"{config['task']} is not what the ensembles in {folder} were trained on")

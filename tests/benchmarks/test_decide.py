@@ -160,6 +160,7 @@ def test_exchanges_of_few_scores_find_their_least_difference_as_often(n, m):
     corrected([one])
     assert one.least == pytest.approx(one.error * least_by_exchanges(n, m, level))
     assert "would have been shown four times in five" in one.sentence("return")
+    assert least_by_exchanges(3, 3, 0.05) == np.inf  # their p-values are 0.1 and more
 
 
 def test_so_few_seeds_cannot_decide():
