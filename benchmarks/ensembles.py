@@ -71,7 +71,8 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
             table = read_csv(path, [*KEYS, "elite", *MEASURED], KEYS, kinds)
             table["variance"] = table["output"].map(variances(config, path.parent))
             log = read_table(path.with_name("train.parquet"), TRAIN, config.get("varied", []))
-            log = log[log["metric"] == ERROR].sort_values("step").drop_duplicates(["seed", "step"])  # not of settings
+            # settings of a seed share its ensemble
+            log = log[log["metric"] == ERROR].sort_values("step").drop_duplicates(["seed", "step"])
             curve = log[["seed", "value"]].rename(columns={"value": "error"})
             curve["epoch"] = curve.groupby("seed").cumcount() + 1
             tables.append(table.assign(task=config["task"]))

@@ -39,9 +39,9 @@ updates.
 
 In the table of goal-conditioned scripts, `ratio to ogbench` compares run-updates with one run of OGBench's own code,
 which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
-`--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the time that random
-numbers, goals and states of a batch take by themselves, compiled where the update is, divided by that of an update.
-`gcbc as RvS` has the flags of that form and of goal augmentation (see gcbc.py).
+`--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the time that random numbers,
+goals and states of a batch take by themselves, compiled where the update is, divided by that of an update. `gcbc as
+RvS` has the flags of that form and of goal augmentation (see gcbc.py).
 
 In the table of discrete actions, DQN learns on CartPole; the network form of SQIRL runs on FrozenLake, and `time / 1
 seed` is the time of a step of all seeds together divided by that of one alone; its table form runs on a gate chain.
