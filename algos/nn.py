@@ -271,18 +271,18 @@ def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
     return None if uniform is None else [(u >= rate) / (1 - rate) for u in uniform.unbind(1)]
 
 
-def use_bf16(module: nn.Module) -> bool:
-    """Lets compiled functions compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
+def use_bf16(module: nn.Module, use: bool = True) -> bool:
+    """Whether compiled functions compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
 
     The factors of a matrix product are rounded to bfloat16, its sums are float32, and its result is rounded again.
     Weights, optimizers, last layers and everything else stay in float32, and so do layers with fewer weights than
-    `LARGE`, where rounding takes longer than it saves. Returns whether any layer has as many.
+    `LARGE`, where rounding takes longer than it saves. Returns whether any layer has as many, whatever `use` is.
     """
     blocks: list[Any] = [block for mlp in module.modules() if isinstance(mlp, MLP) for block in mlp.hidden]
     layers = [block[0] for block in blocks]
     for layer in layers:
-        layer.bf16 = layer.weight.shape[-2:].numel() >= LARGE
-    return any(layer.bf16 for layer in layers)
+        layer.bf16 = use and layer.weight.shape[-2:].numel() >= LARGE
+    return any(layer.weight.shape[-2:].numel() >= LARGE for layer in layers)
 
 
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:

@@ -18,7 +18,7 @@ from algos.agent import Agent
 from algos.arguments import check
 from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, check_name, device_of, env_errors, parse_seeds, settings, with_settings
-from algos.compile import captured, compiled, tune_cpu
+from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
@@ -96,6 +96,7 @@ class Run(Generic[Args]):
                 self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
         self.score_name, self.show = score, show
         self.device = device_of(args)
+        self.bf16 = args.bf16 and multiplies_bf16()  # whether hidden layers are in bfloat16
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
@@ -237,8 +238,12 @@ class Run(Generic[Args]):
         disk lacks room for checkpoints, or if no layer is large enough for bfloat16.
         """
         self.agent, self.memory, self.kept = agent, memory, keep
-        if self.given.bf16 and not use_bf16(agent):
-            raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
+        if self.given.bf16:
+            if not use_bf16(agent, self.bf16):
+                raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
+            if not self.bf16:
+                told = "this processor has no instructions for bfloat16, so all layers stay in float32"
+                print(f"warning: --bf16 changes nothing here: {told}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
         self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
         if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:
@@ -672,6 +677,7 @@ class Run(Generic[Args]):
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
             "args": as_json(asdict(args)),
+            "bf16": self.bf16,
             "device": device_name(self.device, self.threads.most),
         }
         self.folder.write_config(config)

@@ -78,6 +78,7 @@ def load(
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
+    notes += _float32(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -117,6 +118,15 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
             "in one report that says so"
         )
     return found
+
+
+def _float32(sources: list[dict[str, Any]]) -> list[str]:
+    """A sentence on runs with --bf16 whose processor made them stay in float32, if there are any."""
+    asked = [config for config in sources if config.get("identity", {}).get("bf16")]
+    found = sorted({f"{label(config)} on {config['task']}" for config in asked if config.get("bf16") is False})
+    if not found:
+        return []
+    return [f"In float32, as the processor has no instructions for bfloat16 (--bf16 was given): {', '.join(found)}."]
 
 
 def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:

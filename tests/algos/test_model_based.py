@@ -130,6 +130,7 @@ def test_a_run_keeps_its_ensembles_and_another_takes_them(train_short, sources):
 def test_ensembles_are_in_bfloat16_where_the_agent_is(train_short, sources, monkeypatch, mix):
     """While they learn and when they predict, and so is a random one."""
     monkeypatch.setattr("algos.run.Run.compiled", lambda self, function: function)  # compiling takes half a minute
+    monkeypatch.setattr("algos.run.multiplies_bf16", lambda: True)
     widths = {"hidden": (64, 64), "dynamics_hidden": (64, 64)}
     for bf16 in (True, False):
         assert train_short("mopo", **SHORT | widths | mix, compile=bf16, bf16=bf16, out=f"{bf16}").code == 0

@@ -118,6 +118,12 @@ def test_small_layers_are_not_rounded():
     assert not use_bf16(MLP((1,), 4, (63, 64), 1)) and use_bf16(MLP((1,), 4, (64, 64), 1))
 
 
+def test_without_instructions_for_bfloat16_no_layer_is_rounded_though_large_ones_are_counted():
+    net = MLP((1,), 4, (64, 64), 1)
+    assert use_bf16(net) and use_bf16(net, False) and not use_bf16(MLP((1,), 4, (63, 64), 1), False)
+    assert not any(block[0].bf16 for block in net.hidden)
+
+
 def test_orthogonal_layers_are_orthogonal_times_the_root_of_2():
     """Wide, square, tall and with one output; without bias."""
     net = MLP((3, 2), 4, (8, 8), 1, linear=Orthogonal)

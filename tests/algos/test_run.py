@@ -571,6 +571,19 @@ def test_a_run_that_ends_before_it_learns_says_so(train, bare_runs, capsys):
     assert "ends before" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_a_processor_without_bfloat16_stays_in_float32_and_says_so(train, bare_runs, monkeypatch, capsys, able):
+    """Before updates begin, and in config.json; nothing is compiled here, so that both compute the same."""
+    monkeypatch.setattr("algos.run.multiplies_bf16", lambda: able)
+    monkeypatch.setattr("algos.run.Run.compiled", lambda self, function: function)
+    flags = TINY | {"hidden": (64, 64), "compile": True, "device": "cpu"}
+    result = train("sac", **flags, bf16=True)
+    warned = "warning: --bf16 changes nothing here: this processor has no instructions for bfloat16"
+    assert (warned in capsys.readouterr().err) == (not able)
+    assert result.config["bf16"] == able and result.config["identity"]["bf16"]
+    assert not train("sac", **flags, out="exact").config["bf16"] and not capsys.readouterr().err
+
+
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(loop):
     broken_off(loop)
     path = loop(resume=True)[0].folder.path / "config.json"

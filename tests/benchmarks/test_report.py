@@ -704,6 +704,20 @@ def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
     assert 'class="tip"' in page and "<title>a: " in page
 
 
+def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
+    """Those of earlier versions do not tell, and are not named."""
+    synthetic.make(tmp_path / "runs", ["a", "b", "c", "d"], ["Ant-v5"], 5, 2)
+    for name, given, done in (("a", True, False), ("b", True, True), ("c", True, None), ("d", False, False)):
+        (path,) = (tmp_path / "runs").glob(f"*/{name}/**/config.json")
+        config = json.loads(path.read_text())
+        config["identity"] = config.get("identity", {}) | {"bf16": given}
+        path.write_text(json.dumps(config | {"bf16": done}))
+    page = make(tmp_path / "runs", tmp_path / "out").scores.notes
+    assert [note for note in page if "float32" in note] == [
+        "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5."
+    ]
+
+
 def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(tmp_path):
     """Penalties differ between variants; a learned model differs between tasks only, and a default may be absent."""
     for task, weight in (("Ant-v5", 0.5), ("Hopper-v5", 2.5)):

@@ -112,7 +112,8 @@ def test_temperature_rises_when_entropy_is_short():
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_run_in_bfloat16_differs_by_its_rounding_only(train_short):
+def test_a_run_in_bfloat16_differs_by_its_rounding_only(train_short, monkeypatch):
+    monkeypatch.setattr("algos.run.multiplies_bf16", lambda: True)  # slowly, where it has to be emulated
     exact = train_short("sac", out="exact", hidden=(64, 64)).agent
     rounded = train_short("sac", out="rounded", hidden=(64, 64), compile=True, bf16=True).agent
     weight = "critic.net.hidden.1.0.weight"
