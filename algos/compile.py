@@ -234,7 +234,7 @@ def multiplies_bf16() -> bool:
     """
     if platform.machine() in ("x86_64", "AMD64"):
         return torch.cpu._is_avx512_bf16_supported()  # processors with AMX have it too
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def use_fast_products() -> None:

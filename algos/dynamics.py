@@ -145,6 +145,11 @@ def targets(obs: Tensor, reward: Tensor, next_obs: Tensor) -> Tensor:
     return torch.cat([next_obs - obs, reward[..., None]], -1)
 
 
+def output_names(obs_size: int) -> list[str]:
+    """The names of what `targets` gives, in tables."""
+    return [*(f"obs {i}" for i in range(obs_size)), "reward"]
+
+
 class Training(Agent):
     """Ensembles of R runs that learn from one dataset on their device, each with a holdout and bootstraps of its own.
 
@@ -326,7 +331,6 @@ class Training(Agent):
             distance = (mean - targets(batch.obs, batch.reward, batch.next_obs)[:, None]).abs() / (0.5 * log_var).exp()
             shares += torch.stack([(distance <= width).sum(2) for width in WIDTHS])
         errors, inside = self.errors(ensemble).tolist(), (shares / self.holdout.shape[1]).tolist()
-        outputs = [*(f"obs {i}" for i in range(self.data.obs_size)), "reward"]
         return [
             {
                 "seed": seed, "member": member, "elite": member < self.args.elites, "output": output,
@@ -335,7 +339,7 @@ class Training(Agent):
             }
             for run, seed in enumerate(self.seeds)
             for member in range(self.args.members)
-            for i, output in enumerate(outputs)
+            for i, output in enumerate(output_names(self.data.obs_size))
         ]  # fmt: skip
 
 

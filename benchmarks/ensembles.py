@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 
 from algos.cli import run_command
 from algos.data import load as load_dataset
-from algos.dynamics import targets
+from algos.dynamics import output_names, targets
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
@@ -94,7 +94,7 @@ def variances(config: dict[str, Any], folder: Path) -> dict[str, float]:
         data.standardise()
     rows = data.gather(torch.arange(len(data)))
     found = targets(rows.obs, rows.reward, rows.next_obs).double().var(0, correction=0).tolist()
-    return dict(zip([*(f"obs {i}" for i in range(data.obs_size)), "reward"], found, strict=True))
+    return dict(zip(output_names(data.obs_size), found, strict=True))
 
 
 def trained(errors: pd.DataFrame) -> pd.Series:
