@@ -45,12 +45,25 @@ def test_adaptive_obgd():
     assert feed(obgd, network, 3.0, (0.001, 0)) == pytest.approx([0.002539695, 0], abs=1e-9)
 
 
+def test_clearing_forgets_traces_and_keeps_second_moments():
+    network = Two()
+    obgd = ObGD(network, kappa=2.0, trace_decay=0.792, adaptive=True).double()
+    for delta, direction in ((0.5, (1, -0.5)), (-2.0, (0.2, 2))):
+        feed(obgd, network, delta, direction)
+    moments = obgd.square0.clone()
+    obgd.clear()
+    assert (obgd.trace0 == 0).all() and (moments > 0).all()
+    assert torch.equal(obgd.square0, moments) and obgd.steps.tolist() == [2]
+
+
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("delta", [-3.0, 0.4, 1.0])
-def test_a_bounded_step_has_its_length_whatever_the_network(adaptive, delta):
+@pytest.mark.parametrize("lr", [1.0, 0.25])
+def test_a_bounded_step_has_its_length_whatever_the_network(adaptive, delta, lr):
+    """And whatever the step size, which the bound takes out again."""
     torch.manual_seed(0)
     network = Two(3, 50)
-    obgd = ObGD(network, kappa=3.0, trace_decay=0.792, adaptive=adaptive)
+    obgd = ObGD(network, kappa=3.0, trace_decay=0.792, lr=lr, adaptive=adaptive)
     for _ in range(5):
         before = network.w.detach().clone()
         obgd.step(torch.full((3,), delta, dtype=D), [torch.randn(3, 50, dtype=D)], torch.zeros(3, dtype=D))

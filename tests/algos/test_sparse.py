@@ -61,6 +61,29 @@ def test_a_convolution_is_torchs():
         torch.testing.assert_close(conv(x)[run], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("shape", "strides"), [((4, 10, 10), (1,)), ((2, 84, 84), (5, 3, 2))])
+def test_a_network_on_images_is_torchs(shape, strides):
+    """After each layer, all units of a run are normalised, and go through LeakyReLU."""
+    torch.manual_seed(0)
+    network = Network(2, shape, (), 3).to(D)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    x = torch.randn(2, *shape, dtype=D)
+
+    def active(h):
+        return nn.functional.leaky_relu(nn.functional.layer_norm(h, h.shape))
+
+    for run in range(2):
+        h = x[run]
+        for conv, stride in zip(network.convolutions, strides, strict=True):
+            weight = conv.linear.weight[run].view(-1, h.shape[0], conv.kernel, conv.kernel)
+            h = active(nn.functional.conv2d(h, weight, conv.linear.bias[run], stride=stride))
+        h = h.flatten()
+        for layer in network.hidden:
+            h = active(layer.weight[run] @ h + layer.bias[run])
+        torch.testing.assert_close(network(x)[run], network.out.weight[run] @ h + network.out.bias[run])
+
+
 @pytest.mark.parametrize(
     ("shape", "out", "expected"), [((4, 10, 10), 3, 132_179), ((4, 84, 84), 4, 144_804), ((5,), 2, 1_314)]
 )

@@ -42,8 +42,13 @@ def test_images_of_another_size_are_refused():
         Features(1, Task("Made-v0", (3, 64, 64), 3, True, (), (), 0))
 
 
-@pytest.mark.parametrize(("env_id", "wanted", "limit"), [("CartPole-v1", 0, 10_000), ("Hopper-v5", 0, None),
-                                                          ("CartPole-v1", 500, 500), ("Hopper-v5", 7, 7)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("env_id", "wanted", "limit"),
+    [
+        ("CartPole-v0", 0, 10_000), ("CartPole-v1", 0, 10_000), ("MountainCar-v0", 0, 10_000), ("Acrobot-v1", 0, 10_000),
+        ("Hopper-v5", 0, None), ("CartPole-v1", 500, 500), ("Hopper-v5", 7, 7),
+    ],
+)  # fmt: skip
 def test_classic_control_runs_longer(env_id, wanted, limit):
     assert time_limit(env_id, wanted).get("max_episode_steps") == limit
 

@@ -21,12 +21,14 @@ from torch.distributions import Categorical, Normal
 from algos.compile import compiled
 from algos.errors import UserError
 from algos.learner import Learner, learner_file
+from algos.obgd import ObGD
 from algos.run import Run
 from algos.stream import Step
 from envs import Task
 
 CPU = torch.device("cpu")
 CONTINUOUS = Task("Made-v0", (7,), 3, False, (-1.0,) * 3, (1.0,) * 3, 50)
+IMAGES = Task("Made-v0", (4, 10, 10), 3, True, (), (), 0)
 
 
 def stream_of(runs: int, ticks: int, task=CONTINUOUS, seed: int = 0):
@@ -35,7 +37,7 @@ def stream_of(runs: int, ticks: int, task=CONTINUOUS, seed: int = 0):
     The episodes of different runs end at different ticks.
     """
     g = torch.Generator().manual_seed(seed)
-    size = task.obs_shape[0]
+    size = math.prod(task.obs_shape)
     for _ in range(ticks):
         noise = torch.rand(runs, 3, generator=g) if task.discrete else torch.randn(runs, 3, generator=g)
         yield (
@@ -140,16 +142,20 @@ def test_many_runs_are_what_each_would_be_alone(task, kind, float64):
             torch.testing.assert_close(flat, nn.utils.parameters_to_vector(theirs.parameters()), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize(("task", "adaptive"), [(CONTINUOUS, False), (CONTINUOUS, True), (DISCRETE, False)])
+@pytest.mark.parametrize(
+    ("task", "adaptive"), [(CONTINUOUS, False), (CONTINUOUS, True), (DISCRETE, False), (IMAGES, False)]
+)
 def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit(task, adaptive):
+    ticks = 60 if task == IMAGES else 200
+
     def run_all(change=None, order=(0, 1, 2, 3)):
-        agent = agent_of("stream_ac", order, task, adaptive=adaptive)
+        agent = agent_of("stream_ac", order, task, adaptive=adaptive, hidden=(16,))
         order = list(order)
-        (_, _, _, noise, first), *rest = stream_of(4, 201, task)
+        (_, _, _, noise, first), *rest = stream_of(4, ticks + 1, task)
         agent.restart(first[order], noise[order])
         for tick, parts in enumerate(rest):
             reward, next_obs, done, noise, first = (part[order].clone() for part in parts)
-            if change is not None and tick == 100:
+            if change is not None and tick == ticks // 2:
                 reward[1], next_obs[1], done[1] = change, change, 1 - done[1]
             agent.update(*step_of(reward, next_obs, done, noise, first))
         return state_of(agent)
@@ -369,12 +375,59 @@ def test_unfit_tasks_are_refused_in_a_sentence(script, env_id, message, train):
         train(script, env_id=env_id, total_steps=10, compile=False)
 
 
-def test_a_start_without_an_end_forgets_the_traces_of_before():
-    learner = Learner(agent_of("stream_ac", [0], CONTINUOUS))
+@pytest.mark.parametrize(("script", "task"), [("stream_ac", CONTINUOUS), ("stream_q", DISCRETE)])
+def test_a_start_without_an_end_forgets_the_traces_of_before(script, task):
+    learner = Learner(agent_of(script, [0], task))
+    obgds = [module for module in learner.agent.modules() if isinstance(module, ObGD)]
     learner.start([0.0] * 7)
+    if script == "stream_q":  # after another action, it has no traces
+        learner.agent.greedy.fill_(True)
     learner.step([1.0] * 7, 1.0, False)
+    assert obgds and all(any((trace != 0).any() for trace in obgd.buffers()) for obgd in obgds)
     learner.start([0.0] * 7)
-    assert all((trace == 0).all() for trace in learner.agent.critic_obgd.buffers())
+    assert all((trace == 0).all() for obgd in obgds for trace in obgd.buffers())
+
+
+@pytest.mark.parametrize(("script", "target"), [("stream_ac", None), ("stream_q", "q"), ("stream_q", "sarsa")])
+def test_a_time_limit_ends_an_episode(script, target, train):
+    """At the limit, which the user chose, traces end; a step later, those of the next episode have begun."""
+    flags = {"env_id": "InvertedPendulum-v5"} if target is None else {"env_id": "CartPole-v1", "target": target}
+    flags |= {"max_episode_steps": 2, "eval_every": 2, "compile": False, "threads": 1, "seeds": ("0:4",)}
+    traces = {}
+    for steps in (2, 3):
+        agent = train(script, **flags, total_steps=steps, out=f"{steps}").agent
+        traces[steps] = [tensor for name, tensor in agent.items() if ".trace" in name]
+    assert traces[2] and all((trace == 0).all() for trace in traces[2])
+    assert any((trace != 0).any() for trace in traces[3])
+
+
+@pytest.mark.parametrize("script", ["stream_ac", "stream_q", "stream_td"])
+def test_adaptive_steps_are_taken_where_they_are_asked_for(script):
+    for adaptive in (False, True):
+        names = [name.rpartition("obgd.")[2] for name, _ in agent_of(script, adaptive=adaptive).named_buffers()]
+        assert ("square0" in names) == ("steps" in names) == adaptive
+
+
+def test_a_policy_takes_the_most_probable_action_within_its_bounds():
+    task = replace(CONTINUOUS, low=(-1.0, -1.0, -2.0), high=(1.0, 0.5, 3.0))
+    obs, t = torch.zeros(2, 4, 7), torch.tensor(0)
+    for kind, outputs, expected in (
+        (task, [0.3, 9.0, -9.0, 0.0, 0.0, 0.0], [0.3, 0.5, -2.0]),
+        (DISCRETE, [0.0, 2.0, 1.0], 1),
+    ):
+        agent = agent_of("stream_ac", (0, 1), kind)
+        with torch.no_grad():
+            agent.actor.out.weight.zero_()
+            agent.actor.out.bias.copy_(torch.tensor(outputs))
+        wanted = torch.tensor(expected).expand(2, 4, *torch.tensor(expected).shape)
+        torch.testing.assert_close(agent.policy(obs, t).to(wanted.dtype), wanted)
+
+
+@pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
+def test_stacks_of_frames_have_no_policy(script):
+    """A policy sees one observation; those of MinAtar are enough."""
+    for shape, has in (((1, 84, 84), False), ((4, 10, 10), True), ((7,), True)):
+        assert agent_of(script, [0], replace(DISCRETE, obs_shape=shape), hidden=()).has_policy == has
 
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])

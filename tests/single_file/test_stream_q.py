@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from scripts import DISCRETE, agent_of, state_of, stream_layers_of
-from stream_q import Draws, StreamQ
+from stream_q import Args, Draws, StreamQ
 from torch import nn
 
 from algos.learner import Learner
@@ -162,6 +162,27 @@ def test_an_exploratory_action_ends_the_traces_of_q_but_not_of_sarsa():
         traces = torch.cat([t.flatten(1) for t in agent.obgd.buffers()], 1)
         assert (traces[0] == 0).all() == cleared and (traces[1] != 0).any()
         assert (agent.critic.out.bias != before).any(1).all()  # both have learned from the step first
+
+
+@pytest.mark.parametrize(("target", "drawn"), [("q", [2, 2]), ("sarsa", [2, 3])])
+def test_a_lost_life_ends_the_traces_but_begins_nothing(target, drawn):
+    """SARSA draws anew where an episode begins."""
+    agent = agent_of("stream_q", (0, 1), target=target)
+    (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(2, 2)
+    agent.restart(first, draws_of(noise))
+    agent.greedy.fill_(True)
+    lost, begun = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0])
+    agent.update(*step_of(reward, next_obs, lost, more, again, begun))
+    assert agent.features.statistics.count.flatten().tolist() == [2, 3]
+    assert agent.drawn.tolist() == drawn
+    assert all((trace == 0).all() for trace in agent.obgd.buffers())
+    assert agent.features.clock.time.tolist() == pytest.approx([-0.48, -0.5])
+
+
+def test_defaults_are_those_of_the_paper():
+    args = Args()
+    assert (args.epsilon_start, args.epsilon_end, args.exploration) == (1.0, 0.01, 0.05)
+    assert (args.lr, args.discount, args.trace, args.kappa) == (1.0, 0.99, 0.8, 2.0)
 
 
 SHORT = {"compile": False, "threads": 1, "log_every": 2_000}

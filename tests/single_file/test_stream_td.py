@@ -206,6 +206,16 @@ def test_perfect_predictions_score_one_at_all_steps_and_the_end_does_not_count(t
     assert errors["value"].max() < 1e-9 and errors["step"].max() == 998
 
 
+def test_a_part_of_a_series_is_compared_with_that_part(tmp_path, panels_of):
+    """Also where it ends before half of an interval between evaluations, and far from the end of the series."""
+    (first, second) = panels_of(Oracle, total_steps=400, eval_every=5_000)
+    for row, (start, truth, values) in zip((1, 201), (first, second), strict=True):
+        assert start == row and values.shape == (1, 200)
+        assert values[0].tolist() == truth.tolist() == Oracle.truth[row : row + 200].tolist()
+    table = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
+    assert table[["step", "length"]].to_numpy().tolist() == [[400, 400]] and table["return"].tolist() == [1.0]
+
+
 def test_mean_errors_are_of_the_steps_that_count(tmp_path, panels_of, monkeypatch):
     monkeypatch.setattr(Oracle, "off", 0.5)
     panels_of(Oracle)
