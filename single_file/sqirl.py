@@ -16,11 +16,12 @@ without a random step.
 
 k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
 good as the one below it was; what was frozen too early is never corrected. Its published settings are a budget of 5M
-steps, k and m by task, and a discount of 1, except 0.99 on MiniGrid with sticky actions.
+steps, k and m by task, and a discount of 1; for MiniGrid with sticky actions the discount is 0.99, and for whole games
+of Atari it is 0.99 with a budget of 10M steps.
 
 Two things differ from the official code. Networks are an MLP, on MiniGrid with one-hot codes of the whole grid, where
-it has a convolution on the codes divided by 255; images have MinAtar's convolution. And up to 1,024 episodes of a table
-are played at once, and there at most eight.
+it has an MLP on the codes themselves, and with sticky actions a convolution on the codes divided by 255; images have
+MinAtar's convolution. And up to 1,024 episodes of a table are played at once, and there at most eight.
 
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
     python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100
@@ -77,7 +78,7 @@ class Args(RunArgs):
     num_envs: Natural = 0
     """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
     discount: Tunable[PositiveFraction] = 1.0
-    """gamma; 0.99 on MiniGrid with sticky actions in the paper"""
+    """gamma; 0.99 on MiniGrid with sticky actions, and on whole games of Atari, in the paper"""
     lr: Tunable[Positive] = 1e-4
     """learning rate"""
     batch_size: Count = 128

@@ -9,7 +9,7 @@ import pytest
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import analysis, coverage, method
+from benchmarks import analysis, coverage, decide, method
 from benchmarks.decision_part import comparisons, costs_of, decision_part, variance_part
 from benchmarks.load_scores import load
 
@@ -107,6 +107,47 @@ def test_other_algorithms_are_not(tmp_path):
         store(tmp_path, name, "Made-v0", np.arange(5.0))
     (one,) = comparisons(results_of(tmp_path))
     assert one.test == "Welch" and one.correlation == pytest.approx(1.0) and one.p == 1.0
+
+
+def test_only_settings_of_the_same_process_are_paired(tmp_path):
+    synthetic.vary(tmp_path / "one", "iql", ["Hopper-v5"], {"tau": [0.1, 0.2]})
+    synthetic.vary(tmp_path / "two", "iql", ["Hopper-v5"], {"tau": [0.3, 0.4]})
+    store(tmp_path, "bc", "Hopper-v5", np.arange(5.0) * 100)
+    results = analysis.compute(load([tmp_path], mix=True), None, "last", 50)
+    tests = {frozenset({one.a[-4:-1], one.b[-4:-1]}): one.test for one in comparisons(results)}
+    together = {frozenset({"0.1", "0.2"}), frozenset({"0.3", "0.4"})}
+    assert {pair for pair, test in tests.items() if test == "paired"} == together
+    assert {test for pair, test in tests.items() if pair not in together} == {"Welch"}
+
+
+def test_shares_and_advice_are_those_of_the_variances(tmp_path):
+    """Three evaluations count, of two episodes each; seconds are those of a run, and of one more episode in each."""
+    rng, rows = np.random.default_rng(0), []
+    for seed in range(5):
+        for step in (0, 60, 95, 98, 100):
+            level = 100 + 20 * rng.normal()
+            rows += [(seed, step, episode, level + 10 * rng.normal()) for episode in range(2)]
+    table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+    synthetic.store(tmp_path, "a", table, "Made-v0", evaluation_seconds=20.0)
+    results = results_of(tmp_path)
+    late = results.scores.table.query("step > 90")
+    means, spreads = (late.pivot(index="seed", columns="step", values=n).to_numpy() for n in ("return", "episode_std"))
+    found = decide.split(means, spreads**2, 2)
+    variances = np.array([found.seeds, found.checkpoints / 3, found.episodes / 6])
+    (row,) = variance_part(results).tables[0][1].rows
+    for cell, share in zip(row[2:5], 100 * variances / variances.sum(), strict=True):
+        assert cell[0] == f"{share:.0f}"
+    tasks = results.tasks.query("score == 'mean'").iloc[0]
+    assert row[5][1] == pytest.approx(tasks["high"] - tasks["mean"])
+    assert costs_of(results)["Made-v0", "a"] == (12.0, 2.0)
+    seeds, episodes = decide.advice(found, 0.05 * found.mean, 12.0, 2.0)
+    assert [cell[0] for cell in row[6:]] == [f"{seeds:,} × {episodes:,}", "5", "3 × 2"]
+
+
+def test_seconds_are_shared_by_all_settings_of_a_process(tmp_path):
+    grid = {"tau": [0.1, 0.2]}
+    synthetic.vary(tmp_path, "iql", ["Hopper-v5"], grid, evaluation_seconds=20.0, phase_seconds=10.0)
+    assert list(costs_of(results_of(tmp_path)).values()) == [(7.0, 2.0)] * 2
 
 
 def test_a_report_says_what_lacks(tmp_path):

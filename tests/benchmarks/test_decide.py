@@ -19,7 +19,7 @@ from benchmarks.decide import (
     least_difference,
     split,
 )
-from benchmarks.decision_part import decision_part
+from benchmarks.decision_part import decision_part, differences, verdict_table
 from benchmarks.tables import number
 
 NONE = np.array([])
@@ -249,6 +249,21 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     assert "(-1,820.4 in return" in corrected([large])[0].sentence("return")
     assert "(+0.0014 in normalised score" not in (small := of_p(1e-6, 0.0014)).sentence("normalised score")
     assert "(+0.001 in normalised score" in small.sentence("normalised score", 3)
+
+
+def test_a_comparison_has_its_numbers_in_their_columns():
+    one = replace(
+        of_p(0.01, -2.0), low=-3.0, high=-1.0, corrected=0.04, seeds=(5, 7), least=1.5, correlation=0.3, smallest=0.001
+    )
+    table, (row,) = differences([one], 1), differences([one], 1).rows
+    assert dict(zip(table.columns, [cell[0] for cell in row], strict=True)) == {
+        "task": "T", "a": "a", "b": "b", "a − b": "-2.0", "95% interval": "[-3.0, -1.0]", "p (Holm)": "0.040",
+        "a is": "worse", "least difference": "1.5", "correlation": "0.30", "test": "Welch", "seeds": "5, 7",
+    }  # fmt: skip
+    assert verdict_table([one]).iloc[0].to_dict() == {
+        "task": "T", "a": "a", "b": "b", "difference": -2.0, "low": -3.0, "high": -1.0, "p": 0.01, "p_corrected": 0.04,
+        "verdict": "worse", "least": 1.5, "correlation": 0.3, "test": "Welch", "seeds_a": 5, "seeds_b": 7,
+    }  # fmt: skip
 
 
 def test_a_difference_beyond_what_there_can_be_is_never_the_least():

@@ -89,6 +89,9 @@ def test_aggregates_and_differences_of_percentages_end_where_percentages_do(refe
     chosen = None if references == "raw" else read_references((folder / references).with_suffix(".csv"))
     (one,) = comparisons(compute(load([runs]), chosen, "last", 20))
     assert one.most == high - low
+    assert (one.low, one.high) == (low - high, high - low)  # of 0 and 75, from two seeds
+    assert one.difference == pytest.approx(-0.75 * (high - low))
+    assert (one.a, one.b) == ("bad", "good")
 
 
 def test_the_mean_of_three_is_of_no_fewer(runs, tmp_path):

@@ -302,6 +302,7 @@ def test_raw_scores_of_several_tasks_have_no_aggregates(tmp_path):
     synthetic.make(tmp_path / "in", ["a", "b"], ["Hopper-v5", "Ant-v5"], 5, 10)
     results = make(tmp_path / "in", tmp_path / "out", references="raw")
     assert results.aggregates.empty and "no aggregates" in (tmp_path / "out" / "report.html").read_text()
+    assert set(pd.read_csv(tmp_path / "out" / "verdicts.csv")["task"]) == {"Hopper-v5", "Ant-v5"}
     assert "Probability of improvement" in (tmp_path / "out" / "report.html").read_text()  # that needs no scale
 
 
@@ -815,6 +816,17 @@ def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
     single, every, part = verdicts()
     assert {one.task for one in every.values()} == {"all tasks"} and len(every) == 3
     assert "than those of another pair" not in part.method
+    results = normalised(tmp_path)
+    assert results.headline != results.score
+    means = results.final.groupby(["task", "algorithm"])[results.headline].mean()
+    for (a, b, task), one in single.items():
+        if one.tasks == 1:
+            assert one.difference == pytest.approx(means[task, a] - means[task, b])
+    whole, highest = sorted(single.values(), key=lambda one: one.p), 0.0  # Holm's correction is for the whole report
+    assert len(whole) == 12 and any(one.verdict != "not decided" for one in whole)
+    for place, one in enumerate(whole):
+        highest = max(highest, min(1.0, (len(whole) - place) * one.p))
+        assert one.corrected == pytest.approx(highest)
     shutil.rmtree(tmp_path / TASKS[0] / "b")
     for seeds in range(2):
         if seeds:

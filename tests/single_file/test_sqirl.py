@@ -214,6 +214,8 @@ def test_what_an_iteration_keeps_and_how_many_updates_it_makes(five, train_short
         before = buffer.added.copy()
         add(buffer, episodes, returns, first)
         assert episodes.lengths.tolist() == [[5] * 10] * 2
+        if first == 0:  # the last two of ten, of which eight are played at once, have random numbers of their own
+            assert not torch.equal(episodes.action[:, 8:], episodes.action[:, :2])
         new = buffer.rows[0, before[0] : buffer.added[0]]
         expected = [sum(0.5 ** (u - t) * 2.0**u for u in range(t, 5)) for t in range(first, 5)]
         assert new[:, -1].tolist() == expected * 10  # the last column has the returns
@@ -243,6 +245,25 @@ def test_every_step_is_kept_where_the_last_iteration_goes_beyond_the_budget(five
     monkeypatch.setattr(EpisodeBuffer, "add", noted)
     train_short("sqirl", env_id=five, m=10, total_steps=60, eval_episodes=1)
     assert [added for added, _ in sizes] == [50, 90] and all(added <= capacity for added, capacity in sizes)
+
+
+@pytest.mark.parametrize(("flags", "capacity", "width"), [({"buffer_size": 7, "num_envs": 2}, 7, 2), ({}, 110, 8)])
+def test_the_buffer_and_the_environments_are_as_many_as_asked_for(
+    five, train_short, monkeypatch, flags, capacity, width
+):
+    """By default the buffer has room for the budget and one more iteration, and at most eight episodes are at once."""
+    found, add, collect = set(), EpisodeBuffer.add, sqirl.collect
+    monkeypatch.setattr(EpisodeBuffer, "add", lambda buffer, *rest: found.add(buffer.capacity) or add(buffer, *rest))
+    monkeypatch.setattr(sqirl, "collect", lambda envs, *rest: found.add(-envs.envs_per_run) or collect(envs, *rest))
+    train_short("sqirl", env_id=five, m=10, total_steps=60, eval_episodes=1, **flags)
+    assert found == {capacity, -width}
+
+
+def test_defaults_are_published_ones():
+    args = sqirl.Args()
+    assert (args.total_steps, args.buffer_size, args.batch_size, args.epochs) == (5_000_000, 1_000_000, 128, 10)
+    assert (args.lr, args.max_norm, args.reward_scale, args.discount) == (1e-4, 10.0, 1.0, 1.0)
+    assert (args.k, args.m) == (1, 1)
 
 
 # -- frozen policies ---------------------------------------------------------------------------------------------------
@@ -575,8 +596,13 @@ def test_a_grid_is_its_settings_alone(train, bare_runs, float64):
             if tensor.dim():
                 ours = grid.agent[name][2 * number : 2 * number + 2]
                 torch.testing.assert_close(ours, tensor, atol=1e-9, rtol=0)
-    table = UNEVEN["table"] | {"env_id": "tabular/gate-0.1875", "total_steps": 60, "seeds": ("3", "7"), "threads": 1}
-    assert train("sqirl", out="table", vary=("discount=0.5,1",), **table).config["status"] == "finished"
+    table = {"form": "table", "env_id": "tabular/gate-0.1875", "total_steps": 2_000, "seeds": ("3", "7"), "threads": 1}
+    table |= {"m": 64, "k": 2}  # so that the first choice depends on the discount
+    choices = train("sqirl", out="table", vary=("discount=0.5,1",), **table).agent["choices"]
+    for number, discount in enumerate((0.5, 1.0)):
+        alone = train("sqirl", out=f"table{number}", discount=discount, **table).agent["choices"]
+        assert torch.equal(choices[2 * number : 2 * number + 2], alone)
+    assert not torch.equal(choices[:2], choices[2:])
 
 
 @pytest.mark.slow
