@@ -158,15 +158,14 @@ class StreamQ(Agent):
     def update(self, step: Step, draws: Draws) -> dict[str, Tensor]:
         """Learns from the outcome of the last action, begins the next episodes, and draws the next action."""
         next_state = self.features(step.next_obs)
-        counted = 1.0 if step.begun is not None else 1 - step.done  # after an episode's end, no action is drawn
         if self.args.target == "q":
             metrics = self.learn(step.reward, next_state, step.done)
             if step.obs is not None and step.begun is not None:
                 self.start(step.obs, step.begun)
-            self.act(draws, counted)
+            self.act(draws, 1.0 if step.begun is not None else 1 - step.done)  # `start` draws after an episode's end
             return metrics
 
-        action, greedy = self.choose(next_state, draws, counted)  # by the values before the update
+        action, greedy = self.choose(next_state, draws)  # by the values before the update
         metrics = self.learn(step.reward, next_state, step.done, action)
         if step.obs is not None and step.begun is not None:
             self.start(step.obs, step.begun)

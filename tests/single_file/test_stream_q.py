@@ -179,6 +179,21 @@ def test_a_lost_life_ends_the_traces_but_begins_nothing(target, drawn):
     assert agent.features.clock.time.tolist() == pytest.approx([-0.48, -0.5])
 
 
+@pytest.mark.parametrize(("target", "drawn"), [("q", 3), ("sarsa", 4)])
+def test_a_learner_counts_its_actions_as_a_run_does(target, drawn):
+    """SARSA draws one at the end of an episode too, and another at the beginning of the next."""
+    run, learner = agent_of("stream_q", [0], target=target), Learner(agent_of("stream_q", [0], target=target))
+    (_, _, _, noise, first), (reward, next_obs, _, more, again) = stream_of(1, 2)
+    run.restart(first, draws_of(noise))
+    learner.start(first[0])
+    for done in (1.0, 0.0):
+        run.update(*step_of(reward, next_obs, torch.tensor([done], dtype=torch.float64), more, again))
+        learner.step(next_obs[0], float(reward), bool(done))
+        if done:
+            learner.start(again[0])
+    assert run.drawn.tolist() == learner.agent.drawn.tolist() == [drawn]
+
+
 def test_defaults_are_those_of_the_paper():
     args = Args()
     assert (args.epsilon_start, args.epsilon_end, args.exploration) == (1.0, 0.01, 0.05)
