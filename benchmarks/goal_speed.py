@@ -20,7 +20,15 @@ from algos.device import choose_device
 from algos.goal_conditioned import transitions
 from algos.goals import Clusters, Goals
 from algos.random import Random
-from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables
+from benchmarks.timing import (
+    median_ratio,
+    named,
+    output_of,
+    random_file,
+    script_log,
+    thread_variables,
+    ways_of_updates,
+)  # fmt: skip
 
 ROWS = 100_000  # transitions of the random data
 SIZES = ((512, 1024, 1), (256, 256, 5))  # width of the layers, batch size, seeds
@@ -44,7 +52,7 @@ RVS = (
 def measure_goals(args: Any) -> list[dict[str, Any]]:
     """Measures all methods with published sizes, and some with small ones, in turns with OGBench's own code."""
     cuda = choose_device(args.device).type == "cuda"
-    flags_of: list[tuple[str, ...]] = [()] if cuda else [(), ("--compile",), ("--compile", "--bf16")]
+    flags_of = ways_of_updates(cuda)
     fast = () if cuda else ("--compile",)
     if args.ogbench is None:
         print("OGBench's own code is left out: give its folder with --ogbench, and a Python with jax")

@@ -14,7 +14,16 @@ from typing import Any
 import pandas as pd
 
 from algos.device import choose_device
-from benchmarks.timing import LOG, WARM_UP, median_ratio, named, peer_rate, script_log, script_rate
+from benchmarks.timing import (
+    LOG,
+    WARM_UP,
+    median_ratio,
+    named,
+    peer_rate,
+    script_log,
+    script_rate,
+    ways_of_updates,
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -39,10 +48,7 @@ def measure_scripts(args: Any) -> list[dict[str, Any]]:
                 peers.append(library)
             else:
                 print(f"{module} is not installed and left out: pip install -e '.[peers]'")
-    # on CUDA, updates are compiled and captured anyway
-    kinds: list[tuple[str, tuple[str, ...]]] = [("", ())]
-    if not cuda:
-        kinds += [(" --compile", ("--compile",)), (" --compile --bf16", ("--compile", "--bf16"))]
+    kinds = [("".join(f" {flag}" for flag in flags), flags) for flags in ways_of_updates(cuda)]
     many = 16 if cuda else 4
     free: dict[str, list[float]] = {}  # rates in each round
     beside: dict[str, list[float]] = {}  # the same beside busy processes

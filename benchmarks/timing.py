@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from algos.cli import env_errors
+from algos.compile import multiplies_bf16
 from algos.errors import UserError
 from envs import make_vec
 
@@ -99,6 +100,17 @@ def peer_rate(library: str, args: Any, *flags: str) -> float:
     command = [sys.executable, "-m", "benchmarks.peer_speed", library, "--env-id", args.env_id, *flags]
     command += ["--threads", str(args.threads), "--steps", str(args.steps)]
     return float(output_of(command, thread_variables(args), SCRIPTS.parent).split()[-1])
+
+
+def ways_of_updates(cuda: bool) -> list[tuple[str, ...]]:
+    """Flags of each way in which updates are computed; on CUDA they are compiled and captured anyway."""
+    if cuda:
+        return [()]
+    ways: list[tuple[str, ...]] = [(), ("--compile",)]
+    if multiplies_bf16():
+        return [*ways, ("--compile", "--bf16")]
+    print("bfloat16 is left out: this processor has no instructions for it")
+    return ways
 
 
 def named(script: str, seeds: int) -> str:

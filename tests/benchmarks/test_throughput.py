@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from algos.errors import UserError
-from benchmarks import goal_speed, model_speed, online_speed, peer_speed, throughput
+from benchmarks import goal_speed, model_speed, online_speed, peer_speed, throughput, timing
 from benchmarks.online_speed import busy, measure_on_policy, measure_scripts, measure_streams
 from benchmarks.throughput import Args, main
 from benchmarks.timing import random_file, thread_variables
@@ -135,6 +135,15 @@ def test_the_state_of_played_transitions_is_in_their_observations(tmp_path):
 def test_updates_alone_are_those_of_an_agent(algorithm, monkeypatch):
     monkeypatch.setattr(peer_speed, "compiled", lambda function, *args, **more: function)
     assert peer_speed.stored_seconds(peer_speed.Args("stored", algorithm=algorithm, warm_up=1, steps=2)) > 0
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_bfloat16_is_measured_where_the_processor_has_it(able, monkeypatch, capsys):
+    """Elsewhere, its figures would be those of float32."""
+    monkeypatch.setattr(timing, "multiplies_bf16", lambda: able)
+    assert timing.ways_of_updates(True) == [()] and not capsys.readouterr().out
+    assert timing.ways_of_updates(False) == [(), ("--compile",), ("--compile", "--bf16")][: 2 + able]
+    assert ("bfloat16 is left out" in capsys.readouterr().out) == (not able)
 
 
 def test_figures_with_goals_are_of_updates_and_their_sampling(monkeypatch):
