@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,6 +28,7 @@ from algos.goal_conditioned import (
     network,
     sphere,
     twin_value_loss,
+    validation_data,
 )
 from algos.goals import Clusters, Goals
 from algos.nn import initialise
@@ -37,6 +39,7 @@ from benchmarks.load_scores import load
 from envs import Task
 from envs.mazes import maze_of
 
+METHODS = ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota")
 POINT = Task("pointmaze", (2,), 2, False, (-1.0, -1.0), (1.0, 1.0), 1000)
 NAME: dict[str, Any] = {"dataset": "local/pointmaze-medium-navigate-v0"}
 
@@ -371,10 +374,11 @@ def test_a_video_that_comes_too_late_is_not_promised(train_short, monkeypatch, c
     assert "filmed" not in said and "no video is made any more: python -m benchmarks.watch" in said
 
 
-def test_actions_are_clipped_before_they_are_played(train_short, monkeypatch):
+@pytest.mark.parametrize("script", METHODS)
+def test_actions_are_clipped_before_they_are_played(script, train_short, monkeypatch):
     """A point moves 0.2 along each axis in a step, whatever the mean of the policy is; walls push it back further."""
-    monkeypatch.setattr("gcbc.GCBC.policy", lambda agent, obs, goal: torch.full_like(obs, 50.0))
-    ways = pd.read_parquet(train_short("gcbc", **EVALUATED).folder / "ways.parquet")
+    monkeypatch.setattr(agent_type(script), "policy", lambda agent, obs, goal: torch.full_like(obs, 50.0))
+    ways = pd.read_parquet(train_short(script, **EVALUATED).folder / "ways.parquet")
     moves = ways[ways["step"] >= 0].groupby("task")[["x", "y"]].diff().abs()
     assert 0.19 < moves.max().max() < 0.4
 
@@ -469,11 +473,61 @@ def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_pat
     assert run.code == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("local/pointmaze-medium-stitch-v0", "local/pointmaze-medium-stitch-val-v0"),
+        ("ogbench/pointmaze-medium-stitch-v0", "ogbench/pointmaze-medium-stitch-v0-val"),
+        ("minari/pointmaze/umaze-v2", None),
+    ],
+)
+def test_validation_episodes_are_looked_for_where_they_are(name, asked, monkeypatch, tmp_path):
+    monkeypatch.setattr("algos.goal_conditioned.load_states", lambda name, **_: name)
+    monkeypatch.setattr("algos.goal_conditioned.cached", lambda name: tmp_path)
+    monkeypatch.setattr("minari.storage.get_dataset_path", lambda name: tmp_path)
+    assert validation_data(SimpleNamespace(dataset=name, env_id="")) == asked
+
+
 def test_data_in_which_no_next_state_is_known_are_refused(monkeypatch):
     data = Dataset.of(*np.zeros((2, 6, 1)), np.zeros(6), np.zeros((6, 1)), terminated=np.ones(6))
     monkeypatch.setattr("algos.goal_conditioned.load", lambda *_: replace(data, true_ends=False))
     with pytest.raises(UserError, match="has no transition whose next state is known"):
         load_states("some")
+
+
+@pytest.mark.parametrize("script", METHODS)
+def test_settings_of_a_grid_learn_as_each_would_alone(script, train_short, float64):
+    """Through the whole script: networks, Adam, and the goals that a discount draws."""
+    grid = {"lr": (1e-3, 1e-2)} | ({} if script == "gcbc" else {"discount": (0.5, 0.95)})
+    vary = tuple(f"{name}={low},{high}" for name, (low, high) in grid.items())
+    together = train_short(script, seeds=("3",), vary=vary, out="grid").agent
+    for number, side in ((0, 0), (-1, 1)):
+        flags = {name: values[side] for name, values in grid.items()}
+        alone = train_short(script, seeds=("3",), out=f"alone{side}", **flags).agent
+        for name, tensor in alone.items():
+            if tensor.dim():
+                torch.testing.assert_close(together[name][number], tensor[0], atol=1e-9, rtol=0)
+    if script not in ("gcbc", "qrl"):  # and the discount alone makes a difference; QRL has none in its losses
+        assert any(not torch.equal(tensor[0], tensor[1]) for tensor in together.values() if tensor.dim())
+
+
+def test_the_probability_of_augmentation_may_vary_in_a_run(train_short):
+    log = train_short("gcbc rvs", augment=0.0, vary=("augment=0,1",)).log.query("metric == 'augmented'")
+    means = log.groupby("augment")["value"].mean()
+    assert means[0.0] == 0 and means[1.0] > 0.5
+
+
+@pytest.mark.parametrize("script", METHODS)
+def test_validation_losses_are_those_of_validation_episodes(script, train_short, tmp_path):
+    """States there are far from those of training, and so are losses."""
+    write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2, seed=1)
+    with h5py.File(tmp_path / "goals-val.hdf5", "r+") as file:
+        file["observations"][...] *= 1_000
+        if "next_observations" in file:
+            file["next_observations"][...] *= 1_000
+    log = train_short(script).log.groupby("metric")["value"].mean()
+    losses = [name for name in log.index if f"validation/{name}" in log.index and name.endswith("loss")]
+    assert any(abs(log[f"validation/{name}"]) > 100 * abs(log[name]) for name in losses)
 
 
 def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):

@@ -144,6 +144,28 @@ def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
     return {name: part[0, :, 0].long() for name, part in parts.items()}
 
 
+@pytest.mark.parametrize("kind", ["hiql", "ota"])
+def test_goals_of_a_high_policy_may_lie_at_a_geometric_distance(kind):
+    """With a discount of 0.5, two steps ahead on average; drawn uniformly, half of what is left."""
+    goals = Goals(episodes(400))
+    for geometric in (True, False):
+        rows = rows_of(hierarchical(kind, actor_geometric=geometric, discount=0.5, actor_goals=(0.0, 1.0, 0.0)), goals)
+        ahead = (rows["goal"] - rows["row"]).double().mean().item()
+        assert (1.9 < ahead < 2.1) if geometric else ahead > 50
+
+
+@pytest.mark.parametrize("geometric", [True, False])
+def test_goals_of_actors_and_values_lie_where_their_flags_say(geometric):
+    args = module_of("gcivl").Args(
+        batch_size=MANY, discount=0.5, value_goals=(0.0, 1.0, 0.0), actor_goals=(0.0, 1.0, 0.0),
+        actor_geometric=geometric, value_geometric=not geometric,
+    )  # fmt: skip
+    batch = transitions(Goals(episodes(400)), args, transition_draws(Random([0]), MANY)())
+    actor, value = ((goal - batch.obs)[0, :, 0].mean().item() for goal in (batch.goal, batch.value_goal))
+    near, far = (actor, value) if geometric else (value, actor)
+    assert 1.9 < near < 2.1 and far > 50
+
+
 def test_a_transition_gives_minus_one_until_its_goal_is_reached():
     """Sheet, 2.2: it is reached if it is the state itself, and not the next one."""
     args = module_of("gcivl").Args(batch_size=MANY, value_goals=(0.5, 0.3, 0.2), actor_goals=(0.0, 1.0, 0.0))
@@ -310,5 +332,7 @@ def test_groups_are_of_neighbours_and_depend_on_the_seed_only(monkeypatch):
     with pytest.raises(UserError, match="--clusters 81 is more than the 80 states"):
         Clusters(goals, 81, 1)
     monkeypatch.setattr("algos.goals.FITTED", 20)
+    sampled = Clusters(goals, 2, 1)  # found from a sample of the states, and then all join
+    assert torch.equal(sampled.label == sampled.label[0], torch.arange(80) < 40) and sampled.size.tolist() == [40, 40]
     with pytest.raises(UserError, match="--clusters 21 is more than the 20 states from which groups are found"):
         Clusters(goals, 21, 1)

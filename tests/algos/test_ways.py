@@ -52,10 +52,18 @@ class Distance(torch.nn.Module):
 
 
 def test_the_table_of_values_covers_the_free_cells():
-    table = values_table(ways(), KEYS, Distance(), MAZE)
-    assert len(table) == 2 * 10 * 16 and set(table["seed"]) == {3, 7}
-    row = table[(table["seed"] == 3) & (table["x"] == 0.5) & (table["y"] == 0.5)].iloc[0]
-    assert row["value"] == pytest.approx(-np.hypot(31.5, 0.5))
+    """Each run, task and cell has the value of that run's goal in that task."""
+    one = ways()
+    goals = np.concatenate([one.goals, [[[0.0, 4.0]], [[3.0, 0.0]]]], axis=1)
+    both = Ways(["task1", "task2"], [[1, 3], [2, 4]], goals, one.obs.repeat(2, 1), np.zeros((2, 2, 3, 2)))
+    table = values_table(both, KEYS, Distance(), MAZE)
+    assert len(table) == 2 * 2 * 10 * 16 and set(table["seed"]) == {3, 7}
+    here = table[(table["x"] == 0.5) & (table["y"] == 0.5)].set_index(["seed", "task"])["value"]
+    for seed, task, distance in (
+        (3, "task1", -np.hypot(31.5, 0.5)), (7, "task1", np.hypot(31.5, 0.5)),
+        (3, "task2", -np.hypot(0.5, 3.5)), (7, "task2", np.hypot(2.5, 0.5)),
+    ):  # fmt: skip
+        assert here[seed, task] == pytest.approx(distance)
 
 
 def test_the_order_of_values_is_1_where_they_rise_on_the_way_and_0_where_they_fall():

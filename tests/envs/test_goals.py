@@ -136,6 +136,23 @@ def test_ant_mazes_equal_the_original_bitwise():
     assert_equal_to_original(env_id, pushes(env_id, 40, seed=0))
 
 
+@pytest.mark.parametrize(
+    ("env_id", "outside", "inside"), [("antmaze-medium-v0", 0.7, 0.3), ("pointmaze-medium-v0", 1.1, 0.9)]
+)
+def test_a_goal_is_reached_within_its_radius(env_id, outside, inside):
+    """OGBench's are 0.5 for ants and 1 for points."""
+    venv = make_goal_vec(env_id, ["task1", "task1"])
+    venv.reset(seed=[0, 0])
+    worlds = venv.worlds
+    for i, distance in enumerate((outside, inside)):
+        qpos, qvel = (getattr(worlds.physics.data[i], name).copy() for name in ("qpos", "qvel"))
+        qpos[:2] = worlds.goal[i] + (distance, 0)
+        worlds.physics.reset(i, qpos, 0 * qvel)
+    worlds.physics.read(np.arange(2))
+    _, _, terminated, *_ = venv.step(np.zeros((2, *venv.single_action_space.shape), np.float32))
+    assert terminated.tolist() == [False, True]
+
+
 def test_ants_are_teleported_as_in_the_original():
     env_id = "antmaze-teleport-v0"
     (actions,) = (pushes(env_id, 30, seed=0)[:, :1],)
