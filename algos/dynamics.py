@@ -150,6 +150,15 @@ def output_names(obs_size: int) -> list[str]:
     return [*(f"obs {i}" for i in range(obs_size)), "reward"]
 
 
+def learnable(data: Dataset) -> Tensor:
+    """The numbers of the transitions from which dynamics are learned.
+
+    Terminal ones whose next observations are not true do not count: a model would learn false jumps.
+    """
+    numbers = torch.arange(len(data))
+    return numbers if data.true_ends else numbers[(data.terminated[data.index] == 0).cpu()]
+
+
 class Training(Agent):
     """Ensembles of R runs that learn from one dataset on their device, each with a holdout and bootstraps of its own.
 
@@ -184,13 +193,8 @@ class Training(Agent):
         self.best.load_state_dict(self.ensemble.state_dict())
 
     def _split(self) -> None:
-        """Draws the holdout [R, H] and the bootstraps [R, E, T], which are numbers of transitions.
-
-        Terminal transitions whose next observations are not true ones do not count: a model would learn false jumps.
-        """
-        usable = torch.arange(len(self.data))
-        if not self.data.true_ends:
-            usable = usable[(self.data.terminated[self.data.index] == 0).cpu()]
+        """Draws the holdout [R, H] and the bootstraps [R, E, T], which are numbers of transitions."""
+        usable = learnable(self.data)
         count = len(usable)
         held = int(min(0.2 * count, self.form.holdout))
         if not held:

@@ -24,13 +24,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import torch
 import tyro
 from matplotlib.figure import Figure
 
 from algos.cli import run_command
 from algos.data import load as load_dataset
-from algos.dynamics import output_names, targets
+from algos.dynamics import learnable, output_names, targets
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
@@ -92,7 +91,7 @@ def variances(config: dict[str, Any], folder: Path) -> dict[str, float]:
         raise UserError(f"{config['task']} is not what the ensembles in {folder} were trained on")
     if args.get("standardise"):
         data.standardise()
-    rows = data.gather(torch.arange(len(data)))
+    rows = data.gather(learnable(data))
     found = targets(rows.obs, rows.reward, rows.next_obs).double().var(0, correction=0).tolist()
     return dict(zip(output_names(data.obs_size), found, strict=True))
 

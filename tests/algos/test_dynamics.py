@@ -15,6 +15,7 @@ from algos.dynamics import (
     Ensemble,
     Settings,
     Training,
+    digest_of,
     ensemble_file,
     likelihood_loss,
     load_ensemble,
@@ -249,6 +250,33 @@ def with_errors(model, errors):
         model.end_epoch(epoch)
         states.append((model.stopped.tolist(), model.slowed.tolist(), model.rate.tolist()))
     return states
+
+
+def test_an_ensemble_goes_on_while_any_member_improves():
+    model = training("offlinerl_kit", (0,))
+    states = with_errors(model, [[[0.9**k, 1.0, 1.0]] for k in range(9)])
+    assert not any(stopped[0] for stopped, *_ in states)
+
+
+def test_layers_decay_by_their_own_factors():
+    """Four hidden layers have 2.5e-5, 5e-5 and twice 7.5e-5, further ones the last of these, and the output 1e-4."""
+    for depth in (4, 5):
+        ensemble = Ensemble(1, 3, 2, Settings(members=2, elites=1, hidden=(4,) * depth))
+        with torch.no_grad():
+            for layer in ensemble.layers:
+                layer.weight.fill_(1.0)
+        factors = [2.5e-5, 5e-5, *[7.5e-5] * (depth - 2), 1e-4]
+        sizes = [5 * 4, *[4 * 4] * (depth - 1), 4 * 2 * 4]
+        expected = sum(0.5 * factor * 2 * size for factor, size in zip(factors, sizes, strict=True))
+        assert ensemble.decay().tolist() == pytest.approx([expected])
+
+
+def test_a_digest_is_of_the_scales_too():
+    data = at_random()
+    scales = [(torch.zeros(2), factor * torch.ones(2)) for factor in (1.0, 2.0)]
+    digests = {digest_of(replace(data, action_scaling=scale)) for scale in scales}
+    digests |= {digest_of(replace(data, obs_scaling=scale, action_scaling=scales[0])) for scale in scales}
+    assert len(digests) == 4
 
 
 def test_offlinerl_kit_stops_each_run_after_five_epochs_without_improvement():

@@ -14,14 +14,15 @@ import pytest
 import torch
 from offline_data import at_random
 from safetensors.torch import load_file
-from scripts import differing, module_of, same, short, state_of
+from scripts import EVALUATED, differing, module_of, same, short, state_of
 
 import algos.model_based
 from algos.data import Dataset
-from algos.dynamics import Ensemble, Training
+from algos.dynamics import Ensemble, Settings, Training
 from algos.errors import UserError
 from algos.model_based import ModelData
 from algos.models import Prediction
+from algos.policy import Adapted, PolicyFile
 from algos.random import Random
 from algos.run import Run
 from benchmarks.recipes.locomotion import rollouts
@@ -521,6 +522,56 @@ def test_other_bounds_of_health_are_refused():
     data = replace(at_random(), env_id="Hopper-v5", env_options={"terminate_when_unhealthy": False})
     with pytest.raises(UserError, match="was recorded with terminate_when_unhealthy, which the rule of Hopper-v5"):
         module_of("mopo").Args().termination(data)
+
+
+def test_rules_of_ends_see_raw_observations():
+    obs, zeros = np.zeros((4, 11)), np.zeros(4)
+    mean, scale = torch.zeros(11), torch.ones(11)
+    mean[0], scale[0] = 1.2, 0.1
+    data = replace(Dataset.of(obs, np.zeros((4, 3)), zeros, obs, zeros), env_id="Hopper-v5", obs_scaling=(mean, scale))
+    rule = module_of("mopo").Args().termination(data)
+    assert rule(torch.tensor([[0.0] * 11, [-6.0] + [0.0] * 10])).tolist() == [False, True]  # heights 1.2 and 0.6
+
+
+@pytest.mark.parametrize(("form", "ended"), [("offlinerl_kit", True), ("ravl", False)])
+def test_the_form_decides_when_episodes_end(form, ended):
+    """In RAVL's code, nothing ends an episode of HalfCheetah."""
+    obs, zeros = np.zeros((4, 17)), np.zeros(4)
+    data = replace(Dataset.of(obs, np.zeros((4, 6)), zeros, obs, zeros), env_id="HalfCheetah-v5")
+    far = torch.zeros(2, 17)
+    far[1, 3] = 200.0
+    for script in ("mopo", "ravl"):
+        assert module_of(script).Args(form=form).termination(data)(far).tolist() == [False, ended]
+
+
+def test_arguments_reach_the_ensemble():
+    flags = {"form": "ravl", "members": 4, "elites": 3, "dynamics_hidden": (5, 6), "dynamics_lr": 0.01}
+    made = module_of("mopo").Args(**flags, dynamics_batch_size=7).ensemble
+    assert made == Settings(form="ravl", members=4, elites=3, hidden=(5, 6), lr=0.01, batch_size=7)
+
+
+def test_rollouts_are_kept_for_as_many_epochs_as_asked_for(train_short, sources):
+    """With one, those of the last epoch only."""
+    for epochs in (1, 2):
+        train_short("mopo", **SHORT | {"retain_epochs": epochs, "never_terminates": True}, out=f"{epochs}")
+        assert sources[-1].buffer.capacity == 40 * 3 * epochs
+
+
+@pytest.mark.parametrize("script", ["mopo", "mobile", "ravl"])
+def test_policies_are_evaluated_as_they_act_in_the_environment(script, train_short):
+    """With raw observations, and actions within the task's bounds."""
+    act = PolicyFile(train_short(script, **EVALUATED | {"standardise": True}).folder).policy().act
+    assert isinstance(act, Adapted) and act.scaling("obs") is not None and act.scaling("action") is not None
+
+
+def test_a_run_is_not_resumed_with_another_ensemble_in_the_file(train_short, tmp_path):
+    for seeds, out in ((("0", "1"), "first"), (("0", "1", "2"), "second")):
+        train_short("mopo", **SHORT | {"seeds": seeds}, out=out)
+    first, second = (next((tmp_path / out).rglob("dynamics.safetensors")) for out in ("first", "second"))
+    train_short("mopo", **SHORT, out="third", dynamics=str(first))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(UserError, match=r"another configuration \(dynamics_digest"):
+        train_short("mopo", **SHORT, out="third", dynamics=str(first), resume=True)
 
 
 def test_another_reward_for_health_changes_no_end():

@@ -2,14 +2,16 @@
 
 import json
 
+import h5py
 import mopo
 import numpy as np
 import pandas as pd
 import pytest
 
+from algos.data import load
 from algos.errors import UserError
-from benchmarks.ensembles import Args, falling, listing, main, trained
-from benchmarks.timing import random_file
+from benchmarks.ensembles import Args, falling, listing, main, trained, variances
+from benchmarks.timing import data_file, random_file
 
 
 def curve(*errors: list[float]) -> pd.DataFrame:
@@ -74,6 +76,20 @@ def test_a_page_of_a_run(runs, tmp_path):
     assert (tmp_path / "page" / "figures" / "ensembles.png").exists()
     (config,) = json.loads((tmp_path / "page" / "sources.json").read_text())
     assert str(tmp_path) not in json.dumps(config["args"] | {"dataset": ""})
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_variances_are_of_the_transitions_from_which_dynamics_are_learned(tmp_path, standardise):
+    """Where next observations after an end are those of another episode, which jump far, they do not count."""
+    steps = np.cumsum(np.random.default_rng(0).normal(size=(1_000, 3)), 0) + 1_000 * (np.arange(1_000) // 100)[:, None]
+    path = data_file(tmp_path / "walk.hdf5", steps, np.zeros((1_000, 2)), np.arange(1_000.0))
+    with h5py.File(path, "r+") as file:
+        file["terminals"][...] = np.arange(1, 1_001) % 100 == 0
+        file["timeouts"][...] = False
+    config = {"task": str(path), "args": {"standardise": standardise}, "facts": {"digest": load(str(path)).digest}}
+    found = variances(config, tmp_path)
+    scale = steps.std(0) ** 2 if standardise else np.ones(3)
+    np.testing.assert_allclose([found[f"obs {i}"] for i in range(3)], 1 / scale, rtol=0.15)
 
 
 def test_what_is_no_ensemble_or_damaged_is_refused(runs, tmp_path):

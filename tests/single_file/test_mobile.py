@@ -172,7 +172,8 @@ def test_what_mobile_cannot_do_is_refused():
         Args(model_mix=0.5).check_task()
     with pytest.raises(UserError, match="--elites must be at least 2"):
         check(Args(elites=1))
-    assert Args().dynamics_epochs == 30
+    args = Args()
+    assert (args.dynamics_epochs, args.guesses, args.elites, args.hidden) == (30, 10, 5, (256, 256))
 
 
 def test_without_a_model_there_are_no_guesses():
