@@ -87,13 +87,19 @@ def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int,
 
 
 def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
-    """One row for each run and task: episodes, mean, its standard error, std, min, median and max of returns, …"""
+    """One row for each run and task: episodes, mean, its standard error, std, min, median and max of returns, …
+
+    A policy that gave no finite action in an episode has no such numbers there.
+    """
     keys = ["seed", *varied, *(["task"] if "task" in frame else [])]
     columns: dict[str, Any] = {
         "episodes": ("return", "size"), "mean": ("return", "mean"), "std": ("return", "std"), "min": ("return", "min"),
         "median": ("return", "median"), "max": ("return", "max"), "length": ("length", "mean"),
     }  # fmt: skip
-    table = frame.groupby(keys, sort=False).agg(**columns)
+    groups = frame.groupby(keys, sort=False)
+    table = groups.agg(**columns)
+    broken = ~groups["return"].agg(lambda values: np.isfinite(values).all()).astype(bool)
+    table.loc[broken, ["mean", "std", "min", "median", "max"]] = np.nan
     table.insert(2, "standard_error", table["std"] / np.sqrt(table["episodes"]))
     if "success" in frame:
         table["success"] = (
@@ -144,13 +150,18 @@ def main(args: Args) -> None:
     if lost:
         print(f"\nleft out, because they diverged: {'; '.join(map(run_name, lost))}")
     column = "success" if trained.measure == "success" else "mean"
-    means = table.groupby(["seed", *varied], sort=False)[column].mean()
-    best = trained.file.runs[numbers[int(np.argmax(means.to_numpy()))]]
-    spread = (
-        f"; mean over {len(means)} runs {means.mean():,.4g}, std over them {means.std():,.4g}, best {run_name(best)}"
-    )
+    means = table.groupby(["seed", *varied], sort=False)[column].agg(lambda values: values.mean(skipna=False))
+    keys = [trained.file.runs[number] for number in numbers]
+    broken = table.groupby(["seed", *varied], sort=False)["mean"].agg(lambda values: values.isna().any())
+    if broken.any():
+        names = "; ".join(run_name(key) for key, is_so in zip(keys, broken, strict=True) if is_so)
+        print(f"\nno finite action in some episodes, and so no mean: {names}")
+    known, spread = means[~broken], ""
+    if len(known) > 1:
+        best = run_name(keys[int(np.argmax(means.where(~broken, -np.inf).to_numpy()))])
+        spread = f"; mean over {len(known)} runs {known.mean():,.4g}, std over them {known.std():,.4g}, best {best}"
     seconds = math.ceil(time.monotonic() - started)
-    print(f"\n{len(frame):,} episodes in {seconds} s{spread if len(means) > 1 else ''}; tables in {out}")
+    print(f"\n{len(frame):,} episodes in {seconds} s{spread}; tables in {out}")
 
 
 if __name__ == "__main__":

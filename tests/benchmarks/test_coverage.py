@@ -60,6 +60,14 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
         assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
 
 
+def test_scores_of_training_up_to_a_step_are_those_of_that_step(tmp_path):
+    rows = [(seed, step, 0, seed + 1000.0 * (step == 100)) for seed in range(60) for step in (0, 50, 100)]
+    synthetic.store(tmp_path, "a", pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), "Made-v0")
+    table, _ = coverage.truths((tmp_path,), (50, 100))
+    for step, more in ((50, 0.0), (100, 1000.0)):
+        assert table[table["step"] == step]["score"].tolist() == [seed + more for seed in range(60)]
+
+
 def test_pairs_are_draws_of_the_scores_that_go_together():
     truth = np.random.default_rng(0).exponential(size=80)
     x, y = coverage.in_pairs(np.random.default_rng(1), truth, 40_000)

@@ -10,7 +10,7 @@ import small_suite
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import report, suite
+from benchmarks import report, suite, sweep
 from benchmarks.looks import FILE, entries_of, stored_looks, until_decided
 from benchmarks.looks_part import looks_part
 from benchmarks.plan import plan
@@ -78,8 +78,11 @@ def test_decisions_are_those_of_adastop_at_half_its_level():
 TWO = small_suite.SUITE + small_suite.SECOND
 
 
-def trained(folder, gap):
-    """A function that stores the runs of a suite's jobs, in which sac is ahead by `gap`, and notes their seeds."""
+def trained(folder, gap, at_first=None):
+    """A function that stores the runs of a suite's jobs, in which sac is ahead by `gap`, and notes their seeds.
+
+    At step 0 it is ahead by `at_first`, if that is another number.
+    """
     seen = []
 
     def train(part):
@@ -87,8 +90,9 @@ def trained(folder, gap):
         for job in jobs:
             seen.append((job.args.variant, job.args.task, tuple(job.seeds)))
             rng = np.random.default_rng([*job.seeds, len(job.args.variant)])
-            ahead = gap if job.args.variant == "default" else 0.0
-            rows = [(seed, step, 0, ahead + rng.normal()) for seed in job.seeds for step in (0, 1_000)]
+            gaps = {0: gap if at_first is None else at_first, 1_000: gap}
+            ahead = job.args.variant == "default"
+            rows = [(seed, step, 0, ahead * more + rng.normal()) for seed in job.seeds for step, more in gaps.items()]
             table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
             if not (job.folder / "config.json").exists():
                 place, variant = job.folder.parents[2], job.args.variant
@@ -146,6 +150,8 @@ def test_another_plan_is_refused(tmp_path, pair):
     until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
     (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
     assert looks["level"] == 0.025 and set(looks["tasks"]) == set(two.tasks)  # the level is that of all tasks
+    for taken in looks["tasks"].values():  # a quarter of it is less than 2 / 252, and a quarter of 0.05 is more
+        assert [look["decision"] for look in taken[:2]] == ["not decided", "better"]
     others = (
         (pair, 5, 20),
         (replace(two, score="best"), 5, 20),
@@ -159,6 +165,24 @@ def test_another_plan_is_refused(tmp_path, pair):
     del looks["first"]  # as earlier versions stored it
     (tmp_path / "out" / FILE).write_text(json.dumps([looks]))
     assert until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
+
+
+def test_the_score_and_the_first_seed_are_those_of_the_suite(tmp_path, pair):
+    """Here all seeds of `sac` are better at first and worse in the end."""
+    train, seen = trained(tmp_path / "out", -30.0, at_first=100.0)
+    until_decided(replace(pair, score="best", seeds=[7]), ("sac", "other"), tmp_path / "out", 5, 20, train)
+    (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
+    assert looks["tasks"]["InvertedPendulum-v5"][-1]["decision"] == "better"
+    assert seen[0][-1] == tuple(range(7, 12))
+
+
+def test_a_sweep_takes_the_numbers_of_seeds_that_it_was_given(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(sweep, "until_decided", lambda suite, names, out, size, most, train: given.append((size, most)))
+    path = small_suite.write(tmp_path, TWO)
+    for flags in ({"max_seeds": 20, "seeds_per_look": 4}, {}):
+        sweep.main(sweep.Args(str(path), out=tmp_path / "out", until_decided=("sac", "other"), device="cpu", **flags))
+    assert given == [(4, 20), (5, 50)]
 
 
 def test_a_failed_batch_ends_the_looks(tmp_path, pair):

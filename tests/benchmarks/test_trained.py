@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
@@ -187,6 +189,64 @@ def test_episodes_after_training_are_not_those_of_training(train, bare_runs):
     assert then == pytest.approx(pd.read_parquet(run / "eval.parquet").query("step == 60")["return"].tolist())
     now = evaluate.evaluated(trained, place, [0], 2, 1)["return"].tolist()
     assert min(abs(ours - theirs) for ours in now for theirs in then) > 1e-3
+
+
+def test_episodes_after_training_depend_on_the_seed_of_a_run_only(train, bare_runs):
+    """They are the same however long it has trained, and none of those of its evaluations."""
+    trained = Trained(train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder)
+    place, policy = Place(trained), trained.file.policy([0])
+    now = evaluate.evaluated(trained, place, [0], 2, 1)["return"].tolist()
+    for purpose, same in (("after training", True), ("evaluation", False)):
+        evaluator = place.evaluator(policy, 2)
+        totals = [score.total for score in evaluator(policy.act, 0, purpose)[0]]
+        evaluator.close()
+        assert (now == totals) == same
+
+
+def test_a_table_of_episodes_is_by_hand(run, capsys, monkeypatch):
+    """Seed 1 gives no finite action in an episode, and has no mean; its other episodes are no measure."""
+    returns = {0: [1.0, 2.0, 6.0], 1: [np.nan, 40.0, 50.0], 5: [3.0, 5.0, 10.0]}
+    rows = [(seed, i, value, 7, value > 1.5) for seed, values in returns.items() for i, value in enumerate(values)]
+    frame = pd.DataFrame(rows, columns=["seed", "episode", "return", "length", "success"])
+    table = evaluate.summary(frame, []).set_index("seed")
+    assert table.loc[0, ["episodes", "mean", "min", "median", "max", "length"]].tolist() == [3, 3, 1, 2, 6, 7]
+    assert table.loc[0, "standard_error"] == pytest.approx(math.sqrt(7 / 3)) and table.loc[
+        0, "std"
+    ] ** 2 == pytest.approx(7)
+    assert table.loc[0, "success"] == pytest.approx(200 / 3)
+    assert table.loc[1, ["mean", "standard_error", "std", "min", "median", "max"]].isna().all()
+    monkeypatch.setattr(evaluate, "evaluated", lambda *_: frame.drop(columns="success"))
+    command(evaluate, run)
+    out = capsys.readouterr().out
+    assert "no finite action in some episodes, and so no mean: seed 1\n" in out
+    assert "mean over 2 runs 4.5, std over them 2.121, best seed 5" in out
+
+
+def test_shots_are_the_episodes_that_were_played(train, bare_runs, capsys):
+    """In an environment that begins as a shot says, its actions earn the return that is told."""
+    trained = Trained(train("sac", **SHORT | {"env_id": "Pendulum-v1", "seeds": ("0", "1", "5")}).folder)
+    capsys.readouterr()
+    shots = watch.played(trained, Place(trained), [0, 2], 3, [0, 1, 2])
+    told = [
+        float(line.split("return ")[1].split(" in ")[0].replace(",", ""))
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    for shot, total in zip(shots, told, strict=True):
+        env = gym.make(shot.env_id)
+        env.reset(seed=shot.seed)
+        assert sum(env.step(action)[1] for action in shot.actions) == pytest.approx(total, abs=0.06)
+    others = watch.played(trained, Place(trained), [0, 2], 0, [0, 1, 2])
+    assert len({shot.seed for shot in [*shots, *others]}) == 4
+
+
+@needs_onnx
+def test_the_policy_of_the_named_seed_is_exported_and_held_to_many_observations(run, tmp_path):
+    command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 5)
+    trained, model = Trained(run), (tmp_path / "p.onnx").read_bytes()
+    groups = export.observed(trained.file.policy([2]), Place(trained))
+    assert sum(len(group["obs"]) for group in groups) >= 1_000
+    apart = [export.difference(model, trained.file.policy([number]), groups) for number in (0, 1, 2)]
+    assert apart[2] < 1e-5 < 1e-3 < min(apart[:2])
 
 
 def test_a_rank_by_episodes_of_learning_says_so(train, bare_runs, capsys):

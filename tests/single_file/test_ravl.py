@@ -140,3 +140,4 @@ def test_defaults_are_those_of_the_dataset(dataset, critics, eta, length):
     """Sheet, table 4: EDAC's, and MOPO's length."""
     args = Args(dataset=dataset)
     assert (args.critics, args.eta, args.rollout_length, args.form) == (critics, eta, length, "ravl")
+    assert args.hidden == (256, 256, 256)
