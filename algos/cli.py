@@ -63,7 +63,7 @@ class RunArgs:
     """neither compile nor capture the update, on any device: for debugging"""
     bf16: bool = False
     """with --compile on a CPU: compute hidden layers of updates and of ensembles in bfloat16, which is faster; weights
-    and sums stay in float32, and so does everything on a processor without instructions for bfloat16"""
+    and sums stay in float32. A processor without instructions for bfloat16 computes everything in float32"""
     threads: Incidental[FewOrNone] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000

@@ -228,13 +228,15 @@ def keep_memory() -> None:
 
 
 def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for products in bfloat16: AVX-512 BF16 or AMX, or ARM's.
+    """Whether this processor has instructions for products in bfloat16, AVX-512 BF16 or ARM's, and PyTorch uses them.
 
-    Without them, PyTorch's products in bfloat16 take some fifty times as long as those in float32.
+    Without them, PyTorch's products in bfloat16 take many times as long as those in float32.
     """
-    if platform.machine() in ("x86_64", "AMD64"):
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64"):
         return torch.cpu._is_avx512_bf16_supported()  # processors with AMX have it too
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def use_fast_products() -> None:

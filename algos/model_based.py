@@ -301,7 +301,7 @@ class ModelData:
 
         The errors on the holdout and along rollouts, and mixtures with MuJoCo, are not compiled, and stay in float32.
         """
-        use_bf16(ensemble, self.run.bf16)
+        use_bf16(ensemble, self.run.in_bf16)
         return ensemble
 
     # -- rollouts -----------------------------------------------------------------------------------------------------

@@ -272,17 +272,18 @@ def dropout_factors(uniform: Tensor | None, rate: float) -> list[Tensor] | None:
 
 
 def use_bf16(module: nn.Module, use: bool = True) -> bool:
-    """Whether compiled functions compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
+    """Sets whether compiled functions compute the hidden layers of all MLPs in bfloat16, forwards and backwards.
 
     The factors of a matrix product are rounded to bfloat16, its sums are float32, and its result is rounded again.
     Weights, optimizers, last layers and everything else stay in float32, and so do layers with fewer weights than
-    `LARGE`, where rounding takes longer than it saves. Returns whether any layer has as many, whatever `use` is.
+    `LARGE`, where rounding takes longer than it saves. Returns whether any layer has as many, also if `use` is false.
     """
     blocks: list[Any] = [block for mlp in module.modules() if isinstance(mlp, MLP) for block in mlp.hidden]
     layers = [block[0] for block in blocks]
-    for layer in layers:
-        layer.bf16 = use and layer.weight.shape[-2:].numel() >= LARGE
-    return any(layer.weight.shape[-2:].numel() >= LARGE for layer in layers)
+    large = [layer.weight.shape[-2:].numel() >= LARGE for layer in layers]
+    for layer, is_large in zip(layers, large, strict=True):
+        layer.bf16 = use and is_large
+    return any(large)
 
 
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:

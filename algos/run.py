@@ -96,7 +96,7 @@ class Run(Generic[Args]):
                 self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
         self.score_name, self.show = score, show
         self.device = device_of(args)
-        self.bf16 = args.bf16 and multiplies_bf16()  # whether hidden layers are in bfloat16
+        self.in_bf16 = args.bf16 and multiplies_bf16()  # whether hidden layers are in bfloat16
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
@@ -239,9 +239,9 @@ class Run(Generic[Args]):
         """
         self.agent, self.memory, self.kept = agent, memory, keep
         if self.given.bf16:
-            if not use_bf16(agent, self.bf16):
+            if not use_bf16(agent, self.in_bf16):
                 raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
-            if not self.bf16:
+            if not self.in_bf16:
                 told = "this processor has no instructions for bfloat16, so all layers stay in float32"
                 print(f"warning: --bf16 changes nothing here: {told}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
@@ -677,7 +677,7 @@ class Run(Generic[Args]):
             "settings": self.settings,
             "diverged": [self.keys[run] | {"step": step} for run, step in self.diverged.items()],
             "args": as_json(asdict(args)),
-            "bf16": self.bf16,
+            "in_bf16": self.in_bf16,
             "device": device_name(self.device, self.threads.most),
         }
         self.folder.write_config(config)

@@ -94,7 +94,7 @@ class Config(Stored):
     facts: Facts = Facts()
     versions: dict[str, str] = {}
     folder: str = ""
-    bf16: bool | None = None  # whether hidden layers were in bfloat16; early runs do not tell
+    in_bf16: bool | None = None  # whether hidden layers were in bfloat16; early runs do not tell
     device: str | None = None
     commit: str | None = None
     date: str = ""

@@ -250,8 +250,8 @@ def corrected(comparisons: list[Comparison]) -> list[Comparison]:
         one.corrected = highest
         # at best, all that can have a smaller p come before it
         one.decidable = (len(order) - bisect.bisect_left(limits, one.smallest)) * one.smallest < LEVEL
-        # exchanges find what a t-test finds where scores are enough and allow for p-values far below the level
-        if 5 * one.smallest <= LEVEL / len(order) and (min(one.seeds) >= ENOUGH or one.tasks > 1):
+        # exchanges find what a t-test finds where seeds are enough and allow for p-values far below the level
+        if 5 * one.smallest <= LEVEL / len(order) and min(one.seeds) >= ENOUGH:
             one.least = least_difference(one.error, one.freedom, LEVEL / len(order))
         elif one.tasks == 1 and one.test == "exchanges" and one.smallest < LEVEL / len(order) and one.error > 0:
             one.least = one.error * least_by_exchanges(*one.seeds, LEVEL / len(order))

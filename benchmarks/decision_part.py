@@ -73,9 +73,9 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
         f"probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds which both have: where "
         "it is not above 0, the same seeds make a difference no more certain. The least difference is what so many "
         f"seeds would have shown, in the hardest of these tests, with a probability of {POWER:.0%}; for exchanges of "
-        "few scores on one task it is right if they are normal and spread alike, and over tasks it is that of a "
-        "t-test, and not known if exchanges are few. If seeds are few and one algorithm's scores spread far more than "
-        "the other's, verdicts are wrong more often than this aim, most of all if that one has fewer seeds."
+        "few scores it is right if they are normal and spread alike, and for exchanges over tasks it is not known. If "
+        "seeds are few and one algorithm's scores spread far more than the other's, verdicts are wrong more often than "
+        "this aim, most of all if that one has fewer seeds."
     )
     if any(one.tasks > 1 and one.task != ALL_TASKS for one in found):
         method += (

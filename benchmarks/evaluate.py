@@ -89,7 +89,7 @@ def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int,
 def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """One row for each run and task: episodes, mean, its standard error, std, min, median and max of returns, …
 
-    A policy that gave no finite action in an episode has no such numbers there.
+    Where a policy gave no finite action in an episode, mean, std, min, median, max and success are NaN.
     """
     keys = ["seed", *varied, *(["task"] if "task" in frame else [])]
     columns: dict[str, Any] = {
@@ -98,13 +98,14 @@ def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     }  # fmt: skip
     groups = frame.groupby(keys, sort=False)
     table = groups.agg(**columns)
-    broken = ~groups["return"].agg(lambda values: np.isfinite(values).all()).astype(bool)
+    broken = groups["return"].agg(lambda values: not np.isfinite(values).all()).astype(bool)
     table.loc[broken, ["mean", "std", "min", "median", "max"]] = np.nan
     table.insert(2, "standard_error", table["std"] / np.sqrt(table["episodes"]))
     if "success" in frame:
         table["success"] = (
             100.0 * frame.assign(success=frame["success"].astype(float)).groupby(keys, sort=False)["success"].mean()
         )
+        table.loc[broken, "success"] = np.nan
     return table.reset_index()
 
 

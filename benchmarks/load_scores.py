@@ -122,8 +122,12 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
 
 def _float32(sources: list[dict[str, Any]]) -> list[str]:
     """A sentence on runs with --bf16 whose processor made them stay in float32, if there are any."""
-    asked = [config for config in sources if config.get("identity", {}).get("bf16")]
-    found = sorted({f"{label(config)} on {config['task']}" for config in asked if config.get("bf16") is False})
+    kinds: dict[str, set[bool]] = {}
+    for config in sources:
+        if config.get("identity", {}).get("bf16"):
+            name = f"{label(config)} on {config['task']}"
+            kinds.setdefault(name, set()).add(config.get("in_bf16") is not False)
+    found = [f"{'some runs of ' * (True in kind)}{name}" for name, kind in sorted(kinds.items()) if False in kind]
     if not found:
         return []
     return [f"In float32, as the processor has no instructions for bfloat16 (--bf16 was given): {', '.join(found)}."]

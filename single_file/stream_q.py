@@ -156,13 +156,18 @@ class StreamQ(Agent):
         return {"value": value.detach(), "td_error": delta.abs(), "bound": bound}
 
     def update(self, step: Step, draws: Draws) -> dict[str, Tensor]:
-        """Learns from the outcome of the last action, begins the next episodes, and draws the next action."""
+        """Learns from the outcome of the last action, begins the next episodes, and draws the next action.
+
+        SARSA draws an action after each step, also after the last of an episode, and another where an episode begins;
+        epsilon counts both.
+        """
         next_state = self.features(step.next_obs)
         if self.args.target == "q":
             metrics = self.learn(step.reward, next_state, step.done)
             if step.obs is not None and step.begun is not None:
                 self.start(step.obs, step.begun)
-            self.act(draws, 1.0 if step.begun is not None else 1 - step.done)  # `start` draws after an episode's end
+            # without `begun`, it is `restart` that draws the first action of the next episode
+            self.act(draws, 1.0 if step.begun is not None else 1 - step.done)
             return metrics
 
         action, greedy = self.choose(next_state, draws)  # by the values before the update

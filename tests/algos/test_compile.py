@@ -1,8 +1,10 @@
 """Compiled and captured updates. Tests of CUDA are skipped where there is none."""
 
+import platform
 import shutil
 import sys
 import sysconfig
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +14,17 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_flatten
 
-from algos.compile import Captured, Places, captured, check_compiler, compiled, tune_cpu, use_fast_products, variant_of
+from algos.compile import (
+    Captured,
+    Places,
+    captured,
+    check_compiler,
+    compiled,
+    multiplies_bf16,
+    tune_cpu,
+    use_fast_products,
+    variant_of,
+)  # fmt: skip
 from algos.errors import UserError
 from algos.optim import Adam
 
@@ -87,6 +99,18 @@ def test_a_processor_that_would_round_to_bfloat16_is_found_out(precision, monkey
     monkeypatch.setattr(torch, "bmm", rounding)
     use_fast_products()
     assert precision.fp32_precision == before
+
+
+@pytest.mark.skipif(
+    not (sys.platform == "linux" and platform.machine() == "x86_64" and torch.backends.mkldnn.is_available()),
+    reason="needs Linux on x86",
+)
+def test_bfloat16_is_for_processors_with_instructions_for_it(monkeypatch):
+    assert multiplies_bf16() == ("avx512_bf16" in Path("/proc/cpuinfo").read_text().split())
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert multiplies_bf16()
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not multiplies_bf16()
 
 
 class Draws(NamedTuple):

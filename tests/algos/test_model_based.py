@@ -220,7 +220,7 @@ def test_what_is_watched_follows_from_the_critics_and_the_penalties():
     given = module_of("mopo").Args(**short("mopo", rollouts=30, rollout_length=2))
     run = SimpleNamespace(
         given=given, args=given, seeds=[3, 7], runs=2, device=torch.device("cpu"), random=Random([3, 7]),
-        log=logged.update, compiled=lambda function: function, name_of=str, bf16=False,
+        log=logged.update, compiled=lambda function: function, name_of=str, in_bf16=False,
     )  # fmt: skip
     source = ModelData(run, data, known)
     source.use(known)

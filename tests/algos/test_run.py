@@ -580,8 +580,8 @@ def test_a_processor_without_bfloat16_stays_in_float32_and_says_so(train, bare_r
     result = train("sac", **flags, bf16=True)
     warned = "warning: --bf16 changes nothing here: this processor has no instructions for bfloat16"
     assert (warned in capsys.readouterr().err) == (not able)
-    assert result.config["bf16"] == able and result.config["identity"]["bf16"]
-    assert not train("sac", **flags, out="exact").config["bf16"] and not capsys.readouterr().err
+    assert result.config["in_bf16"] == able and result.config["identity"]["bf16"]
+    assert not train("sac", **flags, out="exact").config["in_bf16"] and not capsys.readouterr().err
 
 
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(loop):

@@ -219,26 +219,6 @@ def test_over_tasks_exchanges_test_the_mean_difference():
     assert whole.smallest == pytest.approx(2 / 20**3)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_exchanges_over_tasks_find_what_a_t_test_finds(paired):
-    """On three tasks of different spread, where one alone has no least difference."""
-    rng, n, spreads, found = np.random.default_rng(3), 4 if paired else 3, (1.0, 1.0, 2.0), []
-    variances = np.array(spreads) ** 2 * 2 / n / 9
-    freedom = variances.sum() ** 2 / (variances**2 / (n - 1 if paired else 2 * n - 2)).sum()
-    least = least_difference(math.sqrt(variances.sum()), freedom, 0.05)
-    for _ in range(400):
-        parts = [
-            compare(str(task), "a", "b", scores(rng.normal(least, s, n)), scores(rng.normal(0, s, n)), paired)
-            for task, s in enumerate(spreads)
-        ]
-        found.append(combined("all", parts).p < 0.05)
-    assert np.mean(found) == pytest.approx(0.8, abs=0.06)
-    (whole,), (one,) = corrected([combined("all", parts)]), corrected(parts[:1])
-    assert whole.least == pytest.approx(least_difference(whole.error, whole.freedom, 0.05)) and np.isnan(one.least)
-    few = corrected([combined("all", parts), *(of_p(0.5) for _ in range(60 if paired else 40))])[0]
-    assert np.isnan(few.least)  # the smallest p-value is 2 / 8,000, or 2 / 4,096
-
-
 def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     better, worse, neither = corrected([of_p(1e-6), of_p(1e-5, -2.0), of_p(0.5)])
     assert better.sentence("return") == "a is better than b on T (+1.00 in return, p < 0.001 after correction)."

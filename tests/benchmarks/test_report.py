@@ -712,7 +712,7 @@ def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
         (path,) = (tmp_path / "runs").glob(f"*/{name}/**/config.json")
         config = json.loads(path.read_text())
         config["identity"] = config.get("identity", {}) | {"bf16": given}
-        path.write_text(json.dumps(config | {"bf16": done}))
+        path.write_text(json.dumps(config | {"in_bf16": done}))
     page = make(tmp_path / "runs", tmp_path / "out").scores.notes
     assert [note for note in page if "float32" in note] == [
         "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5."
