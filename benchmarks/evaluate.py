@@ -153,14 +153,14 @@ def main(args: Args) -> None:
     column = "success" if trained.measure == "success" else "mean"
     means = table.groupby(["seed", *varied], sort=False)[column].agg(lambda values: values.mean(skipna=False))
     keys = [trained.file.runs[number] for number in numbers]
-    broken = table.groupby(["seed", *varied], sort=False)["mean"].agg(lambda values: values.isna().any())
+    broken = means.isna()
     if broken.any():
         names = "; ".join(run_name(key) for key, is_so in zip(keys, broken, strict=True) if is_so)
         print(f"\nno finite action in some episodes, and so no mean: {names}")
-    known, spread = means[~broken], ""
-    if len(known) > 1:
-        best = run_name(keys[int(np.argmax(means.where(~broken, -np.inf).to_numpy()))])
-        spread = f"; mean over {len(known)} runs {known.mean():,.4g}, std over them {known.std():,.4g}, best {best}"
+    spread = ""
+    if (count := means.count()) > 1:
+        best = run_name(keys[int(np.nanargmax(means))])
+        spread = f"; mean over {count} runs {means.mean():,.4g}, std over them {means.std():,.4g}, best {best}"
     seconds = math.ceil(time.monotonic() - started)
     print(f"\n{len(frame):,} episodes in {seconds} s{spread}; tables in {out}")
 

@@ -122,9 +122,5 @@ def test_the_protocol_is_the_official_one():
     )
     assert (args.batch_size, args.real) == (256, 12)
     assert (args.members, args.elites, args.dynamics_hidden) == (7, 5, (200,) * 4)
-    assert (args.dynamics_lr, args.dynamics_batch_size, args.dynamics_epochs, args.hidden) == (
-        1e-3,
-        256,
-        2_000,
-        (256,) * 2,
-    )
+    assert (args.dynamics_lr, args.dynamics_batch_size, args.dynamics_epochs) == (1e-3, 256, 2_000)
+    assert args.hidden == (256, 256)
