@@ -37,6 +37,7 @@ from algos.random import generators
 from benchmarks import evaluate
 from benchmarks.load_scores import load
 from envs import Task
+from envs.make import find_spec
 from envs.mazes import maze_of
 
 METHODS = ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota")
@@ -378,6 +379,7 @@ def test_a_video_that_comes_too_late_is_not_promised(train_short, monkeypatch, c
 def test_actions_are_clipped_before_they_are_played(script, train_short, monkeypatch):
     """A point moves 0.2 along each axis in a step, whatever the mean of the policy is; walls push it back further."""
     monkeypatch.setattr(agent_type(script), "policy", lambda agent, obs, goal: torch.full_like(obs, 50.0))
+    monkeypatch.setattr(find_spec(EVALUATED["env_id"]), "max_episode_steps", 50)
     ways = pd.read_parquet(train_short(script, **EVALUATED).folder / "ways.parquet")
     moves = ways[ways["step"] >= 0].groupby("task")[["x", "y"]].diff().abs()
     assert 0.19 < moves.max().max() < 0.4
@@ -517,17 +519,47 @@ def test_the_probability_of_augmentation_may_vary_in_a_run(train_short):
     assert means[0.0] == 0 and means[1.0] > 0.5
 
 
-@pytest.mark.parametrize("script", METHODS)
-def test_validation_losses_are_those_of_validation_episodes(script, train_short, tmp_path):
-    """States there are far from those of training, and so are losses."""
+def states_of(batch: Any) -> dict[str, torch.Tensor]:
+    """The tensors [R, B, 2] of a batch, and of its parts, that hold states or goals."""
+    found = {}
+    for name, value in batch._asdict().items():
+        if hasattr(value, "_asdict"):
+            found |= {f"{name}.{inner}": tensor for inner, tensor in states_of(value).items()}
+        elif name != "action" and isinstance(value, torch.Tensor) and value.dim() == 3:
+            found[name] = value
+    return found
+
+
+@pytest.mark.parametrize("script", [*METHODS, "gcbc rvs"])
+def test_validation_losses_are_those_of_validation_episodes(script, train_short, tmp_path, monkeypatch):
+    """All of their states and goals are from there, none is replaced, and all losses are logged as they are."""
     write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2, seed=1)
-    with h5py.File(tmp_path / "goals-val.hdf5", "r+") as file:
-        file["observations"][...] *= 1_000
-        if "next_observations" in file:
-            file["next_observations"][...] *= 1_000
-    log = train_short(script).log.groupby("metric")["value"].mean()
-    losses = [name for name in log.index if f"validation/{name}" in log.index and name.endswith("loss")]
-    assert any(abs(log[f"validation/{name}"]) > 100 * abs(log[name]) for name in losses)
+    with h5py.File(tmp_path / "goals-val.hdf5", "r") as file:
+        held_out = {
+            tuple(row)
+            for name in ("observations", "next_observations")
+            if name in file
+            for row in file[name][:].tolist()
+        }
+    computed, seen = module_of(script).validation_losses, []
+
+    def noted(losses, batch):
+        seen.append((batch, computed(losses, batch)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(module_of(script), "validation_losses", noted)
+    log = train_short(script, seeds=("0", "1"), **{"augment": 1.0} if script == "gcbc rvs" else {}).log
+    assert len(seen) == 4  # after 5, 10, 15 and 20 updates
+    for batch, _ in seen:
+        states = states_of(batch)
+        assert len(states) >= 2 and getattr(batch, "augmented", None) is None
+        for name, tensor in states.items():
+            assert {tuple(row) for row in tensor.reshape(-1, 2).tolist()} <= held_out, name
+    losses = seen[-1][1]
+    last = log[log["step"] == 20].set_index(["metric", "seed"])["value"]
+    assert losses and {name for name in losses if name.endswith("loss")}
+    for name, values in losses.items():
+        assert [last[name, 0], last[name, 1]] == pytest.approx(values.tolist()), name
 
 
 def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):

@@ -79,6 +79,36 @@ def test_episodes_of_evaluate_come_first(run, tmp_path):
     assert len(pd.read_csv(tmp_path / "page" / "episodes.csv")) == 4 * 7
 
 
+@pytest.mark.parametrize("what", ["another environment", "some seeds"])
+def test_episodes_of_evaluate_elsewhere_or_of_some_policies_do_not_count(what, run):
+    from benchmarks import evaluate
+
+    options = {"env_option": ("reset_noise_scale=0.1",)} if what == "another environment" else {"seeds": ("0",)}
+    evaluate.main(evaluate.Args(run, episodes=7, **options))
+    rows = budget.of_run(run, json.loads((run / "config.json").read_text()))
+    last = pd.read_parquet(run / "eval.parquet").query("step == 20")
+    assert rows.groupby("policy").size().tolist() == [3] * 4
+    assert sorted(rows["return"]) == pytest.approx(sorted(last["return"]))
+
+
+def test_the_values_are_the_last_ones_of_the_log(run):
+    log = pd.read_parquet(run / "train.parquet")
+    last = log[(log["metric"] == "start_value") & (log["step"] == 20)].set_index(["seed", "expectile"])["value"]
+    log.iloc[::-1].to_parquet(run / "train.parquet", write_page_checksum=True)
+    rows = budget.of_run(run, json.loads((run / "config.json").read_text()))
+    found = rows.groupby(["seed", "expectile"])["value"].agg(["first", "nunique"])
+    assert (found["nunique"] == 1).all() and found["first"].tolist() == pytest.approx(last.sort_index().tolist())
+
+
+def test_all_policies_have_as_many_episodes_as_the_fewest():
+    rows = pd.DataFrame({
+        "algorithm": "iql", "task": "made", "policy": [0, 0, 0, 1, 1], "episode": [0, 1, 2, 0, 1],
+        "return": [1.0, 2.0, 9.0, 3.0, 4.0], "value": [5.0, 5.0, 5.0, 6.0, 6.0],
+    })  # fmt: skip
+    returns, values = budget.matrix(rows)
+    assert returns.tolist() == [[1.0, 2.0], [3.0, 4.0]] and values.tolist() == [5.0, 6.0]
+
+
 def test_a_policy_that_diverged_keeps_its_last_score(run, tmp_path, capsys):
     from benchmarks import evaluate
 
