@@ -544,8 +544,11 @@ def test_validation_losses_are_those_of_validation_episodes(script, train_short,
     computed, seen = module_of(script).validation_losses, []
 
     def noted(losses, batch):
-        seen.append((batch, computed(losses, batch)))
-        return seen[-1][1]
+        found, own = computed(losses, batch), losses(batch)
+        assert found.keys() == {f"validation/{name}" for name in own}
+        assert all(torch.equal(found[f"validation/{name}"], loss) for name, loss in own.items())
+        seen.append((batch, found))
+        return found
 
     monkeypatch.setattr(module_of(script), "validation_losses", noted)
     log = train_short(script, seeds=("0", "1"), **{"augment": 1.0} if script == "gcbc rvs" else {}).log
