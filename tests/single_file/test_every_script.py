@@ -94,7 +94,8 @@ def test_an_update_stays_on_its_device(script, varied, monkeypatch):
     agent = agent_of(script, device="meta", vary=vary)
     feed = Feed(agent)
     feed.restart()
-    for arguments in islice(feed, short(script).get("refresh_every", getattr(agent.args, "actor_delay", 1))):
+    updates = short(script).get("refresh_every", getattr(agent.args, "actor_delay", 1))  # what is delayed works once
+    for arguments in islice(feed, updates):
         with OneDevice():
             metrics = agent.update(*arguments)
     assert metrics and {x.device.type for x in [*metrics.values(), *agent.state_dict().values()]} == {"meta"}
@@ -390,10 +391,10 @@ GRIDS = [(script, name) for script in UPDATED for name in hyperparameters(script
 
 
 @functools.lru_cache(maxsize=2)  # the default is used again and again
-def learned_alone(script: str, *setting: tuple[str, float]) -> dict[str, dict[str, Tensor]]:
-    """What two seeds have learned with a setting, plain numbers: the state, and the metrics of the last update."""
+def learned_alone(script: str, *setting: tuple[str, float]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What two seeds have learned with a setting, plain numbers: the metrics of the last update, and the state."""
     agent = agent_of(script, seeds=(3, 7), **dict(setting))
-    return {"metrics": learn(agent, few(script))[-1], "state": state_of(agent)}
+    return learn(agent, few(script))[-1], state_of(agent)
 
 
 @pytest.mark.parametrize(("script", "name"), GRIDS)
@@ -405,14 +406,12 @@ def test_a_setting_of_a_grid_equals_that_setting_alone(script, name, float64):
     grid = agent_of(script, seeds=(3, 7), vary=(f"{name}={values[0]!r},{values[1]!r}",))
     metrics, states = learn(grid, few(script))[-1], []
     for number, value in enumerate(values):
-        alone = learned_alone(script, *[(name, value)] * (value != default))
+        own, state = learned_alone(script, *[(name, value)] * (value != default))
         runs = slice(2 * number, 2 * number + 2)
-        assert_close(state_of(grid), runs, alone["state"])
-        assert_close(metrics, runs, alone["metrics"])
-        states.append(alone["state"])
-    apart = max(
-        float((a.double() - b.double()).abs().max()) for a, b in zip(*(s.values() for s in states), strict=True)
-    )
+        assert_close(state_of(grid), runs, state)
+        assert_close(metrics, runs, own)
+        states.append(state)
+    apart = max(float((states[0][key].double() - tensor.double()).abs().max()) for key, tensor in states[1].items())
     if (script, name) in UNUSED:
         assert not differing(*states)
     else:
@@ -449,7 +448,7 @@ def without_rewards(script: str) -> bool:
 
 
 def broken(script: str, value: float | None, run: int = 0) -> dict[str, Tensor]:
-    """The state after updates, some in the middle with that value in a run's data; streams end episodes then."""
+    """The state after updates, some in the middle with that value in a run's data; some streams end an episode then."""
     updates, first, last = (20, 10, 14) if is_stream(script) else (12, 5, 8)
     agent = agent_of(script, seeds=(0, 1, 2))
     feed = Feed(agent)
