@@ -1,0 +1,193 @@
+"""What README's table of results says came out is what the stored tables say."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.suite import ROOT
+
+ROWS = {
+    match[1]: match[0]
+    for match in re.finditer(r"^\| .*?\]\(results/(\w+)/.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+}  # of the table of results, by the report that a row names first
+ALL = "all tasks"
+CHEETAH, WALKER = (f"local/{name}-medium-replay-v0" for name in ("halfcheetah", "walker2d"))
+EXPERT = CHEETAH.replace("replay", "expert")
+
+
+def stored(report: str, table: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / "results" / report / f"{table}.csv")
+
+
+def verdicts(report: str) -> pd.DataFrame:
+    """Every verdict twice, once from the view of each of the two."""
+    frame = stored(report, "verdicts")
+    other = frame.rename(columns={"a": "b", "b": "a"})
+    other["verdict"] = other["verdict"].replace({"better": "worse", "worse": "better"})
+    columns = ["task", "a", "b", "verdict"]
+    return pd.concat([frame[columns], other[columns]])
+
+
+def better(report: str) -> set[tuple[str, str, str]]:
+    """All decided differences: task, the better one, and the worse one."""
+    frame = verdicts(report)
+    return set(frame[frame["verdict"] == "better"][["task", "a", "b"]].itertuples(index=False, name=None))
+
+
+def means(report: str, score: str) -> pd.Series:
+    """Mean scores by task and algorithm."""
+    frame = stored(report, "tasks")
+    return frame[frame["score"] == score].set_index(["task", "algorithm"])["mean"]
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence", "task", "pairs"),
+    [
+        ("on_policy_mujoco", "Over the four, PPO is better than TRPO, and both are better than MDPO.", ALL,
+         ["ppo > trpo", "ppo > mdpo_on_policy", "trpo > mdpo_on_policy"]),
+        ("until_decided", "TRPO is better on InvertedDoublePendulum", "InvertedDoublePendulum-v5", ["trpo > ppo"]),
+        ("sqirl_mujoco", "SQIRL does not balance the pendulum, and PPO does", "InvertedPendulum-v5",
+         ["ppo > sqirl_k1"]),
+        ("mujoco_short", "DSAC-T is worse so early in training", ALL, ["sac > dsac_t"]),
+        ("on_policy_sensitivity", "MDPO's step size 0.1 is worse than 1 and 3", ALL,
+         [f"mdpo_on_policy (step_size={more}) > mdpo_on_policy (step_size=0.1)" for more in (1, 3)]),
+        ("on_policy_sensitivity", "one step of it an iteration is worse than ten", ALL,
+         ["mdpo_on_policy (step_size=1) > mdpo_on_policy (mdpo_1_step)"]),
+        ("on_policy_sensitivity", "PPO's clip 0.05 is worse than 0.2", ALL, ["ppo (clip=0.2) > ppo (clip=0.05)"]),
+        ("offline_mujoco_short", "Over the three, TD3+BC, IQL and f-DVL are better than BC.", ALL,
+         ["td3_bc > bc", "iql > bc", "f_dvl > bc"]),
+        ("offline_mujoco_shorter", "Over the six, BC is better than the others", ALL,
+         ["bc > td3_bc", "bc > iql", "bc > xql", "bc > f_dvl"]),
+        ("iql_sensitivity", "A low temperature learns fastest", CHEETAH,
+         [f"iql (expectile={e}, temperature=1) > iql (expectile={e}, temperature=10)" for e in (0.5, 0.7, 0.8, 0.9)]),
+        ("recoil_short", "ReCOIL is better with 200 of them", "local/hopper-random-v0", ["recoil_200 > bc_200"]),
+        ("edge_of_reach", "RAVL earns more than the base on both datasets of HalfCheetah with MuJoCo itself", CHEETAH,
+         ["ravl_true > mopo (base_true)"]),
+        ("edge_of_reach", "RAVL earns more than the base on both datasets of HalfCheetah with MuJoCo itself", EXPERT,
+         ["ravl_true > mopo (base_true)"]),
+        ("edge_of_reach", "the base earns less with a learned model than MOPO does, and than with MuJoCo itself",
+         EXPERT, ["mopo > mopo (base)", "mopo (base_true) > mopo (base)"]),
+        ("edge_of_reach", "on Walker2d's medium-replay data, MOPO earns less than base and RAVL do with MuJoCo itself",
+         WALKER, ["mopo (base_true) > mopo", "ravl_true > mopo"]),
+        ("offline_model_based", "Both earn more than IQL", CHEETAH, ["mopo > iql", "mopo (mbpo) > iql"]),
+        ("stitching", "Over the four, more goals are reached with it than without, with each probability and each "
+         "number of groups that was tried.", ALL,
+         [f"{with_it} > gcbc (augment=0)" for with_it in
+          ("gcbc (augment=0.25)", "gcbc (augment=0.5)", "gcbc_few", "gcbc_many")]),
+    ],
+)  # fmt: skip
+def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
+    assert sentence in ROWS[report]
+    assert {(task, *pair.split(" > ")) for pair in pairs} <= better(report)
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence", "pattern"),  # of task, a and b: nothing is decided where it is found
+    [
+        ("on_policy_mujoco", "On HalfCheetah and Hopper alone, nothing is decided.", "^(HalfCheetah|Hopper)"),
+        ("stream_series", "Between the decays, nothing is decided.", ""),
+        ("ppo_vs_sb3", "Not decided.", ""),
+        ("on_policy_limits", "Not decided.", ""),
+        ("until_decided", "on Reacher nothing is decided by 25", "^Reacher"),
+        ("mdpo_off_policy", "nothing is decided", ""),
+        ("sac_vs_sb3", "Not decided.", ""),
+        ("iql_vs_d3rlpy", "Not decided.", ""),
+        ("iql_sensitivity", "between expectiles at the same temperature, nothing is decided",
+         r"\| .*temperature=(\d+)\) \| .*temperature=\1\)"),
+        ("recoil_short", "with 30 it is not decided", r"\| (bc \| recoil|recoil \| bc)$"),
+        ("edge_of_reach", "with learned models, no difference between RAVL and another method is decided",
+         r"\| ((mopo|mopo \(base\)) \| ravl|ravl \| (mopo|mopo \(base\)))$"),
+        ("edge_of_reach", "Over the six datasets, nothing is decided.", f"^{ALL}"),
+        ("edge_of_reach_mix", "Between mixtures, nothing is decided.", ""),
+        ("offline_model_based", "between the two, nothing is decided", r"\| mopo.* \| mopo"),
+        ("mopo_vs_offlinerl_kit", "Not decided; intervals overlap.", ""),
+        ("stitching", "Between two of these, nothing is decided.",
+         r"\| gcbc(_| \(augment=0\.).* \| gcbc(_| \(augment=0\.)"),
+        ("antmaze_short", "which three seeds cannot decide", ""),
+        ("gcivl_vs_ogbench", "Not decided", ""),
+        ("bf16", "Not decided.", ""),
+    ],
+)  # fmt: skip
+def test_what_readme_calls_undecided_is_so(report, sentence, pattern):
+    assert sentence in ROWS[report]
+    for name in re.findall(r"\]\(results/(\w+)/report.md", ROWS[report]) if sentence.startswith("Not ") else [report]:
+        frame = verdicts(name)
+        frame = frame[[bool(re.search(pattern, " | ".join(row))) for row in frame[["task", "a", "b"]].to_numpy()]]
+        assert len(frame) and set(frame["verdict"]) == {"not decided"}
+
+
+def test_readme_tells_how_the_on_policy_methods_end_on_ant():
+    assert "On Ant, all three end below their untrained policies, and PPO ends highest." in ROWS["on_policy_mujoco"]
+    scores = stored("on_policy_mujoco", "scores")
+    ant = scores[scores["task"] == "Ant-v5"].groupby(["algorithm", "step"])["return"].mean().unstack()
+    assert len(ant) == 3 and (ant[1_000_000] < ant[0]).all() and ant[1_000_000].idxmax() == "ppo"
+
+
+def test_sac_has_the_highest_means_beside_mdpo():
+    assert "SAC's means are the highest" in ROWS["mdpo_off_policy"]
+    last = means("mdpo_off_policy", "last").unstack()
+    assert set(last.idxmax(axis=1)) == {"sac"}
+
+
+def test_readme_tells_how_well_stream_td_predicts():
+    assert "leave about a third of the variance" in (row := ROWS["stream_series"])
+    last = means("stream_series", "last")
+    assert len(last) == 3 and (1 - last).between(0.28, 0.4).all()
+    assert "in two of twelve stretches, the first and the seventh, they are on average worse" in row
+    stretches = stored("stream_series", "scores").groupby("step")["return"].mean()
+    assert np.flatnonzero(stretches < 0).tolist() == [0, 6] and len(stretches) == 12
+
+
+def test_readme_tells_how_ensembles_predict():
+    row = ROWS["ensembles"]
+    frame = stored("ensembles", "ensembles").query("elite")
+    frame["unexplained"] = frame["error"] / frame["variance"]
+    by = frame.groupby("task")[["unexplained", "inside_90"]].mean()
+    assert "about 1% of the variance is unexplained on HalfCheetah's medium-replay data and less on Hopper's" in row
+    assert 0.009 < by["unexplained"][CHEETAH] < 0.014
+    assert by["unexplained"]["local/hopper-medium-expert-v0"] < by["unexplained"][CHEETAH]
+    assert f"intervals of 90% hold {by['inside_90'][CHEETAH]:.0%}" in row and len(by) == 2
+
+
+def test_every_seed_of_ota_is_above_every_one_of_hiql_on_the_ant_maze():
+    assert "Every seed of OTA reaches more goals than every one of HIQL, and these more than" in ROWS["antmaze_short"]
+    three = stored("antmaze_short", "final").groupby("algorithm")["three"]
+    assert three.min()["ota"] > three.max()["hiql"] and three.min()["hiql"] > three.max()["gcivl"]
+
+
+def test_readme_tells_how_often_students_intervals_hold():
+    low, high = map(int, re.search(r"hold the mean in (\d+) to (\d+)% where", ROWS["coverage"]).groups())
+    frame = stored("coverage", "coverage").query("interval == 'Student'")
+    even = 100 * frame[frame["scores"].str.contains("HalfCheetah|Reacher")]["coverage"]
+    assert (low, high) == (round(even.min()), round(even.max())) and len(even) == 8
+
+
+def test_total_variation_with_the_least_lambda_is_worse_than_most():
+    assert "Total variation with 0.6 is worse than most." in ROWS["f_dvl_lambda"]
+    frame = verdicts("f_dvl_lambda").query("a == 'f_dvl (tv_0.6)'")["verdict"]
+    assert (frame == "worse").sum() > len(frame) / 2 > 3
+
+
+def test_readme_tells_what_choosing_a_policy_costs():
+    row = ROWS["iql_budget"]
+    curve, best = (stored("iql_budget", name) for name in ("curves", "best_of"))
+    share = curve.set_index("episodes")["return"][10] / best.set_index("policies")["return"][8]
+    assert f"Ten episodes find one of eight that earns {share:.0%} of what the best of them does" in row
+    policies = stored("iql_budget", "episodes").groupby("policy")[["value", "return"]].mean()
+    assert "27 policies" in row and len(policies) == 27
+    assert "the critic's values choose no better than chance" in row
+    ordered = policies.sort_values("value", ascending=False)["return"]
+    chosen = [math.comb(26 - i, 7) / math.comb(27, 8) for i in range(27)]  # the best by value of eight is the i-th
+    assert ordered @ chosen < policies["return"].mean()
+
+
+def test_values_at_the_edge_of_reach_are_as_readme_tells():
+    row = ROWS["edge_of_reach"]
+    assert "values stay below what the data's rewards allow" in row
+    watched = stored("edge_of_reach", "watched").pivot(
+        index=["task", "algorithm", "seed", "step"], columns="metric", values="value"
+    )
+    assert (watched["policy_value"] < watched["value_bound"]).all() and len(watched) > 1000
