@@ -24,8 +24,8 @@ from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
-from scipy.special import stdtr, stdtrit
+from scipy import optimize
+from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from benchmarks.tables import number
 
@@ -268,11 +268,7 @@ def least_difference(error: float, freedom: float, level: float) -> float:
     if not (error > 0 and 3 <= freedom < np.inf):
         return np.nan
     edge = float(stdtrit(freedom, 1 - level / 2))  # beyond its negative, nothing is found at such a difference
-
-    def lacking(size: float) -> float:
-        return float(stats.nct.sf(edge, freedom, size)) - POWER
-
-    return float(optimize.brentq(lacking, 0.0, 4 * edge + 40.0, xtol=1e-6)) * error
+    return float(nctdtrinc(freedom, 1 - POWER, edge)) * error
 
 
 @functools.cache

@@ -242,7 +242,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             over=" over seeds", method=method_note(replications, results.fewest),
         )  # fmt: skip
         (out / "report.html").write_text(page)
-    (out / "report.md").write_text(markdown(title, purpose, results, sections, chosen.name, replications))
+    (out / "report.md").write_text(
+        markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats)
+    )
     columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
@@ -277,7 +279,7 @@ def drawn(
     pages = []
     for section in sections:
         made = []
-        for name, figure, description in section.figures if page or section.figures_in_markdown else []:
+        for name, figure, description in section.figures if page or (formats and section.figures_in_markdown) else []:
             figures.lay_out(figure)
             figures.save(figure, out / "figures" / name, formats)
             if page:
@@ -305,19 +307,26 @@ def references_of(results: Results) -> list[dict[str, Any]]:
 
 
 def markdown(
-    title: str, purpose: str, results: Results, sections: list[Part], references: str, replications: int
+    title: str,
+    purpose: str,
+    results: Results,
+    sections: list[Part],
+    references: str,
+    replications: int,
+    images: bool = True,
 ) -> str:
-    """The tables of a report for a README, the learning curves above them."""
-    lines = [f"# {escape(title)}", escape(purpose), "![learning curves](figures/learning_curves.png)"]
+    """The tables of a report for a README, the learning curves above them, and other figures, if there are `images`."""
+    lines = [f"# {escape(title)}", escape(purpose)]
+    lines += ["![learning curves](figures/learning_curves.png)"] * images
     lines += [f"> {escape(note)}" for note in results.scores.notes]
     if results.references is not None:
         how = "; ".join(f"{r['task']} {r['low']:g} to {r['high']:g}" for r in references_of(results))
         lines.append(escape(f"Normalised scores are 0 and 1 at the references ({references}): {how}."))
     for part in sections:
-        if (part.tables or part.figures_in_markdown) and part.title != "Runs":
+        if (part.tables or (images and part.figures_in_markdown)) and part.title != "Runs":
             lines += [f"## {part.title}", escape(part.text)]
             lines += ["\n".join(f"- {escape(sentence)}" for sentence in part.sentences), escape(part.method)]
-            if part.figures_in_markdown:
+            if images and part.figures_in_markdown:
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]

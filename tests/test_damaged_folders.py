@@ -75,7 +75,9 @@ def made(tmp_path_factory) -> Path:
         common = {"env_id": TASK, "form": "table", "k": 1, "m": 2, "total_steps": 40, "eval_every": 20}
         sqirl.main(sqirl.Args(**common, seeds=("0:5",), out=place / "tables", device="cpu", quiet=True))
     synthetic(place / "runs")
-    report.main(report.Args((place / "runs",), place / "report", replications=20, formats=(), references="raw"))
+    report.main(
+        report.Args((place / "runs",), place / "report", replications=20, formats=(), page=False, references="raw")
+    )
     return place
 
 
@@ -267,7 +269,7 @@ def resume(out: Path) -> Callable[[], None]:
 
 def make_report(*folders: Path) -> Callable[[], None]:
     out = folders[0].parent / "new"
-    return lambda: report.main(report.Args(folders, out, replications=20, formats=(), references="raw"))
+    return lambda: report.main(report.Args(folders, out, replications=20, formats=(), page=False, references="raw"))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -184,9 +184,9 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
 
 @pytest.mark.parametrize("script", ["sac", pytest.param("stream_ac", marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path):
-    steps = ("--total-steps", "1500")
+    steps = ("--total-steps", "800")
     finish(tmp_path / "whole", *steps, script=script)
-    for kill in (2, 6):
+    for kill in (2, 4):
         assert kill_after_checkpoints(tmp_path / "killed", kill, *steps, "--resume", script=script) == -signal.SIGKILL
     text = finish(tmp_path / "killed", *steps, "--resume", script=script)
     assert "resumed at step" in text

@@ -40,7 +40,8 @@ def runs(tmp_path):
 
 
 def made(folder, out, **choices):
-    report.main(report.Args(folders=(folder,), out=out, formats=("png",), replications=20, **choices))
+    choices = {"formats": (), "page": False} | choices
+    report.main(report.Args(folders=(folder,), out=out, replications=20, **choices))
     return pd.read_csv(out / "final.csv").set_index(["algorithm", "seed"])
 
 
@@ -50,6 +51,7 @@ def test_the_score_is_the_share_of_episodes_over_all_tasks(runs, tmp_path):
     assert final.loc[("good", 0), "three"] == pytest.approx((50 + 100 + 100) / 3)
     text = (tmp_path / "out" / "report.md").read_text()
     assert "Final success" in text and "| good | 100.0 | 100.0 | 2 |" in text and "returns" not in text.lower()
+    assert "![" not in text and not list((tmp_path / "out" / "figures").iterdir())  # as no format is asked for
 
 
 def test_success_on_each_task_is_kept_and_a_report_can_be_made_again(runs, tmp_path):
@@ -118,7 +120,7 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
     pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
     values = [(seed, "task1", x, y, seed + x) for seed in (0, 1) for x in (0.0, 1.0) for y in (0.0, 1.0)]
     pd.DataFrame(values, columns=["seed", "task", "x", "y", "value"]).to_parquet(folder / "values.parquet")
-    made(runs, tmp_path / "out")
+    made(runs, tmp_path / "out", formats=("png",))
     stored = pd.read_csv(tmp_path / "out" / "ways.csv")
     assert stored["step"].tolist() == [-1, 0, 5, 10, 15, 20, 25, 30, 35, 40] * 2
     assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
@@ -137,7 +139,7 @@ def test_ways_without_values_come_without_maps(runs, tmp_path):
     ways = [(0, "task1", step, 0.2 * max(step, 0), 0.0) for step in range(-1, 41)]
     table = pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"])
     table.to_parquet(runs / "maze" / "good" / "default" / "ways.parquet")
-    made(runs, tmp_path / "out")
+    made(runs, tmp_path / "out", formats=("png",))
     text = (tmp_path / "out" / "report.md").read_text()
     assert "the ways of all seeds" in text and "Maps show values" not in text
 

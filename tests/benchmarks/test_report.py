@@ -41,7 +41,7 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
 
 
 def make(folder, out, **flags) -> analysis.Results:
-    args = report.Args((folder,), out, replications=50, formats=("png",), **flags)
+    args = report.Args((folder,), out, replications=50, **{"formats": (), "page": False} | flags)
     report.main(args)
     loaded = load([folder], args.mix)
     chosen = report.from_suites(args, loaded)
@@ -300,7 +300,7 @@ def test_scores_are_normalised_by_references(tmp_path):
 
 def test_raw_scores_of_several_tasks_have_no_aggregates(tmp_path):
     synthetic.make(tmp_path / "in", ["a", "b"], ["Hopper-v5", "Ant-v5"], 5, 10)
-    results = make(tmp_path / "in", tmp_path / "out", references="raw")
+    results = make(tmp_path / "in", tmp_path / "out", references="raw", page=True)
     assert results.aggregates.empty and "no aggregates" in (tmp_path / "out" / "report.html").read_text()
     assert set(pd.read_csv(tmp_path / "out" / "verdicts.csv")["task"]) == {"Hopper-v5", "Ant-v5"}
     assert "Probability of improvement" in (tmp_path / "out" / "report.html").read_text()  # that needs no scale
@@ -309,7 +309,7 @@ def test_raw_scores_of_several_tasks_have_no_aggregates(tmp_path):
 def test_what_a_suite_says_is_the_default(tmp_path):
     synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5"], 5, 20)
     (tmp_path / "in" / "suite.toml").write_text('references = "d4rl"\nscore = "max"\npublished = ["dsac_t"]\n')
-    results = make(tmp_path / "in", tmp_path / "out")
+    results = make(tmp_path / "in", tmp_path / "out", page=True)
     assert results.score == "max" and results.references is not None
     page = (tmp_path / "out" / "report.html").read_text()
     assert "max over last 10%" in page and "arXiv 2310.05858" in page and "not run here" in page
@@ -382,8 +382,9 @@ def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
 
 def test_nothing_of_an_earlier_report_stays(tmp_path):
     synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5", "Ant-v5"], 5, 10)
-    make(tmp_path / "in", tmp_path / "out", references="d4rl")
-    make(tmp_path / "in", tmp_path / "out", references="raw")
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
+    assert list((tmp_path / "out" / "figures").glob("aggregate*"))
+    make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
     assert not (tmp_path / "out" / "aggregates.csv").exists()
     assert not list((tmp_path / "out" / "figures").glob("aggregate*"))
 
@@ -485,7 +486,7 @@ EVIL = '<script>alert("x")</script>|a_b* $x$ `'
 
 def test_names_are_escaped_everywhere(tmp_path):
     synthetic.make(tmp_path / "in", [EVIL, "b"], ["Hopper-v5"], 5, 10)
-    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL, page=True)
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<script>") == 1 and "&lt;script&gt;alert(" in page
     Sound().feed(page)
@@ -585,7 +586,7 @@ def test_in_a_browser_a_table_is_copied_with_tabs(made):
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 def test_in_a_browser_evil_names_do_nothing(tmp_path):
     synthetic.make(tmp_path / "in", [EVIL], ["Hopper-v5"], 5, 10)
-    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", title=EVIL, page=True)
     script = "return [page.title, page.querySelectorAll('script').length, page.body.innerText.includes('alert')];"
     title, scripts, shown = browse(tmp_path / "out", script)
     assert (title, scripts, shown) == (EVIL, 1, True)

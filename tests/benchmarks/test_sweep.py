@@ -56,7 +56,7 @@ def scripts_of(out: Path) -> list[psutil.Process]:
 def whole(tmp_path_factory):
     """A sweep that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    done = do(write(folder, steps=3_000), folder / "out")
+    done = do(write(folder, steps=2_000), folder / "out")
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -70,16 +70,16 @@ def same_tables(ours: Path, theirs: Path) -> None:
 
 def test_finished_jobs_are_skipped(tmp_path, whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
-    done = do(write(tmp_path, steps=3_000), whole)
+    done = do(write(tmp_path, steps=2_000), whole)
     assert done.returncode == 0 and "1 finished before, of 1 jobs" in done.stdout
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
 
 
 def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
     (tmp_path / "broken.py").write_text(
-        "import sys\nfrom dataclasses import dataclass\nfrom algos.run import RunArgs\n\n\n"
-        "@dataclass\nclass Args(RunArgs):\n    pass\n\n\n"
-        "if __name__ == '__main__':\n    print('this is broken')\n    sys.exit(5)\n"
+        "import sys\nfrom dataclasses import dataclass\n\nif __name__ == '__main__':\n"
+        "    print('this is broken')\n    sys.exit(5)\n\n"
+        "from algos.run import RunArgs\n\n\n@dataclass\nclass Args(RunArgs):\n    pass\n"
     )
     broken = '[algorithms.broken]\nscript = "broken.py"\nflags = {}\n'
     text = SUITE.replace("hidden = [8]\nbatch_size = 8\nlearning_starts = 200", "")
@@ -111,8 +111,8 @@ def test_a_script_that_stores_its_run_elsewhere_has_failed(run, said, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
-    running = start(write(tmp_path, steps=3_000), tmp_path / "out", "--checkpoint-every", "500")
-    wait_for_steps(tmp_path / "out", 1_000)
+    running = start(write(tmp_path, steps=2_000), tmp_path / "out", "--checkpoint-every", "500")
+    wait_for_steps(tmp_path / "out", 500)
     (script,) = scripts_of(tmp_path / "out")
     script.kill()
     said, _ = running.communicate(timeout=300)
@@ -124,9 +124,9 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
 
 @pytest.mark.slow
 def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=3_000)
+    suite = write(tmp_path, steps=2_000)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
-    wait_for_steps(tmp_path / "out", 1_000)
+    wait_for_steps(tmp_path / "out", 500)
     assert len(scripts_of(tmp_path / "out")) == 1
     running.kill()
     running.wait()
@@ -151,9 +151,9 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=3_000)
+    suite = write(tmp_path, steps=2_000)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
-    run = wait_for_steps(tmp_path / "out", 1_000)
+    run = wait_for_steps(tmp_path / "out", 500)
     running.send_signal(signal.SIGINT)
     said, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
@@ -179,7 +179,7 @@ def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_damaged_table_is_set_aside_and_its_run_trained_anew(tmp_path, whole):
-    suite = write(tmp_path, steps=3_000)
+    suite = write(tmp_path, steps=2_000)
     out = tmp_path / "out"
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (table,) = out.rglob("eval.parquet")
@@ -200,7 +200,7 @@ def test_a_damaged_configuration_is_seen(tmp_path, whole, harm):
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (config,) = out.rglob("config.json")
     config.write_bytes(harm)
-    (job,) = jobs(write(tmp_path, steps=3_000), out)
+    (job,) = jobs(write(tmp_path, steps=2_000), out)
     assert job.state == "damaged"
 
 
@@ -218,7 +218,7 @@ def test_one_job_of_an_array(tmp_path, whole):
 @pytest.mark.slow
 def test_ray_does_the_same(tmp_path, whole):
     pytest.importorskip("ray")
-    done = do(write(tmp_path, steps=3_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
+    done = do(write(tmp_path, steps=2_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
     assert done.returncode == 0, done.stderr
     same_tables(tmp_path / "out", whole)
 
