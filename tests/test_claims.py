@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.suite import ROOT
 
+README = (ROOT / "README.md").read_text()
 ROWS = {
-    match[1]: match[0]
-    for match in re.finditer(r"^\| .*?\]\(results/(\w+)/.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    match[1]: match[0] for match in re.finditer(r"^\| .*?\]\(results/(\w+)/.*\|$", README, re.MULTILINE)
 }  # of the table of results, by the report that a row names first
 ALL = "all tasks"
 CHEETAH, WALKER = (f"local/{name}-medium-replay-v0" for name in ("halfcheetah", "walker2d"))
@@ -191,3 +191,48 @@ def test_values_at_the_edge_of_reach_are_as_readme_tells():
         index=["task", "algorithm", "seed", "step"], columns="metric", values="value"
     )
     assert (watched["policy_value"] < watched["value_bound"]).all() and len(watched) > 1000
+
+
+def test_readme_tells_how_gcivl_does_on_point_mazes():
+    row, names = ROWS["pointmaze_short"], [f"pointmaze-{name}-v0" for name in ("medium-navigate", "large-stitch")]
+    board = stored("leaderboard", "success").query("method == 'GCIVL'")
+    published = board[board["runs"] == "published"].set_index("dataset")
+    ours = board[board["runs"] != "published"].set_index(["dataset", "report"])["mean"].round().astype(int)
+    medium, stitch = ((published["mean"][name], published["std"][name]) for name in names)
+    now, early = (ours[names[0], report] for report in ("pointmaze_short", "gcivl_vs_ogbench"))
+    assert (
+        f"It scores {now} there, another run {early} after 40,000 updates, and {medium[0]:.0f} ± {medium[1]:.0f}" in row
+    )
+    assert f"Published there are {stitch[0]:.0f} ± {stitch[1]:.0f}, for a million updates" in row
+
+    scores = stored("pointmaze_short", "scores").query("algorithm == 'gcivl' and task.str.contains('stitch')")
+    curve = scores.pivot(index="step", columns="seed", values="return")
+    mean = curve.mean(axis=1)
+    assert f"its mean rises to {mean.max():.0f} after {mean.idxmax():,} updates and falls to {mean.iloc[-1]:.0f}" in row
+    assert "though two of five seeds rise then" in row
+    assert (curve.iloc[-1] > curve.loc[mean.idxmax()]).sum() == 2 and curve.shape[1] == 5
+
+    watched = stored("pointmaze_short", "watched").query("algorithm == 'gcivl' and metric.str.startswith('success/')")
+    by = watched.groupby(["task", "metric", "step"])["value"].mean().unstack()
+    assert "it only ever reaches two of five goals" in row and len(by) == 10
+    assert (by.loc["local/pointmaze-large-stitch-v0"] > 0).any(axis=1).sum() == 2
+    assert "reaches three of five goals nearly always in the end and the other two not at all" in row
+    end = by.loc["local/pointmaze-medium-navigate-v0"].iloc[:, -3:]
+    assert (end > 95).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
+
+
+def test_readme_counts_the_datasets_of_the_leaderboard():
+    found = re.search(r"has published scores on (\w+) datasets, and ours on (\w+) of them", README.replace("\n", " "))
+    board = stored("leaderboard", "success")
+    published = set(board[board["runs"] == "published"]["dataset"])
+    ours = set(board[board["runs"] != "published"]["dataset"])
+    assert found.groups() == ({30: "thirty"}[len(published)], {5: "five", 6: "six"}[len(ours & published)])
+
+
+def test_the_caption_of_the_first_figure_is_true():
+    scores = stored("on_policy_mujoco", "scores").query("task == 'Ant-v5'")
+    ant = scores.groupby(["algorithm", "step"])["return"].mean().unstack()
+    assert "untrained policies of Ant earn nearly 1,000, more than any of the three does at the end" in README.replace(
+        "\n", " "
+    )
+    assert ant[0].between(950, 1_000).all() and ant[0].min() > ant[1_000_000].max()
