@@ -2,7 +2,7 @@
 
     python -m benchmarks.sweep smoke                        everything, on all cores or GPUs of this machine
     python -m benchmarks.sweep mujoco_1m --dry-run          the jobs, and how long they would take
-    python -m benchmarks.sweep mujoco_1m --engine ray       on a Ray cluster
+    python -m benchmarks.sweep mujoco_1m --engine ray --device cuda                  on a Ray cluster
     python -m benchmarks.sweep mujoco_1m --job 3            one job and nothing else: for job arrays
     python -m benchmarks.sweep mujoco_1m --until-decided sac td3 --max-seeds 25      batches of seeds, until it is clear
 
