@@ -84,7 +84,8 @@ def section(folder: Path) -> str:
     lines += [f"> {escape(note)}" for note in report["notes"]]
     if part := part_of_suite(folder):
         lines.append(f"> Unfinished: {part} of the suite {escape(folder.name)}, each an algorithm on a task, are here.")
-    lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
+    if (folder / "figures" / "learning_curves.png").exists():
+        lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
     for path in sorted([*folder.glob("figures/settings_*.png"), *folder.glob("figures/sensitivity_*.png")]):
         lines.append(f"![{path.stem.replace('_', ' ')}]({folder.name}/figures/{path.name})")
     aggregates = aggregate_table(folder, score) if report["references"] != "raw" else None

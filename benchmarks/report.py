@@ -91,7 +91,8 @@ class Args:
     replications: Annotated[int, Range(1, 1_000_000)] = statistics.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
-    """files of the figures, besides the page"""
+    """files of the figures, besides the page; without png, report.md has no figures, nor sections that only explain
+    some"""
     page: bool = True
     """write report.html and its figures, which can be made again from the other files; without it, only the figures
     that report.md shows are written"""
@@ -315,9 +316,10 @@ def markdown(
     replications: int,
     images: bool = True,
 ) -> str:
-    """The tables of a report for a README, the learning curves above them, and other figures, if there are `images`."""
+    """The tables of a report as Markdown; with `images`, also its learning curves and other figures."""
     lines = [f"# {escape(title)}", escape(purpose)]
-    lines += ["![learning curves](figures/learning_curves.png)"] * images
+    if images:
+        lines.append("![learning curves](figures/learning_curves.png)")
     lines += [f"> {escape(note)}" for note in results.scores.notes]
     if results.references is not None:
         how = "; ".join(f"{r['task']} {r['low']:g} to {r['high']:g}" for r in references_of(results))

@@ -120,12 +120,12 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
     pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
     values = [(seed, "task1", x, y, seed + x) for seed in (0, 1) for x in (0.0, 1.0) for y in (0.0, 1.0)]
     pd.DataFrame(values, columns=["seed", "task", "x", "y", "value"]).to_parquet(folder / "values.parquet")
-    made(runs, tmp_path / "out", formats=("png",))
+    made(runs, tmp_path / "out", formats=("png",), page=True)
     stored = pd.read_csv(tmp_path / "out" / "ways.csv")
     assert stored["step"].tolist() == [-1, 0, 5, 10, 15, 20, 25, 30, 35, 40] * 2
     assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
     names = {path.name.partition("_")[0] for path in (tmp_path / "out" / "figures").iterdir()}
-    assert {"ways", "values"} <= names
+    assert {"ways", "values", "goals"} <= names and "Each goal" in (tmp_path / "out" / "report.html").read_text()
     assert "Maps show values" in (tmp_path / "out" / "report.md").read_text()
     made(tmp_path / "out", tmp_path / "again")
     for name in ("ways.csv", "maps.csv"):
@@ -184,6 +184,8 @@ def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
     shutil.rmtree(runs / "maze" / "good" / "default")
     made(runs, tmp_path / "out")
     assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "![" not in text and "## Mazes" not in text  # without PNG
     shutil.rmtree(runs)  # a report is made again from its own tables
     made(tmp_path / "out", tmp_path / "again")
     assert (tmp_path / "again" / "ways.csv").read_bytes() == (tmp_path / "out" / "ways.csv").read_bytes()

@@ -101,7 +101,8 @@ def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
     identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
     lost = {"status": "diverged", "diverged": {"0": 31, "1": 31}, "identity": identity}
     store(tmp_path / "in", "b", whole[whole["step"] <= 30], "Hopper-v5", **lost)
-    means = make(tmp_path / "in", tmp_path / "out", references="d4rl").tasks.set_index(["algorithm", "score"])["mean"]
+    results = make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
+    means = results.tasks.set_index(["algorithm", "score"])["mean"]
     assert means["a", "last"] == 150.0 and means["b", "last"] == 45.0 == means["b", "max"]
 
 
