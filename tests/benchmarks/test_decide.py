@@ -310,6 +310,14 @@ def test_verdicts_come_before_their_method_and_every_row_is_on_the_page():
     assert (
         text.index("- Between best") < text.index("by Welch") < text.index("| task |") and text.count("| T | a |") == 0
     )
+    part.figures, part.figures_in_markdown = [("f", None, "a figure")], True
+    one, none = (
+        report.markdown(
+            "t", "", SimpleNamespace(scores=scores_of, references=None, fewest=5), [part], "raw", 10, images
+        )
+        for images in (True, False)
+    )
+    assert "![a figure](figures/f.png)" in one and "![" not in none and "| task |" in none
     few = decision_part(results, corrected(found[:4]), looked=False)
     assert not few.folded and "verdicts.csv" not in few.text
 
