@@ -63,16 +63,18 @@ class RunArgs:
     """neither compile nor capture the update, on any device: for debugging"""
     bf16: bool = False
     """with --compile on a CPU: compute hidden layers of updates and of ensembles in bfloat16, which is faster; weights
-    and sums stay in float32. A processor without instructions for bfloat16 computes everything in float32"""
+    and sums stay in float32. A processor without instructions for bfloat16 computes everything in float32; where no
+    hidden layer has 4,096 weights, it is refused"""
     threads: Incidental[FewOrNone] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     eval_episodes: FewOrNone = 10
-    """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes"""
+    """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes. Tables are
+    evaluated exactly, whatever the number"""
     stop_when_solved: bool = False
-    """on tables (ids `tabular/…`): end each run at the first evaluation at which its policy lacks at most 5% of the
-    difference between the best return and that of random actions"""
+    """on tables (ids `tabular/…`): end each run at the first evaluation after step 0 at which its policy lacks at most
+    5% of the difference between the best return and that of random actions"""
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Incidental[Count] = 50_000
@@ -102,6 +104,10 @@ class RunArgs:
                 f"--stop-when-solved works for ids {TABULAR}… only, which are evaluated exactly, and not with "
                 f"--eval-episodes 0; got {self.task}"
             )
+
+    def without_effect(self) -> dict[str, str]:
+        """Hyperparameters that change nothing with these arguments, and when: `--vary` refuses them."""
+        return {}
 
 
 Args = TypeVar("Args", bound=RunArgs)
@@ -162,6 +168,8 @@ def settings(args: RunArgs) -> list[Setting]:
             raise UserError(
                 f"--vary: {name} cannot differ between runs, only {', '.join(known) or 'nothing'} can{hint}"
             )
+        if when := args.without_effect().get(name):
+            raise UserError(f"--vary: {name} changes nothing {when}, so its values would be the same run")
         if name in grid:
             raise UserError(f"--vary names {name} twice")
         try:

@@ -112,7 +112,7 @@ class ValueArgs(GoalArgs):
     """Arguments of the methods that learn values of goals."""
 
     discount: Tunable[OpenFraction] = by_domain(0.99, giant=0.995, humanoidmaze=0.995)
-    """gamma; it also decides how far geometric goals lie ahead"""
+    """gamma, where the method has one; it also decides how far geometric goals lie ahead"""
     value_goals: Probabilities = (0.2, 0.5, 0.3)
     """goals of values: probabilities of the current state, a later state of the trajectory, and a random state"""
     value_geometric: bool = True
@@ -122,6 +122,12 @@ class ValueArgs(GoalArgs):
     OTA, they are goals of the high policy, and the first probability has to be 0"""
     actor_geometric: bool = False
     """goals of the actor in the trajectory lie at a geometric distance; otherwise they are drawn uniformly"""
+
+    @property
+    def geometric(self) -> bool:
+        """Whether any goal lies at a geometric distance."""
+        mixes = ((self.value_geometric, self.value_goals), (self.actor_geometric, self.actor_goals))
+        return any(geometric and goals[1] > 0 for geometric, goals in mixes)
 
     @property
     def value_mix(self) -> Mix:

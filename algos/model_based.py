@@ -48,13 +48,14 @@ class ModelBasedArgs(OfflineArgs):
     batch_size: Size = 256
     """transitions per update and run, of the dataset and of the model together"""
     real_ratio: Fraction = 0.05
-    """share of a batch that comes from the dataset, rounded down to whole transitions; 1: there is no model"""
+    """share of a batch that comes from the dataset, rounded down to whole transitions; 1: there is no model,
+    and what is said below about one does not count"""
     rollouts: Count = 50_000
     """rollouts of the model in an epoch, for each run; they begin in states of the dataset"""
     rollout_length: Several = 5
     """steps of a rollout, unless the task ends it earlier"""
     updates_per_epoch: Count = 1_000
-    """updates between rollouts"""
+    """updates between rollouts; where the actor's learning rate falls, it does so at this rhythm"""
     retain_epochs: Count = 5
     """epochs whose rollouts are kept, if none ends early"""
     dynamics: str = ""
@@ -66,20 +67,21 @@ class ModelBasedArgs(OfflineArgs):
     """the other model of --model-mix. true: MuJoCo itself; random: an ensemble with random weights"""
     form: FormName = "offlinerl_kit"
     """official code that decides how the ensemble is trained and when a predicted state ends an episode; with
-    --dynamics FILE it decides only when episodes end"""
+    --dynamics FILE it decides only when episodes end, and with --dynamics true nothing"""
     members: Count = 7
-    """networks of the ensemble"""
+    """networks of the ensemble; with --dynamics FILE, MOPO's penalty is over so many of its best networks, and other
+    methods ask the elites alone"""
     elites: Count = 5
     """networks whose predictions are used: those with the least error on the holdout"""
     dynamics_hidden: Widths = (200, 200, 200, 200)
-    """widths of the ensemble's hidden layers; not used with --dynamics FILE"""
+    """widths of the ensemble's hidden layers; only where an ensemble is trained"""
     dynamics_lr: Positive = 1e-3
-    """learning rate of the ensemble; not used with --dynamics FILE"""
+    """learning rate of the ensemble; only where an ensemble is trained"""
     dynamics_batch_size: Size = 256
-    """transitions per update and member of the ensemble; not used with --dynamics FILE"""
+    """transitions per update and member of the ensemble; only where an ensemble is trained"""
     dynamics_epochs: Count = 2_000
     """most epochs of the ensemble, which stops earlier when its holdout error falls no more; RAVL's code has this bound
-    too, OfflineRL-Kit's has none; not used with --dynamics FILE"""
+    too, OfflineRL-Kit's has none; only where an ensemble is trained"""
     never_terminates: bool = False
     """no predicted state ends an episode"""
     terminates: str = ""
@@ -114,6 +116,10 @@ class ModelBasedArgs(OfflineArgs):
         super().check_ready()
         if self.dynamics not in ("", TRUE) and not Path(self.dynamics).is_file():
             raise UserError(f"--dynamics takes true or the file of an ensemble, and there is no file {self.dynamics}")
+
+    def without_effect(self) -> dict[str, str]:
+        certain = self.real == self.batch_size or self.dynamics == TRUE
+        return {"penalty_weight": "without an ensemble, which alone is uncertain"} if certain else {}
 
     @property
     def ensemble(self) -> Settings:

@@ -123,7 +123,7 @@ class MixedArgs(OfflineArgs):
     expert_dataset: str = ""
     """an expert's data to mix in"""
     expert_trajectories: Count = by_domain(200, walker2d=100, kitchen=1)
-    """number of the expert's trajectories that are hidden in the other data"""
+    """number of trajectories of --expert-dataset that are hidden in the other data"""
 
     def check_task(self) -> None:
         super().check_task()

@@ -27,6 +27,8 @@ class OnPolicyArgs(RunArgs):
     compile: bool = True
     """compile the parts of an iteration on a CPU too, which needs a C++ compiler and up to a minute; on CUDA that is
     always done"""
+    bf16: bool = False
+    """refused: it rounds too much for ratios of probabilities near 1"""
     eval_every: Count = 50_000
     """environment steps between evaluations, which also take place at the first and the last step"""
     num_envs: Several = 1

@@ -70,7 +70,8 @@ class Args:
     seed: Natural = 0
     """seed of the environments and of the noise on actions"""
     steps: Annotated[int, Range(0, 100_000_000)] = 0
-    """number of steps in the dataset; 0: the recipe's own number"""
+    """number of steps in the dataset; 0: the recipe's own number. Recipes of OGBench make whole episodes, at least one,
+    and validation episodes besides; those for stitching count observations; medium-replay trains for so long"""
     d4rl: Path | None = None
     """folder for another copy, as a file in D4RL's layout"""
     npz: Path | None = None

@@ -45,7 +45,7 @@ class Args:
     """seeds to evaluate: `best`, `median`, `worst` by the last 10% of training, or numbers; by default all that did not
     diverge"""
     episodes: Annotated[int, Range(1, 10_000)] = 100
-    """episodes of each seed, and of each task where there are several"""
+    """episodes of each seed, and of each task where there are several; tables are evaluated exactly, without any"""
     setting: tuple[str, ...] = ()
     """evaluate the runs with these hyperparameters only, such as `tau=0.01`"""
     env_id: str = ""

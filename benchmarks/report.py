@@ -67,7 +67,8 @@ class Args:
     out: Path
     """where the report goes"""
     references: str = ""
-    """d4rl, random_sac, recipes, a CSV with task, low, high, source, or raw; by default those of the sweep's suite"""
+    """d4rl, random_sac, recipes, success, a CSV with task, low, high, source, or raw; by default those of the sweep's
+    suite"""
     published: tuple[Path, ...] = ()
     """published scores to show beside these: corl, dsac_t, goal_conditioned, mdpo_off_policy, offline,
     offline_model_based, on_policy, sac_1m, stream_x, or CSVs"""

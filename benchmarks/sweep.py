@@ -67,23 +67,24 @@ class Args:
     dry_run: bool = False
     """print the plan with an estimate of time and disk, and start nothing"""
     job: Natural | None = None
-    """run the one job of this number, in the foreground"""
+    """run the one job of this number in this process; --dry-run with the same --seeds-per-job lists the numbers"""
     engine: Literal["local", "ray"] = "local"
     """processes of this machine, or tasks of a Ray cluster (pip install -e '.[ray]')"""
     address: str = ""
     """address of a Ray cluster, `auto` for the one of this machine; empty starts a cluster on this machine"""
     workers: FewOrNone = 0
-    """jobs at a time on this machine; 0: one on each core, or per_gpu on each GPU"""
+    """jobs at a time on this machine; 0: as many as have --threads cores each, or --per-gpu on each GPU"""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one; Ray needs cpu or cuda"""
     per_gpu: Several = 1
-    """jobs that share one GPU"""
+    """jobs that share one GPU, without --workers or on Ray"""
     threads: Several = 1
     """CPU threads of a job"""
     seeds_per_job: Natural = 0
-    """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle"""
+    """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle, which with
+    --job and --address is not asked"""
     checkpoint_every: Natural = 0
-    """environment steps between a run's checkpoints; 0: the script's default"""
+    """environment steps or updates between a run's checkpoints; 0: the script's default"""
     retries: FewOrNone = 2
     """times that a failed job is tried again"""
     until_decided: tuple[str, ...] = ()
@@ -91,8 +92,8 @@ class Args:
     better on each task, or until --max-seeds; see `benchmarks.sequential`"""
     max_seeds: Annotated[int, Range(2 * FEWEST, 1_000)] | None = None
     """with --until-decided: seeds of each algorithm at most, by default 50. The more there are, the more looks share
-    the probability of a wrong decision: with batches of five on one task, the first can decide only if this is below
-    30"""
+    the probability of a wrong decision: with batches of five on one task, the first can decide only if --max-seeds
+    is below 30"""
     seeds_per_look: Annotated[int, Range(FEWEST, 100)] | None = None
     """with --until-decided: seeds of each algorithm in a batch, by default 5"""
 
@@ -224,6 +225,10 @@ def main(args: Args) -> None:
         raise UserError(
             f"--device takes cpu or cuda with --engine ray, got {args.device!r}: nodes may differ from this one"
         )
+    if args.engine == "ray" and args.job is not None:
+        raise UserError("--job runs one job here, and --engine ray all of them on a cluster: leave one of them out")
+    if args.address and args.engine != "ray":
+        raise UserError("--address is that of a Ray cluster: add --engine ray")
     elsewhere = args.engine == "ray" or (args.dry_run and args.device == "cuda")
     cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []

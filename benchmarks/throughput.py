@@ -107,13 +107,15 @@ class Args:
     threads: FewOrNone = 0
     """CPU threads of torch (all but envs); 0: the default of each script and library"""
     steps: Count = 3_000
-    """number of environment steps or updates that are timed (all but envs); rounded up to iterations (on_policy)"""
+    """environment steps or updates that are timed, in multiples of 500 (scripts, streams, offline, on_policy, DQN; for
+    goal_conditioned a fixed part of it); other rows have lengths of their own"""
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
-    """measure the other libraries too (scripts, offline, on_policy, model_based, on a CPU)"""
+    """measure the other libraries too (scripts, offline, on_policy, model_based, discrete, on a CPU)"""
     ogbench: Path | None = None
-    """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts"""
+    """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts; it runs on the
+    CPU"""
     ogbench_python: Path | None = None
     """the Python that runs it; this one if not given"""
     offlinerl_kit: Path | None = None
@@ -153,6 +155,8 @@ def main(args: Args) -> None:
     check(args)
     if args.ogbench is not None and not (args.ogbench / "agents" / "gcivl.py").is_file():
         raise UserError(f"--ogbench takes the folder impls of a clone of OGBench's repository, got {args.ogbench}")
+    if args.ogbench_python is not None and args.ogbench is None:
+        raise UserError("--ogbench-python runs the code of --ogbench: give that too")
     if args.offlinerl_kit is not None:
         check_code("--offlinerl-kit", args.offlinerl_kit)
     if args.beside and args.what != "scripts":

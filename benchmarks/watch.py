@@ -41,13 +41,13 @@ class Args:
     seeds: tuple[str, ...] = RANKS
     """seeds to show: best, median or worst by the last 10% of training, or numbers"""
     out: Path | None = None
-    """the video; by default RUN/watch.mp4"""
+    """the video; by default RUN/watch.mp4; not with --human"""
     setting: tuple[str, ...] = ()
     """hyperparameters of the runs to show where they varied, such as `tau=0.01`"""
     human: bool = False
     """open a window instead, and show one seed after the other"""
     seconds: Annotated[float, Range(0, 3_600, above=True)] = 20.0
-    """seconds of video at most"""
+    """seconds of video at most; a window shows whole episodes"""
     episode: Natural = 0
     """number of the episode, each of which begins in another way"""
     task: str = ""

@@ -119,7 +119,7 @@ def main(args: Args) -> None:
         expert = source.first(hidden_expert)
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = offline_run(args, "bc", reward, expert, top=args.top_fraction, hidden_expert=hidden_expert)
-    if hidden_expert:
+    if hidden_expert and args.top_fraction == 1:
         run.say(f"{hidden_expert:,} transitions of the data are the expert's, {hidden_expert / len(data):.1%}")
     agent = BC(run.args, data.task, run.seeds, run.device)
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)

@@ -69,6 +69,9 @@ class Args(ValueArgs):
     alpha: Tunable[NotNegative] = by_domain(3.0, **ALPHAS)
     """weight of imitation, or with awr the inverse temperature of the weights"""
 
+    def without_effect(self) -> dict[str, str]:
+        return {} if self.geometric else {"discount": "where no goal lies at a geometric distance"}
+
 
 class Bilinear(nn.Module):
     """phi(x)·psi(g)/sqrt(d) of all networks: inputs x [R, B, ...], which are joined, and goals [R, B, O]."""

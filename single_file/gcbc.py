@@ -50,8 +50,8 @@ from envs import Task
 @dataclass
 class Args(GoalArgs):
     anchors: Literal["transitions", "trajectories"] = "transitions"
-    """transitions: each has the same weight, as in OGBench; trajectories: each of these has, and its last state is a
-    goal too"""
+    """transitions: each has the same weight, as in OGBench; trajectories: each trajectory has the same weight, and all
+    later states of it are equally likely goals, its last one too"""
     goal: Literal["state", "position"] = "state"
     """goals are whole states, or positions, which are the first two numbers of a state"""
     loss: Literal["likelihood", "mse"] = "likelihood"
@@ -59,9 +59,9 @@ class Args(GoalArgs):
     augment: Tunable[Fraction] = 0.0
     """probability that a goal is replaced by a state from the future of any trajectory that passes near it"""
     clusters: Natural = by_domain(40, umaze=20, large=80, giant=160)
-    """number of groups of states that are near each other"""
+    """with --augment: number of groups of states that are near each other"""
     cluster_by: Literal["position", "state"] = "position"
-    """groups are of states with similar positions, or of similar whole states"""
+    """with --augment: groups are of states with similar positions, or of similar whole states"""
     max_norm: NotNegative = 0.0
     """gradients of a run are scaled down to this norm; 0: they are not"""
 

@@ -49,6 +49,8 @@ class Args(RunArgs):
     """Gymnasium id of a task with discrete actions and a time limit; `tabular/…` is evaluated exactly"""
     levels: Levels = ()
     """levels of each dimension of continuous actions, from -1, the lower bound, to 1; every combination is an action"""
+    compile: bool = False
+    """changes nothing: there is no update to compile"""
     total_steps: Count = 5_000_000
     """environment steps of each run; the iteration that reaches them is the last"""
     k: Count = 1

@@ -82,8 +82,8 @@ class Args(RunArgs):
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
     """c = 1/t, the weight of the distance to the old policy; it must be above half of --entropy-weight. The paper chose
     one for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an earlier
-    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess. The task is that of --env-id,
-    which is to be given in code of one's own too"""
+    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess. The default follows
+    --env-id: code that makes Args itself has to give it there"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
     """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
     for Ant in the paper's minimal form"""

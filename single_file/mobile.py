@@ -67,10 +67,10 @@ class Args(ModelBasedArgs):
     """beta: the reward is lowered by this many times the inconsistency. The official code has values for the random,
     medium, medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, and four of these twelve are 0.5
     too: halfcheetah-random, halfcheetah-medium, walker2d-medium and walker2d-medium-replay. For all other datasets 0.5
-    is a guess"""
+    is a guess. Without an ensemble, it changes nothing"""
     dynamics_epochs: Count = 30
-    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; not used with --dynamics
-    FILE"""
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; only where an
+    ensemble is trained"""
     elites: Annotated[int, Range(2)] = 5
     """networks whose predictions are used: those with the least error on the holdout"""
     guesses: Count = 10
@@ -84,7 +84,7 @@ class Args(ModelBasedArgs):
     critic_lr: Tunable[Positive] = 3e-4
     """learning rate of the critics"""
     temperature_lr: Tunable[Positive] = 1e-4
-    """learning rate of the log temperature"""
+    """learning rate of the log temperature; not used where --temperature is above 0, as on hopper-medium by default"""
     temperature: NotNegative = by_domain(0.0, **{"hopper-medium": 0.2})
     """a temperature that stays as it is; 0: it is learned"""
     hidden: Widths = (256, 256)
@@ -94,6 +94,10 @@ class Args(ModelBasedArgs):
         super().check_task()
         if self.model_mix:
             raise UserError("--model-mix is not for MOBILE, whose penalty asks each elite of the ensemble alone")
+
+    def without_effect(self) -> dict[str, str]:
+        fixed = {"temperature_lr": "with a fixed --temperature"} if self.temperature else {}
+        return super().without_effect() | fixed
 
 
 class Draws(NamedTuple):

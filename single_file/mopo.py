@@ -53,7 +53,8 @@ class Args(ModelBasedArgs):
     """lambda: the reward is lowered by this many times the uncertainty; 0: MBPO. The uncertainty is in the units of the
     predicted observations and rewards, so that --standardise changes it. The official code has values for the medium,
     medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, and three of these nine are 0.5 too:
-    halfcheetah-medium, walker2d-medium and halfcheetah-medium-replay. For all other datasets 0.5 is a guess"""
+    halfcheetah-medium, walker2d-medium and halfcheetah-medium-replay. For all other datasets 0.5 is a guess.
+    Without an ensemble, there is no uncertainty, and it changes nothing"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     tau: Tunable[PositiveFraction] = 0.005

@@ -76,6 +76,9 @@ class Args(ValueArgs):
     alpha: Tunable[NotNegative] = by_domain(0.3, **ALPHAS)
     """weight of imitation, or with awr the inverse temperature of the weights"""
 
+    def without_effect(self) -> dict[str, str]:
+        return {} if self.geometric else {"discount": "where no goal lies at a geometric distance"}
+
     def check_ready(self) -> None:
         super().check_ready()
         if self.latent_size % (parts := INTERVALS if self.quasimetric == "iqe" else 2):

@@ -66,7 +66,7 @@ class Args(MixedArgs):
     objective: Literal["code", "paper"] = "code"
     """objective of the critics: that of the official code, or that of the paper"""
     beta: Tunable[Fraction] = 0.5
-    """weight of the expert in the paper's mixture; the code has none"""
+    """weight of the expert in the mixture of --objective paper; with code, it changes nothing"""
     batch_size: Size = 1024
     """transitions per update and run from the mixed data, and as many from the expert's"""
     discount: Tunable[Fraction] = 0.99
@@ -89,6 +89,9 @@ class Args(MixedArgs):
     """widths of the hidden layers of all networks"""
     decay: Decay = "cosine"
     """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
+
+    def without_effect(self) -> dict[str, str]:
+        return {} if self.objective == "paper" else {"beta": "with --objective code"}
 
 
 class Draws(NamedTuple):

@@ -74,9 +74,11 @@ class Args(RunArgs):
     m: Count = 1
     """episodes of an iteration"""
     form: Literal["network", "table"] = "network"
-    """network: as in the official code; table: as in the paper, for tables only"""
+    """network: as in the official code; table: as in the paper, for tables only, where of the arguments below only
+    --num-envs, --discount and what is shown count"""
     num_envs: Natural = 0
-    """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
+    """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else;
+    more than m are m"""
     discount: Tunable[PositiveFraction] = 1.0
     """gamma; 0.99 on MiniGrid with sticky actions, and on whole games of Atari, in the paper"""
     lr: Tunable[Positive] = 1e-4
@@ -84,7 +86,7 @@ class Args(RunArgs):
     batch_size: Count = 128
     """steps per gradient step and run"""
     epochs: Count = 10
-    """gradient steps of an iteration, times the batch size, for each of its environment steps"""
+    """an iteration takes epochs times its environment steps divided by --batch-size gradient steps, rounded up"""
     buffer_size: Count = 1_000_000
     """steps kept per run"""
     max_norm: Tunable[Positive] = 10.0
@@ -92,7 +94,8 @@ class Args(RunArgs):
     reward_scale: Tunable[Positive] = 1.0
     """factor of rewards and returns"""
     loss_decay: Tunable[FractionBelowOne] = 0.99
-    """the loss of a head is divided by a running mean of itself, which decays by this at each step"""
+    """with --scale-losses, the loss of a head is divided by a running mean of itself, which decays by this at each
+    step"""
     scale_losses: bool = True
     """divide the losses of heads by these means"""
     hidden: Widths = ()
@@ -110,6 +113,11 @@ class Args(RunArgs):
                 raise UserError(f"--{name.replace('_', '-')} works for ids {TABULAR}… only, not for {self.env_id}")
         if self.form == "table" and not table:
             raise UserError(f"--form table needs a finite number of states: take an id {TABULAR}…, not {self.env_id}")
+
+    def without_effect(self) -> dict[str, str]:
+        if self.form == "table":
+            return dict.fromkeys(("lr", "max_norm", "reward_scale", "loss_decay"), "with --form table")
+        return {} if self.scale_losses else {"loss_decay": "without --scale-losses"}
 
 
 class Draws(NamedTuple):

@@ -191,8 +191,9 @@ def agent_of(
 
 
 def hyperparameters(script: str) -> list[str]:
-    """Those that may differ between runs."""
-    return tunable(module_of(script).Args)
+    """Those that may differ between runs, and then make a difference."""
+    args = module_of(script).Args
+    return [name for name in tunable(args) if name not in args(**short(script)).without_effect()]
 
 
 class Feed:

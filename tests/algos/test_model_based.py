@@ -610,6 +610,7 @@ def test_negative_rewards_do_not_suit_mobile(train_short, tmp_path, capsys, sign
         ({"dynamics": "true", "model_mix": 0.5, "never_terminates": False}, "--model-mix is the share"),
         ({"mix_with": "random"}, "--mix-with random needs the share"),
         ({"real_ratio": 1.0, "model_mix": 0.5}, "--real-ratio 1 takes nothing from a model"),
+        ({"real_ratio": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without an ens"),
         ({"rollouts": 10**10}, "--rollouts times --rollout-length times --retain-epochs: .* GiB"),
     ],
 )

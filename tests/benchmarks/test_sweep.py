@@ -266,6 +266,8 @@ def test_ray_stops_cleanly(tmp_path, number):
         (("--device", "tpu"), "--device takes"),
         (("--engine", "ray", "--device", "auto"), "--device takes cpu or cuda"),
         (("--per-gpu", "0"), "--per-gpu must lie in"),
+        (("--engine", "ray", "--device", "cpu", "--job", "0"), "--job runs one job here, and --engine ray all"),
+        (("--address", "auto"), "--address is that of a Ray cluster: add --engine ray"),
         (("--workers", "-1"), "--workers must lie in"), (("--out", "/dev/null/x"), "--out: cannot use /dev/null/x"),
     ],
 )  # fmt: skip

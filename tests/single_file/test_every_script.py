@@ -50,6 +50,7 @@ import algos.run
 from algos.agent import Agent
 from algos.compile import compiled
 from algos.data import Dataset
+from algos.errors import UserError
 from algos.goals import Goals
 from algos.nn import MLP
 from algos.optim import Adam
@@ -369,7 +370,6 @@ def test_runs_together_equal_runs_alone(script, float64):
             assert_close(ours, slice(run, run + 1), theirs)
 
 
-CONTRAST = ("crl", "qrl")  # they have no Bellman backup
 # Where values near the default change nothing in so few updates, because they bound what stays far within the bound.
 VALUES = {
     "clip": (0.1, 0.3),
@@ -378,14 +378,12 @@ VALUES = {
     "q": (1.2, 1.6),
     "augment": (0.2, 0.6),
 }
-# Only the paper's objective has this weight; TD3's noise and DQN's epsilon are for actions in the environment, and tau
-# for the target network, which DQN moves between updates. The penalty of MOPO is in the rewards of rollouts; a fixed
-# temperature does not learn. Some decide about goals only.
+# TD3's noise and DQN's epsilon are for actions in the environment, and DQN moves the target network by tau between
+# updates. The penalty of MOPO is in the rewards of rollouts. Some decide about goals only.
 UNUSED = {
-    ("recoil", "beta"), ("td3", "exploration_noise"), ("mopo", "penalty_weight"), ("mobile fixed", "temperature_lr"),
-    ("gcbc", "augment"), ("gcbc rvs", "augment"),
+    ("td3", "exploration_noise"), ("mopo", "penalty_weight"), ("gcbc", "augment"), ("gcbc rvs", "augment"),
     ("dqn", "tau"), ("dqn", "epsilon_start"), ("dqn", "epsilon_end"), ("dqn", "exploration"),
-    *((script, "discount") for script in SCRIPTS if script.split()[0] in CONTRAST),
+    ("crl", "discount"), ("crl awr", "discount"),
 }  # fmt: skip
 GRIDS = [(script, name) for script in UPDATED for name in hyperparameters(script)]
 
@@ -416,6 +414,20 @@ def test_a_setting_of_a_grid_equals_that_setting_alone(script, name, float64):
         assert not differing(*states)
     else:
         assert apart > 1e-8  # ten times what is equal above
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [(script, name) for script in UPDATED for name in module_of(script).Args(**short(script)).without_effect()
+     if hasattr(module_of(script).Args, name)],
+)  # fmt: skip
+def test_what_changes_nothing_may_not_vary(script, name, float64):
+    default = getattr(module_of(script).Args(**short(script)), name)
+    other = agent_of(script, seeds=(3, 7), **{name: 0.8 * default})
+    learn(other, few(script))
+    assert not differing(state_of(other), learned_alone(script)[1])
+    with pytest.raises(UserError, match=f"--vary: {name} changes nothing w"):
+        agent_of(script, vary=(f"{name}=0.5,0.6",))
 
 
 def test_settings_of_one_seed_begin_alike_and_see_the_same_numbers():

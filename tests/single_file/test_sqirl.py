@@ -629,6 +629,8 @@ def test_compiled_updates_equal_eager_ones(train, bare_runs, float64):
         ({"env_id": "CartPole-v1", "append_previous_action": True}, "--append-previous-action works for ids tabular/"),
         ({"vary": ("k=1,2",)}, "--vary: k cannot differ between runs"),
         ({"vary": ("m=1,2",)}, "--vary: m cannot differ between runs"),
+        ({"form": "table", "vary": ("lr=1e-4,1e-3",)}, "--vary: lr changes nothing with --form table"),
+        ({"scale_losses": False, "vary": ("loss_decay=0.9,0.99",)}, "loss_decay changes nothing without --scale-l"),
         ({"m": 0}, "--m must be at least 1"),
         ({"env_id": "tabular/gate-0.4"}, "no table 'gate-0.4'; the closest names are"),
     ],
