@@ -169,7 +169,7 @@ def settings(args: RunArgs) -> list[Setting]:
                 f"--vary: {name} cannot differ between runs, only {', '.join(known) or 'nothing'} can{hint}"
             )
         if when := args.without_effect().get(name):
-            raise UserError(f"--vary: {name} changes nothing {when}, so its values would be the same run")
+            raise UserError(f"--vary: {name} changes nothing {when}, and all of its values would train the same run")
         if name in grid:
             raise UserError(f"--vary names {name} twice")
         try:

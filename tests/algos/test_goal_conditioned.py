@@ -513,6 +513,15 @@ def test_settings_of_a_grid_learn_as_each_would_alone(script, train_short, float
         assert any(not torch.equal(tensor[0], tensor[1]) for tensor in together.values() if tensor.dim())
 
 
+@pytest.mark.parametrize("script", ["crl", "qrl"])
+def test_a_discount_without_bellman_backups_counts_where_goals_are_geometric(script):
+    args = module_of(script).Args
+    assert "discount" in args(value_geometric=False).without_effect()
+    assert "discount" in args(value_goals=(0.5, 0.0, 0.5)).without_effect()
+    assert not args(value_goals=(0.0, 0.5, 0.5)).without_effect()
+    assert not args(value_geometric=False, actor_geometric=True).without_effect()
+
+
 def test_the_probability_of_augmentation_may_vary_in_a_run(train_short):
     log = train_short("gcbc rvs", augment=0.0, vary=("augment=0,1",)).log.query("metric == 'augmented'")
     means = log.groupby("augment")["value"].mean()
