@@ -126,8 +126,7 @@ class ValueArgs(GoalArgs):
     @property
     def geometric(self) -> bool:
         """Whether any goal lies at a geometric distance."""
-        mixes = ((self.value_geometric, self.value_goals), (self.actor_geometric, self.actor_goals))
-        return any(geometric and goals[1] > 0 for geometric, goals in mixes)
+        return any(mix.geometric and mix.trajectory for mix in (self.value_mix, self.actor_mix))
 
     @property
     def value_mix(self) -> Mix:
