@@ -96,7 +96,8 @@ class Run(Generic[Args]):
                 self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
         self.score_name, self.show = score, show
         self.device = device_of(args)
-        self.in_bf16 = args.bf16 and multiplies_bf16()  # whether hidden layers are in bfloat16
+        # whether hidden layers are in bfloat16
+        self.in_bf16 = args.bf16 and self.device.type == "cpu" and multiplies_bf16()
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
@@ -243,6 +244,8 @@ class Run(Generic[Args]):
                 raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
             if not self.in_bf16:
                 told = "this processor has no instructions for bfloat16, so all layers stay in float32"
+                if self.device.type != "cpu":
+                    told = "it is for CPUs, and a GPU rounds factors of products to TF32 with it and without"
                 print(f"warning: --bf16 changes nothing here: {told}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
         self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))

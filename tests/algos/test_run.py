@@ -26,7 +26,7 @@ import algos.run
 import algos.run_folder
 from algos.agent import Agent
 from algos.arguments import Positive, Tunable
-from algos.cli import RunArgs
+from algos.cli import RunArgs, device_of
 from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run
@@ -69,7 +69,11 @@ def parameters(out: Path) -> dict[str, torch.Tensor]:
         ({"eval_every": 0}, "--eval-every must be at least 1"),
         ({"device": "cuda"}, "--device cuda: this machine"),
         ({"device": "gpu"}, "--device takes auto, cpu, cuda"),
-        ({"bf16": True}, "--bf16 works only in updates that are compiled on a CPU"),
+        ({"bf16": True}, "--bf16 works only in updates that are compiled: add --compile"),
+        (
+            {"bf16": True, "compile": True, "eager": True},
+            "--bf16 works only in updates that are compiled: leave out --e",
+        ),
         ({"bf16": True, "compile": True, "device": "cpu"}, "no hidden layer of an MLP has 4,096 weights"),
         ({"batch_size": 0}, "--batch-size must lie in"),
         ({"discount": 1.5}, "--discount must lie in"),
@@ -569,6 +573,14 @@ def test_a_run_that_ends_before_it_learns_says_so(train, bare_runs, capsys):
     assert "warning: --total-steps 60 ends before --learning-starts 60" in capsys.readouterr().err
     train("sac", **TINY, out="learns")
     assert "ends before" not in capsys.readouterr().err
+
+
+def test_a_suite_for_cpus_with_bfloat16_is_taken_on_a_gpu_too(monkeypatch):
+    import sac
+
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("algos.cli.choose_device", lambda name: gpu)
+    assert device_of(sac.Args(bf16=True)) == device_of(sac.Args(bf16=True, compile=True)) == gpu
 
 
 @pytest.mark.parametrize("able", [True, False])

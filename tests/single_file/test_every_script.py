@@ -48,7 +48,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import algos.random
 import algos.run
 from algos.agent import Agent
-from algos.compile import compiled
+from algos.compile import WARM_UP, captured, compiled
 from algos.data import Dataset
 from algos.errors import UserError
 from algos.goals import Goals
@@ -100,6 +100,27 @@ def test_an_update_stays_on_its_device(script, varied, monkeypatch):
         with OneDevice():
             metrics = agent.update(*arguments)
     assert metrics and {x.device.type for x in [*metrics.values(), *agent.state_dict().values()]} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@scripts
+def test_an_update_is_captured_on_cuda_and_does_what_it_does_on_a_cpu(script):
+    """Not compiled here, which takes minutes for all scripts: what is captured is what is written."""
+    torch.set_float32_matmul_precision("highest")
+    plain, agent = agent_of(script), agent_of(script, device="cuda")
+    update = captured(agent.update, torch.device("cuda"))
+    feed = Feed(plain)
+    feed.restart()
+    agent.load_state_dict(plain.state_dict())
+    for arguments in islice(feed, 12):
+        wanted = plain.update(*arguments)
+        found = update(*tree_map(lambda x: x.to("cuda") if isinstance(x, Tensor) else x, arguments))
+        assert wanted.keys() == found.keys()
+    assert any(variant.calls > WARM_UP for variant in update.variants.values())
+    for name, tensor in plain.state_dict().items():
+        close = {"atol": 5e-3, "rtol": 5e-2, "msg": lambda m, n=name: f"{n}: {m}"}
+        if tensor.is_floating_point():
+            torch.testing.assert_close(agent.state_dict()[name].cpu(), tensor, **close)
 
 
 READING = (
