@@ -73,13 +73,14 @@ class Args:
     address: str = ""
     """address of a Ray cluster, `auto` for the one of this machine; empty starts a cluster on this machine"""
     workers: FewOrNone = 0
-    """jobs at a time on this machine; 0: as many as have --threads cores each, or --per-gpu on each GPU"""
+    """jobs at a time on this machine; 0: as many as there are cores for, or --per-gpu on each GPU"""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one; Ray needs cpu or cuda"""
     per_gpu: Several = 1
     """jobs that share one GPU, without --workers or on Ray"""
-    threads: Several = 1
-    """CPU threads of a job"""
+    threads: FewOrNone = 0
+    """CPU threads of a job; 0: one, and where jobs of this machine train on its GPUs, an equal share of its cores, on
+    which environments are stepped"""
     seeds_per_job: Natural = 0
     """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle, which with
     --job and --address is not asked"""
@@ -233,8 +234,9 @@ def main(args: Args) -> None:
     cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
     cores = len(own_cores())
-    workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // args.threads))
-    args = replace(args, device="cuda" if cuda else "cpu")
+    workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // (args.threads or 1)))
+    threads = args.threads or (max(1, cores // workers) if gpus else 1)
+    args = replace(args, device="cuda" if cuda else "cpu", threads=threads)
     # for an array or a cluster, the size of this machine says nothing about the number of workers
     known_workers = workers if args.job is None and not args.address else 1
     batch = seeds_per_job(suite, args.seeds_per_job, cuda, known_workers)

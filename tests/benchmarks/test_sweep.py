@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+import torch
 import tyro
 from small_suite import SECOND, SUITE, jobs, write
 
@@ -236,6 +237,21 @@ def test_one_job_of_an_array(tmp_path, whole):
     assert "finished already" in do(suite, tmp_path / "out", "--job", "1").stdout
     refused = do(suite, tmp_path / "out", "--job", "2")
     assert refused.returncode == 2 and "--job takes 0 to 1" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads"), [((), 8), (("--per-gpu", "3"), 2), (("--workers", "16"), 1), (("--threads", "5"), 5)]
+)
+def test_jobs_on_gpus_share_the_cores_of_their_machine(flags, threads, tmp_path, monkeypatch):
+    """Environments are stepped on the cores, and with one thread an evaluation takes longer than the training."""
+    started = []
+    monkeypatch.setattr(sweep, "choose_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(sweep, "visible_gpus", lambda device: ["0", "1"])
+    monkeypatch.setattr(sweep, "own_cores", lambda: list(range(16)))
+    monkeypatch.setattr(sweep, "check_all", lambda args: None)
+    monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend([args.threads, jobs[0].command]) or {})
+    sweep.main(tyro.cli(sweep.Args, args=[str(write(tmp_path)), "--out", str(tmp_path / "out"), *flags]))
+    assert started[0] == threads and f"--threads {threads}" in " ".join(started[1])
 
 
 @pytest.mark.slow

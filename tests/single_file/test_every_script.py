@@ -102,8 +102,12 @@ def test_an_update_stays_on_its_device(script, varied, monkeypatch):
     assert metrics and {x.device.type for x in [*metrics.values(), *agent.state_dict().values()]} == {"meta"}
 
 
+# those of on-policy scripts are captured in parts; SQIRL's reads on the host which runs go on, unless it is compiled
+CAPTURED = [script for script in UPDATED if not is_on_policy(script) and script != "sqirl"]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@scripts
+@pytest.mark.parametrize("script", CAPTURED)
 def test_an_update_is_captured_on_cuda_and_does_what_it_does_on_a_cpu(script):
     """Not compiled here, which takes minutes for all scripts: what is captured is what is written."""
     torch.set_float32_matmul_precision("highest")
