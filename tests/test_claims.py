@@ -79,10 +79,12 @@ def means(report: str) -> pd.Series:
         ("stitching", "Over the four, more goals are reached with it than without, with each probability and each "
          "number of groups that was tried.", ALL,
          ["* > gcbc (augment=0)"]),
-        ("pointmaze_short", "and GCIVL on two, on both of which it reaches more goals than GCBC.",
+        ("pointmaze_short", "GCIVL on two, on both of which it reaches more goals than GCBC,",
          "local/pointmaze-medium-navigate-v0", ["gcivl > gcbc"]),
-        ("pointmaze_short", "and GCIVL on two, on both of which it reaches more goals than GCBC.",
+        ("pointmaze_short", "GCIVL on two, on both of which it reaches more goals than GCBC,",
          "local/pointmaze-large-stitch-v0", ["gcivl > gcbc"]),
+        ("pointmaze_short", "and GCIQL on one, pointmaze-medium-navigate. There it reaches more than GCBC,",
+         "local/pointmaze-medium-navigate-v0", ["gciql > gcbc"]),
     ],
 )  # fmt: skip
 def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
@@ -117,6 +119,7 @@ def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
         ("offline_model_based", "between the two, nothing is decided", r"\| mopo \| mopo \(mbpo\)$"),
         ("stitching", "Between two of these, nothing is decided.",
          r"\| gcbc(_| \(augment=0\.).* \| gcbc(_| \(augment=0\.)"),
+        ("pointmaze_short", "and between it and GCIVL nothing is decided;", r"\| gciql \| gcivl$"),
         ("antmaze_short", "which three seeds cannot decide", ""),
         ("bf16", "Not decided.", ""),
     ],
@@ -304,11 +307,31 @@ def test_readme_tells_how_gcivl_does_on_point_mazes():
 
     watched = stored("pointmaze_short", "watched").query("algorithm == 'gcivl' and metric.str.startswith('success/')")
     by = watched.groupby(["task", "metric", "step"])["value"].mean().unstack()
-    assert "it only ever reaches two of five goals" in row and len(by) == 10
+    assert "only ever reaches two of five goals" in row and len(by) == 10
     assert (by.loc["local/pointmaze-large-stitch-v0"] > 0).any(axis=1).sum() == 2
     assert "GCIVL at the end reaches three of five goals nearly always and the other two never" in row
     end = by.loc["local/pointmaze-medium-navigate-v0"].iloc[:, -3:]
     assert (end > 95).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
+
+
+def test_readme_tells_how_gciql_does_on_a_point_maze():
+    row, name = ROWS["pointmaze_short"], "pointmaze-medium-navigate-v0"
+    board = stored("leaderboard", "success").query("method == 'GCIQL' and dataset == @name")
+    published, ours = (board[(board["runs"] == "published") == known].iloc[0] for known in (True, False))
+    scores = f"scores {ours['mean']:.0f}, and {published['mean']:.0f} ± {published['std']:.0f} is published"
+    assert f"it was trained in float32, {scores}" in row
+    watched = stored("pointmaze_short", "watched").query(
+        "metric.str.startswith('success/') and task.str.endswith(@name)"
+    )
+    by = watched.groupby(["algorithm", "metric", "step"])["value"].mean().unstack()
+    end, other = by.loc["gciql"].iloc[:, -3:], by.loc["gcivl"].iloc[:, -3:]
+    assert "GCIQL at the end reaches the same three most of the time, and the other two never" in row
+    assert (end > 80).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
+    assert ((end > 80) == (other > 80)).all(axis=None)
+    runs = json.loads((ROOT / "results" / "pointmaze_short" / "sources.json").read_text())
+    in_float32 = {(run["algorithm"], run["task"]) for run in runs if run.get("in_bf16") is False}
+    assert in_float32 == {("gciql", f"local/{name}"), ("gcivl", "local/pointmaze-large-stitch-v0")}
+    assert "GCIVL, trained in float32 too where all else is in bfloat16" in row
 
 
 def test_readme_counts_the_datasets_of_the_leaderboard():
