@@ -121,16 +121,20 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
 
 
 def _float32(sources: list[dict[str, Any]]) -> list[str]:
-    """A sentence on runs with --bf16 whose processor made them stay in float32, if there are any."""
-    kinds: dict[str, set[bool]] = {}
+    """Sentences on runs with --bf16 whose processor or GPU made them do without it, if there are any."""
+    kinds: dict[str, set[str]] = {}
     for config in sources:
         if config.get("identity", {}).get("bf16"):
-            name = f"{label(config)} on {config['task']}"
-            kinds.setdefault(name, set()).add(config.get("in_bf16") is not False)
-    found = [f"{'some runs of ' * (True in kind)}{name}" for name, kind in sorted(kinds.items()) if False in kind]
-    if not found:
-        return []
-    return [f"In float32, as the processor has no instructions for bfloat16 (--bf16 was given): {', '.join(found)}."]
+            name, without = f"{label(config)} on {config['task']}", config.get("in_bf16") is False
+            kinds.setdefault(name, set()).add(config["identity"].get("device", "cpu") if without else "")
+    notes = []
+    for device, told in (
+        ("cpu", "In float32, as the processor has no instructions for bfloat16 (--bf16 was given)"),
+        ("cuda", "On a GPU, where products are in TF32 and --bf16 changes nothing (it was given)"),
+    ):
+        found = [f"{'some runs of ' * (len(kind) > 1)}{name}" for name, kind in sorted(kinds.items()) if device in kind]
+        notes += [f"{told}: {', '.join(found)}."] if found else []
+    return notes
 
 
 def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:

@@ -709,15 +709,17 @@ def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
 
 def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
     """Those of earlier versions do not tell, and are not named."""
-    synthetic.make(tmp_path / "runs", ["a", "b", "c", "d"], ["Ant-v5"], 5, 2)
-    for name, given, done in (("a", True, False), ("b", True, True), ("c", True, None), ("d", False, False)):
+    synthetic.make(tmp_path / "runs", ["a", "b", "c", "d", "e"], ["Ant-v5"], 5, 2)
+    kinds = (("a", True, False), ("b", True, True), ("c", True, None), ("d", False, False), ("e", True, False))
+    for name, given, done in kinds:
         (path,) = (tmp_path / "runs").glob(f"*/{name}/**/config.json")
         config = json.loads(path.read_text())
-        config["identity"] = config.get("identity", {}) | {"bf16": given}
+        config["identity"] = config.get("identity", {}) | {"bf16": given, "device": "cuda" if name == "e" else "cpu"}
         path.write_text(json.dumps(config | {"in_bf16": done}))
-    page = make(tmp_path / "runs", tmp_path / "out").scores.notes
-    assert [note for note in page if "float32" in note] == [
-        "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5."
+    notes = make(tmp_path / "runs", tmp_path / "out").scores.notes
+    assert [note for note in notes if "bf16" in note] == [
+        "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5.",
+        "On a GPU, where products are in TF32 and --bf16 changes nothing (it was given): e on Ant-v5.",
     ]
 
 
