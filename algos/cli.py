@@ -63,8 +63,8 @@ class RunArgs:
     """neither compile nor capture the update, on any device: for debugging"""
     bf16: bool = False
     """with --compile on a CPU: compute hidden layers of updates and of ensembles in bfloat16, which is faster; weights
-    and sums stay in float32. A processor without instructions for bfloat16 computes everything in float32, and a GPU
-    as it does without this; where no hidden layer has 4,096 weights, it is refused"""
+    and sums stay in float32. A processor without instructions for bfloat16 computes everything in float32, and on a
+    GPU it changes nothing; where no hidden layer has 4,096 weights, it is refused"""
     threads: Incidental[FewOrNone] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
@@ -207,8 +207,8 @@ def device_of(args: RunArgs) -> torch.device:
     """The device to train on; raises UserError if there is no such device, or if it cannot do what is asked."""
     device = choose_device(args.device)
     if args.bf16 and (args.eager or (device.type == "cpu" and not args.compile)):
-        missing = "leave out --eager" if args.eager else "add --compile"
-        raise UserError(f"--bf16 works only in updates that are compiled: {missing}")
+        needed = [*(["leave out --eager"] if args.eager else []), *(["add --compile"] if not args.compile else [])]
+        raise UserError(f"--bf16 works only in updates that are compiled: {' and '.join(needed)}")
     return device
 
 

@@ -96,8 +96,7 @@ class Run(Generic[Args]):
                 self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
         self.score_name, self.show = score, show
         self.device = device_of(args)
-        # whether hidden layers are in bfloat16
-        self.in_bf16 = args.bf16 and self.device.type == "cpu" and multiplies_bf16()
+        self.in_bf16 = args.bf16 and not without_bf16(self.device)  # whether hidden layers are in bfloat16
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
             tune_cpu()
@@ -243,10 +242,7 @@ class Run(Generic[Args]):
             if not use_bf16(agent, self.in_bf16):
                 raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
             if not self.in_bf16:
-                told = "this processor has no instructions for bfloat16, so all layers stay in float32"
-                if self.device.type != "cpu":
-                    told = "it is for CPUs, and a GPU rounds factors of products to TF32 with it and without"
-                print(f"warning: --bf16 changes nothing here: {told}", file=sys.stderr)
+                print(f"warning: --bf16 changes nothing here: {without_bf16(self.device)}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
         self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
         if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:
@@ -695,6 +691,13 @@ class Run(Generic[Args]):
             self.reported = now
             progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score, "phase": phase}
             write_progress(self.folder.path, progress)
+
+
+def without_bf16(device: torch.device) -> str:
+    """Why hidden layers stay in float32 on a device in spite of --bf16; empty if they do not."""
+    if device.type != "cpu":
+        return "it is for CPUs, and a GPU may round factors of products to TF32 with it and without"
+    return "" if multiplies_bf16() else "this processor has no instructions for bfloat16, so all layers stay in float32"
 
 
 def due(every: int, before: int, now: int) -> bool:

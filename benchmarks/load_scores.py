@@ -78,7 +78,7 @@ def load(
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
-    notes += _float32(sources)
+    notes += _without_bf16(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -120,7 +120,7 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
     return found
 
 
-def _float32(sources: list[dict[str, Any]]) -> list[str]:
+def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:
     """Sentences on runs with --bf16 whose processor or GPU made them do without it, if there are any."""
     kinds: dict[str, set[str]] = {}
     for config in sources:
@@ -130,7 +130,10 @@ def _float32(sources: list[dict[str, Any]]) -> list[str]:
     notes = []
     for device, told in (
         ("cpu", "In float32, as the processor has no instructions for bfloat16 (--bf16 was given)"),
-        ("cuda", "On a GPU, where products are in TF32 and --bf16 changes nothing (it was given)"),
+        (
+            "cuda",
+            "On a GPU, which may round factors of products to TF32, and where --bf16 changes nothing (it was given)",
+        ),
     ):
         found = [f"{'some runs of ' * (len(kind) > 1)}{name}" for name, kind in sorted(kinds.items()) if device in kind]
         notes += [f"{told}: {', '.join(found)}."] if found else []

@@ -14,7 +14,8 @@ is set aside and trained anew.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run says how many there are):
 
-    sbatch --array=0-14 --gpus=1 --wrap='python -m benchmarks.sweep mujoco_1m --job $SLURM_ARRAY_TASK_ID'
+    sbatch --array=0-14 --gpus=1 --cpus-per-task=8 \\
+        --wrap='python -m benchmarks.sweep mujoco_1m --threads 8 --job $SLURM_ARRAY_TASK_ID'
 
 Results lie in OUT/<seeds>/<task>/<algorithm>/<variant>/, logs in OUT/logs/. Exit codes: 0 all done, 1 some jobs failed,
 2 bad arguments, 130 interrupted.
@@ -73,14 +74,14 @@ class Args:
     address: str = ""
     """address of a Ray cluster, `auto` for the one of this machine; empty starts a cluster on this machine"""
     workers: FewOrNone = 0
-    """jobs at a time on this machine; 0: as many as there are cores for, or --per-gpu on each GPU"""
+    """jobs at a time on this machine; 0: as many as there are cores for, at --threads each, or --per-gpu on each GPU"""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one; Ray needs cpu or cuda"""
     per_gpu: Several = 1
     """jobs that share one GPU, without --workers or on Ray"""
     threads: FewOrNone = 0
-    """CPU threads of a job; 0: one, and where jobs of this machine train on its GPUs, an equal share of its cores, on
-    which environments are stepped"""
+    """CPU threads of a job. With 0, a job has one thread; jobs that train on the GPUs of this machine share its cores
+    equally instead, since they step environments on them, unless they are started one by one with --job"""
     seeds_per_job: Natural = 0
     """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle, which with
     --job and --address is not asked"""
@@ -235,7 +236,9 @@ def main(args: Args) -> None:
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
     cores = len(own_cores())
     workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // (args.threads or 1)))
-    threads = args.threads or (max(1, cores // workers) if gpus else 1)
+    threads = args.threads or 1
+    if gpus and args.job is None and not args.threads:
+        threads = max(1, cores * len(gpus) // (workers * len(visible_gpus("cuda"))))
     args = replace(args, device="cuda" if cuda else "cpu", threads=threads)
     # for an array or a cluster, the size of this machine says nothing about the number of workers
     known_workers = workers if args.job is None and not args.address else 1
@@ -266,7 +269,8 @@ def main(args: Args) -> None:
     for job in jobs if args.job is None else [jobs[args.job]]:
         if job.state != "finished":
             seeds = tuple(map(str, job.identity["seeds"]))
-            check_all(replace(job.args, seeds=seeds, device="cpu" if elsewhere else args.device))
+            device = "cpu" if elsewhere else args.device
+            check_all(replace(job.args, seeds=seeds, device=device, compile=job.args.compile or (elsewhere and cuda)))
     if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:

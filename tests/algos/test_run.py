@@ -29,7 +29,7 @@ from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, device_of
 from algos.errors import UserError
 from algos.random import Random
-from algos.run import Run
+from algos.run import Run, without_bf16
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
 
@@ -581,6 +581,8 @@ def test_a_suite_for_cpus_with_bfloat16_is_taken_on_a_gpu_too(monkeypatch):
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr("algos.cli.choose_device", lambda name: gpu)
     assert device_of(sac.Args(bf16=True)) == device_of(sac.Args(bf16=True, compile=True)) == gpu
+    monkeypatch.setattr("algos.run.multiplies_bf16", lambda: True)
+    assert "it is for CPUs" in without_bf16(gpu) and not without_bf16(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("able", [True, False])

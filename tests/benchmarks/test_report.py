@@ -719,7 +719,8 @@ def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
     notes = make(tmp_path / "runs", tmp_path / "out").scores.notes
     assert [note for note in notes if "bf16" in note] == [
         "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5.",
-        "On a GPU, where products are in TF32 and --bf16 changes nothing (it was given): e on Ant-v5.",
+        "On a GPU, which may round factors of products to TF32, and where --bf16 changes nothing (it was given): "
+        "e on Ant-v5.",
     ]
 
 

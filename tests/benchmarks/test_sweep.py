@@ -240,18 +240,36 @@ def test_one_job_of_an_array(tmp_path, whole):
 
 
 @pytest.mark.parametrize(
-    ("flags", "threads"), [((), 8), (("--per-gpu", "3"), 2), (("--workers", "16"), 1), (("--threads", "5"), 5)]
-)
+    ("flags", "threads"),
+    [
+        ("", 8), ("--per-gpu 3", 2), ("--workers 16", 1), ("--threads 5", 5), ("--device cuda:1", 8),
+        ("--device cpu", 1), ("--device cuda --engine ray", 1), ("--job 0", 1), ("--job 0 --threads 8", 8),
+    ],
+)  # fmt: skip
 def test_jobs_on_gpus_share_the_cores_of_their_machine(flags, threads, tmp_path, monkeypatch):
     """Environments are stepped on the cores, and with one thread an evaluation takes longer than the training."""
     started = []
-    monkeypatch.setattr(sweep, "choose_device", lambda name: torch.device("cuda", 0))
-    monkeypatch.setattr(sweep, "visible_gpus", lambda device: ["0", "1"])
+    monkeypatch.setattr(sweep, "choose_device", lambda name: torch.device("cpu" if name == "cpu" else "cuda:0"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        sweep, "run_one", lambda args, suite, out, job, gpus: started.extend([args.threads, job.command])
+    )
     monkeypatch.setattr(sweep, "own_cores", lambda: list(range(16)))
     monkeypatch.setattr(sweep, "check_all", lambda args: None)
     monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend([args.threads, jobs[0].command]) or {})
-    sweep.main(tyro.cli(sweep.Args, args=[str(write(tmp_path)), "--out", str(tmp_path / "out"), *flags]))
-    assert started[0] == threads and f"--threads {threads}" in " ".join(started[1])
+    sweep.main(tyro.cli(sweep.Args, args=[str(write(tmp_path)), "--out", str(tmp_path / "out"), *flags.split()]))
+    assert started[0] == threads and started[1][started[1].index("--threads") + 1] == str(threads)
+
+
+def test_a_suite_for_gpus_on_ray_may_leave_compile_out(tmp_path, monkeypatch):
+    """This machine, which may have no GPU, checks its jobs; on CUDA updates are always compiled."""
+    monkeypatch.setattr(sweep, "sweep", lambda *_: {})
+    suite = str(write(tmp_path, SUITE.replace("[8]", "[64, 64]\nbf16 = true")))
+    for device in ("cuda", "cpu"):
+        args = tyro.cli(sweep.Args, args=[suite, "--out", str(tmp_path / "out"), "--engine", "ray", "--device", device])
+        with contextlib.nullcontext() if device == "cuda" else pytest.raises(UserError, match="add --compile"):
+            sweep.main(args)
 
 
 @pytest.mark.slow
