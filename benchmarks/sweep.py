@@ -235,8 +235,8 @@ def main(args: Args) -> None:
     cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
     cores = len(own_cores())
-    workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // (args.threads or 1)))
     threads = args.threads or 1
+    workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // threads))
     if gpus and args.job is None and not args.threads:
         threads = max(1, cores * len(gpus) // (workers * len(visible_gpus("cuda"))))
     args = replace(args, device="cuda" if cuda else "cpu", threads=threads)
