@@ -1,8 +1,8 @@
-r"""OGBench's own GCIVL and HIQL as peers: trained on the same data, evaluated in the same mazes, stored in our tables.
+r"""OGBench's own methods as peers: trained on the same data, evaluated in the same mazes, stored in our tables.
 
     git clone https://github.com/seohongpark/ogbench                  # results: commit 1d41409
     pip install jax flax optax distrax ml_collections
-    for method in gcivl hiql; do
+    for method in gcivl hiql; do                                      # or crl, gcbc, gciql, qrl
       python -m benchmarks.ogbench_peer $method --code ogbench/impls --out runs/$method
       python single_file/$method.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:3 --total-steps 40000 \
         --hidden 256 256 256 --batch-size 256 --eval-every 4000 --eval-episodes 20 --compile --threads 1 \
@@ -11,9 +11,11 @@ r"""OGBench's own GCIVL and HIQL as peers: trained on the same data, evaluated i
         --out results/${method}_vs_ogbench
     done
 
+The stored comparison of CRL is a quarter as long: both got `--total-steps 10000 --eval-every 2000`.
+
 Networks, goals and updates are those of the official code in JAX. Width, batch and number of updates are smaller than
-there, and the same for both; all else has the official defaults, which are those of the navigate data of point mazes
-up to the large one, and ours there. One process trains the seeds one after the other, as that code does.
+there, and the same for both; all else is as in the official commands for the navigate data of point mazes up to the
+large one, and so are our defaults. One process trains the seeds one after the other, as that code does.
 """
 
 import importlib
@@ -44,12 +46,13 @@ from envs.goals import make_goal_vec
 PLACES = (
     "pointmaze-medium-navigate",
     "pointmaze-large-navigate",
-)  # where the official defaults are those of the papers
+)  # the official commands for them set nothing but alphas
+ALPHAS = {"gciql": 0.003, "crl": 0.03, "qrl": 0.0003}  # where these are not the defaults of the official code
 
 
 @dataclass(kw_only=True)
 class Args:
-    method: Annotated[Literal["gcivl", "hiql"], tyro.conf.Positional]
+    method: Annotated[Literal["gcbc", "gcivl", "gciql", "crl", "qrl", "hiql"], tyro.conf.Positional]
     """the method"""
     code: Path
     """folder impls of a clone of OGBench"""
@@ -115,6 +118,8 @@ def main(args: Args) -> None:
     arrays = datasets.Dataset.create(**compact(data))
     config = module.get_config()
     config.batch_size, config.actor_hidden_dims, config.value_hidden_dims = args.batch_size, *[(args.hidden,) * 3] * 2
+    if args.method in ALPHAS:
+        config.alpha = ALPHAS[args.method]
     kind: Any = next(v for k, v in vars(module).items() if isinstance(v, type) and k.endswith("Agent"))
     rows, key = [], jax.random.PRNGKey(0)  # without temperature, nothing is drawn from it
     for seed in seeds:

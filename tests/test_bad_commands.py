@@ -290,7 +290,7 @@ WRONG = [
         "ogbench_peer hiql --code empty",
         "--code empty has no folder agents: give the folder impls of a clone of OGBench",
     ),
-    ("ogbench_peer gcbc --code empty", "invalid choice 'gcbc'"),
+    ("ogbench_peer ota --code empty", "invalid choice 'ota'"),
     ("ogbench_peer hiql --code empty --dataset local/antmaze-medium-navigate-v0", "--dataset takes data of pointmaze"),
     ("sweep nothing", "there is no suite 'nothing'"),
     ("sweep empty", "there is no suite 'empty'"),
