@@ -314,6 +314,20 @@ def test_readme_tells_how_gcivl_does_on_point_mazes():
     assert (end > 95).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
 
 
+def test_readme_tells_how_crl_does_in_both_codes():
+    row = ROWS["gcivl_vs_ogbench"]
+    tasks = stored("crl_vs_ogbench", "tasks").query("score == 'last'").set_index("algorithm")
+    ours, theirs = (f"{tasks['mean'][code]:.0f}" for code in ("crl", "ogbench_crl"))
+    assert f"After 10,000 updates, CRL is at {ours} here and at {theirs} with OGBench's code" in row
+    assert set(tasks["steps"]) == {10_000}
+    board = stored("leaderboard", "success").query("method == 'CRL' and runs == 'published'").set_index("dataset")
+    published = board.loc["pointmaze-medium-navigate-v0"]
+    assert f"{published['mean']:.0f} ± {published['std']:.0f} is published for a million updates" in row
+    assert published["updates"] == 1_000_000
+    # what separates the two codes is far less than what separates both from the published score
+    assert tasks["low"].min() > published["mean"] + published["std"]
+
+
 def test_readme_tells_how_gciql_does_on_a_point_maze():
     row, name = ROWS["pointmaze_short"], "pointmaze-medium-navigate-v0"
     board = stored("leaderboard", "success").query("method == 'GCIQL' and dataset == @name")
