@@ -1,5 +1,7 @@
 """What peers learn from, and what their runs leave."""
 
+import importlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,7 @@ from algos.goals import Goals
 from benchmarks import peer_run
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
-from benchmarks.ogbench_peer import compact
+from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -27,6 +29,12 @@ def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_pa
     np.testing.assert_array_equal(rows["actions"][valid], everything.action)
     last = [np.flatnonzero(rows["terminals"][i:])[0] + i for i in valid]  # final(i): the first row from i on with a 1
     np.testing.assert_array_equal(rows["observations"][last], data.obs[goals.last(data.index)])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_ogbench_gets_the_alphas_of_our_defaults(place):
+    for method, alpha in ALPHAS.items():
+        assert importlib.import_module(f"single_file.{method}").Args(dataset=f"local/{place}-v0").alpha == alpha
 
 
 def test_a_run_of_a_peer_is_read_like_others(tmp_path):
