@@ -114,8 +114,14 @@ def find(name: str) -> D4RLTask:
 
 def of_file(path: str) -> D4RLTask | None:
     """The task whose file has the same name as this one, in any folder; the shortest if several tasks have it."""
-    matches = [task for task in tasks().values() if task.file and Path(task.file).name == Path(path).name]
-    return min(matches, key=lambda task: len(task.name), default=None)
+    return _tasks_by_file().get(Path(path).name)
+
+
+@cache
+def _tasks_by_file() -> dict[str, D4RLTask]:
+    """The tasks by the name of their file, whose last task by this order, the shortest, stays."""
+    longest_first = sorted(tasks().values(), key=lambda task: len(task.name), reverse=True)
+    return {Path(task.file).name: task for task in longest_first if task.file}
 
 
 def score(name: str, returns: Returns) -> Returns:
