@@ -326,7 +326,8 @@ class Training(Agent):
     def summary(self, ensemble: Ensemble) -> list[dict[str, Any]]:
         """One row for each seed, member and output of a trained ensemble, on the holdout.
 
-        They hold the mean squared error, and the shares of targets inside the member's 50 and 90% intervals.
+        They hold the mean squared error, and the shares of targets inside the member's 50 and 90% intervals, which are
+        NaN where the error is.
         """
         shares = torch.zeros(2, self.runs, self.args.members, self.data.obs_size + 1, device=self.device)
         for part in slices(self.holdout.shape[1]):
@@ -334,7 +335,8 @@ class Training(Agent):
             mean, log_var = ensemble(batch.obs, batch.action)
             distance = (mean - targets(batch.obs, batch.reward, batch.next_obs)[:, None]).abs() / (0.5 * log_var).exp()
             shares += torch.stack([(distance <= width).sum(2) for width in WIDTHS])
-        errors, inside = self.errors(ensemble).tolist(), (shares / self.holdout.shape[1]).tolist()
+        found = self.errors(ensemble)
+        errors, inside = found.tolist(), torch.where(found.isnan(), found, shares / self.holdout.shape[1]).tolist()
         return [
             {
                 "seed": seed, "member": member, "elite": member < self.args.elites, "output": output,

@@ -100,7 +100,8 @@ class Evaluator:
                 success = np.where(moment.running, moment.success, False if success is None else success)
         if self.goals:
             tasks = [self.places[i][0] for i in first]
-            seeds = [[self.seed_of(run, purpose, task, steps[run], 0) for task in tasks] for run in range(shape[0])]
+            e = self.places[0][1]
+            seeds = [[self.seed_of(run, purpose, task, steps[run], e) for task in tasks] for run in range(shape[0])]
             self.ways = Ways(tasks, seeds, self.last_goals[:, first], np.stack(way, 2), np.stack(actions, 2))
         return [
             [

@@ -36,6 +36,7 @@ from algos.random import Random
 from algos.run import Run
 from algos.run_folder import parquet_bytes
 from algos.ways import order_of_values, values_table, ways_table
+from envs import d4rl
 from envs.goals import goal_tasks, make_goal_vec
 from envs.mazes import maze_of
 
@@ -280,22 +281,31 @@ def goal_run(
     """
     held_out = validation_data(args) if args.validation else None  # first: it is downloaded where the dataset is not
     data = load_states(args.dataset, args.exact_d4rl, args.env_id)
-    if isinstance(args, ValueArgs) and is_file(args.dataset) and not set(args.words) & {*KINDS, "stitching"}:
-        print(
-            f"warning: the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals and "
-            "weights have the defaults of navigate data",
-            file=sys.stderr,
-        )
+    if isinstance(args, ValueArgs) and is_file(args.dataset):
+        if not set(args.words) & {*KINDS, "stitching"}:
+            warn(
+                f"the name of --dataset {data.name} has none of the words {', '.join(KINDS)}, so goals have the "
+                "defaults of navigate data"
+            )
+        if not set(args.words) & {*FAMILIES, "stitching", "maze2d"}:
+            warn(
+                f"--dataset {data.name} and --env-id have none of the words {', '.join(FAMILIES)} in their names, so "
+                "weights and distances of goals have the first of the defaults that --help names"
+            )
     if args.env_id and args.env_id != data.env_id:
         check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
-    if (positions or places) and data.env_id:
+    if positions or places:
         instead = f"take {'--goal' if positions else '--cluster-by'} state"
-        if not has_maze(data.env_id):
+        if data.obs_size < 2:
+            raise UserError(f"--dataset {data.name} has states of one number, which is no position: {instead}")
+        if not data.env_id:
+            warn(f"nothing tells whether states of --dataset {data.name} begin with a position: --env-id would")
+        elif not has_maze(data.env_id):
             raise UserError(
                 f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position: {instead}"
             )
-        if "antsoccer" in data.env_id:
+        elif "antsoccer" in data.env_id:
             raise UserError(
                 f"--dataset {data.name}: a state begins with the ant's position, and its goal is the ball's: {instead}"
             )
@@ -320,10 +330,10 @@ def goal_run(
         for warning in validate(part, obs_space, act_space):
             # goals give rewards, and the episodes of some mazes are longer than those of their evaluation
             if "rewards" not in warning and "of the task" not in warning:
-                print(f"warning: {part.name}: {warning}", file=sys.stderr)
+                warn(f"{part.name}: {warning}")
     note = "" if data.note == GOALS else data.note
     if note and tasks:
-        print(f"warning: {data.name} and {data.env_id}: {note}", file=sys.stderr)
+        warn(f"{data.name} and {data.env_id}: {note}")
     for part in filter(None, (data, held_out)):
         part.fit_actions(act_space.low, act_space.high, edge=0.0)
     facts: dict[str, Any] = {"digest": data.digest, "transitions": len(data), "source": data.source, "note": note}
@@ -344,16 +354,25 @@ def goal_run(
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
 
 
+def warn(sentence: str) -> None:
+    """Prints a warning."""
+    print(f"warning: {sentence}", file=sys.stderr)
+
+
 def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Dataset:
     """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them.
 
     `env_id` says of which environment they are where the dataset does not. Where the next states of terminal
-    transitions are unknown, such transitions are left out. Raises UserError where goals cannot be told from states.
+    transitions are unknown, such transitions are left out; in D4RL's antmaze none is terminal, as its episodes go on
+    where the goal of their rewards is reached. Raises UserError where goals cannot be told from states.
     """
     data = load(name, exact_d4rl)
     if re.match(WITH_GOALS, data.env_id or ""):
         raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
-    if not data.true_ends:
+    task = d4rl.of_file(name) if is_file(name) else d4rl.tasks().get(name.removeprefix("d4rl/"))
+    if task and task.family == "antmaze":
+        data = replace(data, rows=torch.cat([data.rows[:, :-1], torch.zeros(len(data.rows), 1)], 1))
+    elif not data.true_ends:
         data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
         if not len(data):
             raise UserError(f"--dataset {name} has no transition whose next state is known")
@@ -363,9 +382,11 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
 
 
 def has_maze(env_id: str) -> bool:
-    """Whether an environment is a maze whose states begin with a position."""
+    """Whether an environment is a maze whose states begin with a position; raises UserError if a package lacks."""
     try:
         maze_of(env_id)
+    except ModuleNotFoundError as error:
+        raise UserError(str(error)) from None
     except ValueError:
         return False
     return True
@@ -413,7 +434,7 @@ def validation_data(args: GoalArgs) -> Dataset | None:
     if is_file(name):
         path = Path(name)
         other = str(path.with_name(f"{path.stem}-val{path.suffix}"))
-        return load_states(other, env_id=args.env_id) if Path(other).is_file() else None
+        return load_states(other, args.exact_d4rl, args.env_id) if Path(other).is_file() else None
     if name.startswith("ogbench/"):  # it is downloaded with the dataset, but never later
         return load_states(f"{name}-val") if cached(f"{name}-val").exists() or not cached(name).exists() else None
     other = "-val-v".join(name.rsplit("-v", 1))

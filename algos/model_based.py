@@ -119,7 +119,8 @@ class ModelBasedArgs(OfflineArgs):
 
     def without_effect(self) -> dict[str, str]:
         certain = self.real == self.batch_size or self.dynamics == TRUE
-        return {"penalty_weight": "without an ensemble, which alone is uncertain"} if certain else {}
+        certain = certain or (self.model_mix == 1 and self.mix_with == TRUE)
+        return {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if certain else {}
 
     @property
     def ensemble(self) -> Settings:
@@ -134,7 +135,7 @@ class ModelBasedArgs(OfflineArgs):
         if self.never_terminates:
             return never
         if self.terminates:
-            rule = tried(own_termination(self.terminates), data.raw_obs(data.obs[data.index[:3]]))
+            rule = tried(own_termination(self.terminates), data.raw_obs(data.obs[data.index[:1]]))
         else:
             changed = [name for name in data.env_options if "healthy" in name and name != "healthy_reward"]
             if changed:

@@ -106,7 +106,8 @@ def termination(env_id: str | None, obs_size: int, rules: Rules) -> Termination:
 
 
 def tried(rule: Termination, obs: Tensor) -> Termination:
-    """The rule, if it gives truth values [B] for obs [B, O]; raises UserError otherwise."""
+    """The rule, if it gives truth values [..., B] for copies of obs [1, O]; raises UserError otherwise."""
+    obs = obs.expand(2, obs.shape[1] + 1, -1)  # as in rollouts of two runs, of a number unlike the size
     try:
         ended = rule(obs)
     except Exception as error:  # the user's own code may raise anything

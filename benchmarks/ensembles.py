@@ -54,7 +54,8 @@ class Args:
 def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[dict[str, Any]]]:
     """The summaries of all finished ensembles, their errors by epoch and seed, and the runs.
 
-    Raises UserError if there is none, or two of one dataset, and if a file is damaged.
+    Seeds whose ensembles diverged are left out, and named as `lost` by the runs. Raises UserError if no ensemble is
+    left, or two of one dataset, and if a file is damaged.
     """
     tables: list[pd.DataFrame] = []
     curves: list[pd.DataFrame] = []
@@ -74,11 +75,12 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
             log = log[log["metric"] == ERROR].sort_values("step").drop_duplicates(["seed", "step"])
             curve = log[["seed", "value"]].rename(columns={"value": "error"})
             curve["epoch"] = curve.groupby("seed").cumcount() + 1
-            tables.append(table.assign(task=config["task"]))
-            curves.append(curve.assign(task=config["task"]))
+            lost = set(table.loc[~np.isfinite(table["error"]), "seed"].tolist())
+            tables.append(table[~table["seed"].isin(lost)].assign(task=config["task"]))
+            curves.append(curve[~curve["seed"].isin(lost)].assign(task=config["task"]))
             config.get("args", {}).pop("out", None)  # a place on somebody's machine
-            runs.append(config | {"folder": str(path.parent)})
-    if not runs:
+            runs.append(config | {"folder": str(path.parent), "lost": sorted(lost)})
+    if not any(len(table) for table in tables):
         raise UserError(f"there is no finished ensemble (dynamics.csv) in {', '.join(map(str, folders))}")
     return pd.concat(tables, ignore_index=True), pd.concat(curves, ignore_index=True), runs
 
@@ -162,7 +164,11 @@ def main(args: Args) -> None:
     sweeps = [read_json(path, Sweep)["command"] for folder in args.folders for path in find(folder, "sweep.json")]
     commits = ", ".join(sorted({str(run.get("commit")) for run in runs}))
     command = f"python -m benchmarks.ensembles {shlex.join(sys.argv[1:])}"
-    lines += [listing(table, curves).markdown(), *(f"`{told}`" for told in dict.fromkeys(sweeps))]
+    lines.append(listing(table, curves).markdown())
+    for run in runs:
+        if run["lost"]:
+            lines.append(f"Left out, as they diverged: seeds {', '.join(map(str, run['lost']))} of {run['task']}.")
+    lines += [f"`{told}`" for told in dict.fromkeys(sweeps)]
     lines.append(f"`{command}`, commit {commits}")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     for name, frame in {"ensembles": table, "curves": curves}.items():

@@ -33,7 +33,7 @@ def model_part(results: Results, looks: Looks) -> Part:
         "predicted steps that are the last of a whole rollout (one in k if none of k steps ends early; not the share "
         "of states beyond reach), the standard deviation of the critics in states of the dataset and after those last "
         "steps, and the distance of the ensemble from the simulator after so many steps, in standard deviations of "
-        "the data: this is the ensemble alone, also where the model is a mixture. The table has "
+        "the data: it is of the ensemble alone, and only earlier versions logged it for mixtures. The table has "
         "means over the last 10%, without seeds that diverged. In the figure, an axis of values that are not all "
         f"positive is linear from -{LINEAR:g} to {LINEAR:g}, and logarithmic beyond."
     )

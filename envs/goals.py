@@ -80,6 +80,8 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
     if unknown := [task for task in tasks if task not in known]:
         raise ValueError(f"{spec.id} has no task {unknown[0]!r}; it has {', '.join(known)}")
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
+    if limit < 1 and limit != -1:
+        raise ValueError(f"max_episode_steps must be at least 1, or -1 for no limit, got {limit}")
     if spec.id in PAIRS and (others := [name for name in options if name not in RENDERING]):
         raise ValueError(f"{spec.id} has no option {others[0]} here; it has max_episode_steps, {', '.join(RENDERING)}")
     threads = max(1, min(threads or len(own_cores()), len(tasks) // 2))
@@ -89,7 +91,10 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
     elif re.fullmatch(NATIVE, spec.id) and not options:
         worlds = OGBenchMazes(spec.id, len(tasks), threads)
     else:
-        worlds = OGBenchTwins(spec.id, len(tasks), **options)
+        try:
+            worlds = OGBenchTwins(spec.id, len(tasks), **options)
+        except TypeError as error:
+            raise ValueError(f"{spec.id} does not take {', '.join(options)} ({error})") from None
     return GoalVectorEnv(spec, worlds, [known[task] for task in tasks], np.inf if limit == -1 else limit)
 
 

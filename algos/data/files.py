@@ -15,7 +15,7 @@ from algos.data.record import Dataset, slices
 from algos.data.rows import kept_rows
 from algos.errors import UserError
 
-KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")  # D4RL's and OGBench's
+KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "valids")  # all layouts
 FEW = 16 << 20  # bytes of an array that need no check
 MOST_DEFLATED = 1_100  # bytes that one byte becomes at most: deflate's limit is 1,032
 STATES = ("infos/qpos", "infos/qvel")  # D4RL's
@@ -102,6 +102,9 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
     (count, obs_size), act_size = arrays["observations"].shape, arrays["actions"].shape[1]
     terminals, timeouts = (_flags(path, key, arrays) for key in ("terminals", "timeouts"))
     assert terminals is not None  # see `_check`
+    valids = _flags(path, "valids", arrays)
+    if valids is not None and _is_ogbench(path, arrays, timeouts):  # its compact form, which marks two last rows
+        terminals = ~valids
     breaks, keep = 0, np.ones(count, bool)
     if "next_observations" in arrays and not exact:
         builder = Builder(2 * count, obs_size, act_size)
@@ -216,7 +219,7 @@ def _check(path: Path, arrays: dict[str, Array]) -> None:
             raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where two axes are needed{images}")
     if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
         raise UserError(f"--dataset: {path} has next_observations of another shape than observations")
-    for key in ("rewards", "terminals", "timeouts"):
+    for key in ("rewards", "terminals", "timeouts", "valids"):
         if key in shapes and shapes[key][1:] not in ((), (1,)):
             raise UserError(f"--dataset: {path} has {key} of shape {shapes[key]}, where each row needs one number")
 

@@ -362,6 +362,15 @@ def test_an_ensemble_learns_linear_dynamics_and_its_intervals_hold(form):
     assert 0.82 < np.mean([row["inside_90"] for row in elites]) < 0.97
 
 
+def test_what_a_broken_ensemble_has_inside_is_unknown():
+    model = training(seeds=(0, 1))
+    ensemble = learn(model, 1).trained()
+    next(ensemble.net.parameters())[0] = torch.nan
+    for row in model.summary(ensemble):
+        found = np.array([row["error"], row["inside_50"], row["inside_90"]])
+        assert (np.isnan(found) if row["seed"] == 0 else np.isfinite(found)).all()
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from algos.goal_conditioned import (
     advantage_weight,
     check_maze,
     frozen,
+    has_maze,
     load_states,
     log_prob,
     network,
@@ -36,7 +38,7 @@ from algos.policy import PolicyFile
 from algos.random import generators
 from benchmarks import evaluate
 from benchmarks.load_scores import load
-from envs import Task
+from envs import Task, d4rl
 from envs.make import find_spec
 from envs.mazes import maze_of
 
@@ -421,6 +423,18 @@ def test_terminal_transitions_without_true_next_states_are_left_out(tmp_path):
     assert (goals.ends < torch.cat([goals.starts[1:], goals.ends[-1:] + 1])).all() and last >= first
 
 
+def test_in_d4rls_antmaze_no_transition_is_terminal(tmp_path):
+    """Its flags say that the goal of its rewards was reached, where its episodes go on: only timeouts end them."""
+    path = write_hdf5(tmp_path / Path(d4rl.find("antmaze-umaze-v2").file).name, obs_size=29, act_size=8)
+    with h5py.File(path, "r+") as file:
+        del file["next_observations"]
+    data = load_states(str(path))
+    assert len(data) == 300 - 15  # without those of the timeouts, the last row among them
+    assert not data.terminated.any() and np.diff(data.trajectories()).tolist() == [[19]] * 15
+    path.rename(path.with_name("mine.hdf5"))
+    assert len(load_states(str(path.with_name("mine.hdf5")))) == 300 - 30
+
+
 def test_states_of_gymnasium_robotics_are_without_their_goals(tmp_path, monkeypatch):
     path = write_hdf5(tmp_path / "mine.hdf5", obs_size=8, act_size=2)
     whole, states = load_states(str(path)), load_states(str(path), env_id="PointMaze_Medium-v3")
@@ -457,13 +471,39 @@ def test_policies_of_a_run_without_evaluations_are_evaluated_later(train_short, 
         load([folder.parents[2]])
 
 
-def test_a_file_whose_name_tells_no_kind_is_told(train_short, tmp_path, capsys):
+def test_a_file_whose_name_tells_no_kind_or_family_is_told(train_short, tmp_path, capsys):
+    kind, family = "has none of the words navigate, stitch", "--env-id have none of the words pointmaze, antmaze"
     train_short("gcivl")
-    assert "has none of the words navigate, stitch" in capsys.readouterr().err
-    train_short("gcbc", out="gcbc")  # nothing in it depends on the kind
+    said = capsys.readouterr().err
+    assert kind in said and family in said
+    train_short("gcbc", out="gcbc")  # nothing in it depends on them
+    assert "none of the words" not in capsys.readouterr().err
     (tmp_path / "goals.hdf5").rename(tmp_path / "stitch.hdf5")
     train_short("gcivl", dataset=str(tmp_path / "stitch.hdf5"), out="stitch")
-    assert "has none of the words" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert kind not in said and family in said
+    (tmp_path / "stitch.hdf5").rename(tmp_path / "antmaze-stitch.hdf5")
+    train_short("gcivl", dataset=str(tmp_path / "antmaze-stitch.hdf5"), out="antmaze")
+    assert "none of the words" not in capsys.readouterr().err
+
+
+def test_states_that_may_not_begin_with_a_position_are_told(train_short, tmp_path, capsys):
+    train_short("gcbc", goal="position")
+    assert "nothing tells whether states of --dataset goals.hdf5 begin with a position" in capsys.readouterr().err
+    train_short("gcbc", out="state", augment=0.5, clusters=2, cluster_by="state")
+    assert "begin with a position" not in capsys.readouterr().err
+    write_hdf5(tmp_path / "goals.hdf5", obs_size=1, act_size=2)
+    with pytest.raises(UserError, match="has states of one number, which is no position: take --goal state"):
+        train_short("gcbc", out="one", goal="position")
+
+
+def test_a_package_that_lacks_is_named(monkeypatch):
+    def lacks(env_id):
+        raise ModuleNotFoundError("pointmaze-medium-v0 needs the package ogbench")
+
+    monkeypatch.setattr("algos.goal_conditioned.maze_of", lacks)
+    with pytest.raises(UserError, match="needs the package ogbench"):
+        has_maze("pointmaze-medium-v0")
 
 
 def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_path, monkeypatch):

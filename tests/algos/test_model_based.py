@@ -518,6 +518,11 @@ def half(obs):
     return obs[..., 0] / 2
 
 
+def of_one_axis(obs):
+    """A rule for observations [B, O] only."""
+    return obs[:, 0] > 0
+
+
 def test_other_bounds_of_health_are_refused():
     data = replace(at_random(), env_id="Hopper-v5", env_options={"terminate_when_unhealthy": False})
     with pytest.raises(UserError, match="was recorded with terminate_when_unhealthy, which the rule of Hopper-v5"):
@@ -606,11 +611,13 @@ def test_negative_rewards_do_not_suit_mobile(train_short, tmp_path, capsys, sign
         ({"dynamics": "true"}, "--dynamics true ends episodes as the task does"),
         ({"never_terminates": False, "terminates": "math:sin"}, "the function fails on observations"),
         ({"never_terminates": False, "terminates": "own_rules:half"}, "must turn a tensor of observations"),
+        ({"never_terminates": False, "terminates": "own_rules:of_one_axis"}, "must turn a tensor of observations"),
         ({"never_terminates": False, "terminates": ".x:f"}, "--terminates takes module:function"),
         ({"dynamics": "true", "model_mix": 0.5, "never_terminates": False}, "--model-mix is the share"),
         ({"mix_with": "random"}, "--mix-with random needs the share"),
         ({"real_ratio": 1.0, "model_mix": 0.5}, "--real-ratio 1 takes nothing from a model"),
-        ({"real_ratio": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without an ens"),
+        ({"real_ratio": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without a sha"),
+        ({"model_mix": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without a share"),
         ({"rollouts": 10**10}, "--rollouts times --rollout-length times --retain-epochs: .* GiB"),
     ],
 )

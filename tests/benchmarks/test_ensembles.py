@@ -78,6 +78,21 @@ def test_a_page_of_a_run(runs, tmp_path):
     assert str(tmp_path) not in json.dumps(config["args"] | {"dataset": ""})
 
 
+def test_a_seed_that_diverged_is_left_out_and_named(runs, tmp_path):
+    (path,) = runs.rglob("dynamics.csv")
+    table = pd.read_csv(path)
+    table.loc[table["seed"] == 4, ["error", "inside_50", "inside_90"]] = np.nan
+    table.to_csv(path, index=False)
+    main(Args((runs,), tmp_path / "page"))
+    page = (tmp_path / "page" / "page.md").read_text()
+    assert "| 1 | 3 to 3 |" in page and "Left out, as they diverged: seeds 4 of" in page
+    for name in ("ensembles", "curves"):
+        assert set(pd.read_csv(tmp_path / "page" / f"{name}.csv")["seed"]) == {0}
+    path.write_text(table.assign(error=np.nan).to_csv(index=False))
+    with pytest.raises(UserError, match="there is no finished ensemble"):
+        main(Args((runs,), tmp_path / "page"))
+
+
 @pytest.mark.parametrize("standardise", [False, True])
 def test_variances_are_of_the_transitions_from_which_dynamics_are_learned(tmp_path, standardise):
     """Where next observations after an end are those of another episode, which jump far, they do not count."""

@@ -354,6 +354,10 @@ def test_bad_arguments_are_refused():
         make_goal_vec("pointmaze-medium-v0", ["task1", "task6"])
     with pytest.raises(ValueError, match=r"tasks must name one of task1, .* empty"):
         make_goal_vec("pointmaze-medium-v0", [])
+    with pytest.raises(ValueError, match="pointmaze-medium-v0 does not take nonsense"):
+        make_goal_vec("pointmaze-medium-v0", ["task1"], nonsense=1)
+    with pytest.raises(ValueError, match="max_episode_steps must be at least 1, or -1 for no limit, got 0"):
+        make_goal_vec("pointmaze-medium-v0", ["task1"], max_episode_steps=0)
     with pytest.raises(ValueError, match="has no option reward_type here"):
         make_goal_vec("PointMaze_UMaze-v3", ["(3,1)->(1,1)"], reward_type="dense")
     venv = make_goal_vec("PointMaze_UMaze-v3", ["(3,1)->(1,1)"] * 2)

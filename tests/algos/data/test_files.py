@@ -114,6 +114,16 @@ def test_the_same_trajectories_from_all_formats(tmp_path):
         np.testing.assert_array_equal(next_obs[own], arrays["next_observations"][kept][own])
 
 
+def test_ogbenchs_compact_form_has_the_same_transitions(tmp_path):
+    """Its `valids` are 0 at last rows alone, while its `terminals` also mark the rows before them."""
+    arrays = ogbench_arrays(trajectories(5, 4, ends="timeout"))
+    compact = arrays | {"valids": 1.0 - arrays["terminals"]}
+    compact["terminals"] = np.maximum(arrays["terminals"], np.append(arrays["terminals"][1:], 1.0))
+    plain, data = (load(npz(tmp_path / f"{number}.npz", form)) for number, form in enumerate((arrays, compact)))
+    assert len(plain) == 9
+    assert_same(transitions(data), transitions(plain))
+
+
 def test_ogbench_without_rewards(tmp_path):
     arrays = ogbench_arrays(trajectories(5, 4, ends="timeout"))
     del arrays["rewards"]
@@ -141,6 +151,7 @@ def test_ogbench_without_rewards(tmp_path):
         (lambda a: a.update(actions=a["actions"][:, 0]), "actions of shape (15,)"),
         (lambda a: a.update(rewards=np.zeros((15, 2), np.float32)), "rewards of shape (15, 2)"),
         (lambda a: a.update(rewards=np.array([b"x"] * 15)), "not numbers"),
+        (lambda a: a.update(valids=np.zeros((15, 2))), "valids of shape (15, 2)"),
         (lambda a: a.update(rewards=np.float32(1)), "rewards of shape ()"),
         (lambda a: a.update({k: v[:0] for k, v in a.items()}), "no transition"),
         (lambda a: a["terminals"].__setitem__(3, 0.5), "numbers in terminals that are neither 0 nor 1"),
