@@ -382,7 +382,7 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
 
 
 def has_maze(env_id: str) -> bool:
-    """Whether an environment is a maze whose states begin with a position; raises UserError if a package lacks."""
+    """Whether an environment is a maze whose states begin with a position; UserError if a package is missing."""
     try:
         maze_of(env_id)
     except ModuleNotFoundError as error:

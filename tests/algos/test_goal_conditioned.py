@@ -497,7 +497,7 @@ def test_states_that_may_not_begin_with_a_position_are_told(train_short, tmp_pat
         train_short("gcbc", out="one", goal="position")
 
 
-def test_a_package_that_lacks_is_named(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     def lacks(env_id):
         raise ModuleNotFoundError("pointmaze-medium-v0 needs the package ogbench")
 
