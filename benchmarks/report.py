@@ -34,6 +34,7 @@ import tyro
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from algos.arguments import Range, check
+from algos.checkpoint import write_atomically
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
@@ -182,9 +183,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     title, purpose = heading(args, scores)
     taken = stored_looks(args.folders)
     ways, maps = maze_part.load(args.folders, scores)
-    if (out / "report.json").exists():  # nothing of an earlier report may stay
-        written = [out / f"{name}.csv" for name in (*TABLES, VERDICTS, "model")]
-        for path in [*out.glob("figures/*.p[nd][gf]"), *written, out / LOOKS, out / "report.html"]:
+    again = (out / "report.json").exists()  # nothing of an earlier report may stay, and its tables may be the input
+    if again:
+        for path in [*out.glob("figures/*.p[nd][gf]"), out / "report.html"]:
             path.unlink(missing_ok=True)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():
@@ -252,14 +253,21 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
     watched = scores.watched[["task", "algorithm", "seed", "step", "metric", "value"]]
     tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, watched, ways, maps)
+    contents: dict[str, str] = {}
     for name, table in zip(TABLES, tables, strict=True):
         if len(table):
             exact = name in ("scores", "values", "watched", "ways", "maps")  # a report can be made again from these
-            scores.with_settings(table).to_csv(out / f"{name}.csv", index=False, float_format=None if exact else "%.6g")
+            text = scores.with_settings(table).to_csv(index=False, float_format=None if exact else "%.6g")
+            contents[f"{name}.csv"] = text
     if taken:
-        (out / LOOKS).write_text(json.dumps(taken, indent=1) + "\n")
+        contents[LOOKS] = json.dumps(taken, indent=1) + "\n"
     if found:
-        verdict_table(found).to_csv(out / f"{VERDICTS}.csv", index=False, float_format="%.6g")
+        contents[f"{VERDICTS}.csv"] = verdict_table(found).to_csv(index=False, float_format="%.6g")
+    for name, text in contents.items():
+        write_atomically(out / name, text.encode())
+    if again:
+        for name in {*(f"{name}.csv" for name in (*TABLES, VERDICTS, "model")), LOOKS} - set(contents):
+            (out / name).unlink(missing_ok=True)
     write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
@@ -268,7 +276,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             shutil.copy(table, out / table.name)
     summary["curves"] = chosen.curves
     summary |= {"notes": scores.notes, "sweeps": scores.sweeps}
-    (out / "report.json").write_text(json.dumps(summary | made, indent=2) + "\n")
+    write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())
 
 
 def drawn(

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from algos.checkpoint import write_atomically
 from algos.stored import Stored, check, damaged, regular
 from benchmarks.suite import Score
 
@@ -52,7 +53,7 @@ class Report(Wishes):
 def write_sources(folder: Path, sources: list[dict[str, Any]]) -> None:
     """Writes sources.json, where each run has a line."""
     lines = ",\n".join(json.dumps(config, separators=(",", ":")) for config in sources)
-    (folder / "sources.json").write_text(f"[\n{lines}\n]\n")
+    write_atomically(folder / "sources.json", f"[\n{lines}\n]\n".encode())
 
 
 def read_wishes(path: Path) -> dict[str, Any]:

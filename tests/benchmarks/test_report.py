@@ -3,8 +3,10 @@
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -388,6 +390,19 @@ def test_nothing_of_an_earlier_report_stays(tmp_path):
     make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
     assert not (tmp_path / "out" / "aggregates.csv").exists()
     assert not list((tmp_path / "out" / "figures").glob("aggregate*"))
+
+
+def test_a_report_that_is_killed_while_it_is_made_again_keeps_its_scores(tmp_path, monkeypatch):
+    synthetic.make(tmp_path / "in", ["a", "b"], ["Hopper-v5"], 5, 10)
+    make(tmp_path / "in", tmp_path / "out", formats=("png",))
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.csv")}
+    with monkeypatch.context() as patch:
+        patch.setattr("benchmarks.report.drawn", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path / "out", tmp_path / "out", formats=("png",))
+    make(tmp_path / "out", tmp_path / "out", formats=("png",))
+    assert kept.keys() >= {"scores.csv", "final.csv", "tasks.csv"}
+    assert kept == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.csv")}
 
 
 def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path):
