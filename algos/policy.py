@@ -212,9 +212,9 @@ class PolicyFile:
             raise UserError(f"there is no file or folder {path}")
         if not self.path.is_file():
             raise UserError(
-                f"{self.path.parent} has no {FILE}: it is no run's folder, or its run is of an earlier version, and "
-                "the run's command with --resume writes the file from the last checkpoint (runs on Atari, and of "
-                "stream_td, have none)"
+                f"{self.path.parent} has no {FILE}: it is no run's folder, or its run has not come to its first "
+                "checkpoint, or is of an earlier version, and the run's command with --resume writes the file from the "
+                "last checkpoint (runs on Atari, and of stream_td, have none)"
             )
         try:
             self.tensors, said = contents(self.path)
