@@ -371,7 +371,7 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
         raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
     task = d4rl.of_file(name) if is_file(name) else d4rl.tasks().get(name.removeprefix("d4rl/"))
     if task and task.family == "antmaze":
-        data = replace(data, rows=torch.cat([data.rows[:, :-1], torch.zeros(len(data.rows), 1)], 1))
+        data.terminated.zero_()
     elif not data.true_ends:
         data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
         if not len(data):

@@ -118,8 +118,8 @@ class ModelBasedArgs(OfflineArgs):
             raise UserError(f"--dynamics takes true or the file of an ensemble, and there is no file {self.dynamics}")
 
     def without_effect(self) -> dict[str, str]:
-        certain = self.real == self.batch_size or self.dynamics == TRUE
-        certain = certain or (self.model_mix == 1 and self.mix_with == TRUE)
+        known = self.dynamics == TRUE or (self.model_mix == 1 and self.mix_with == TRUE)
+        certain = self.real == self.batch_size or known
         return {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if certain else {}
 
     @property
