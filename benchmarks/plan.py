@@ -193,7 +193,7 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
 
     def likeness(config: dict[str, Any]) -> tuple:
         theirs = config["identity"]
-        differing = {name for name in set(ours) | set(theirs) if ours.get(name) != theirs.get(name)}
+        differing = {name for name in set(ours) & set(theirs) - {"seeds"} if ours[name] != theirs[name]}
         place = theirs["env_id"] == ours["env_id"], not config.get("reported")
         return *place, -len(differing), -abs(runs_of(config) - job.runs)
 

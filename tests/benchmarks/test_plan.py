@@ -203,6 +203,17 @@ def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
     assert plan.estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
 
 
+def test_neither_numbers_of_seeds_nor_flags_of_other_versions_make_a_run_less_like_a_job(tmp_path):
+    (job,) = jobs(write(tmp_path), tmp_path / "runs")
+    store(job, "finished", seconds=100.0)
+    (alike,) = plan.earlier_runs(tmp_path)
+    identity = alike["identity"]
+    alike["identity"] = identity | {"seeds": [8, 9], "removed": 1}
+    del alike["identity"]["log_every"]
+    other = alike | {"identity": identity | {"tau": 0.5}, "seconds": 500.0}
+    assert plan.estimate(job, [other, alike])[0] == plan.estimate(job, [alike])[0] == pytest.approx(104.0, abs=10)
+
+
 def test_only_jobs_that_will_run_need_their_datasets(tmp_path, monkeypatch):
     text = """
 purpose = "a test"
