@@ -43,6 +43,7 @@ class Found:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
+    unfinished: list[tuple[str, str]] = field(default_factory=list)  # algorithms and tasks that are left out
 
 
 def load(
@@ -78,6 +79,9 @@ def load(
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
+    if unfinished := [(name, task) for name, task in found.unfinished if not tasks or task in tasks]:
+        verb = "is" if len(unfinished) == 1 else "are"
+        notes.append(f"{_named(unfinished)} {verb} not finished, and {verb} left out.")
     notes += _without_bf16(sources)
     frames = (
         _together(found.tables, MEANS, sources),
@@ -120,13 +124,24 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
     return found
 
 
+def _named(pairs: list[tuple[str, str]]) -> str:
+    """Algorithms and the tasks that they are on, in words; those on the same tasks are named together."""
+    tasks: dict[str, list[str]] = defaultdict(list)
+    for name, task in sorted(set(pairs)):
+        tasks[name].append(task)
+    names: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name in tasks:
+        names[tuple(tasks[name])].append(name)
+    return "; ".join(f"{', '.join(alike)} on {', '.join(where)}" for where, alike in names.items())
+
+
 def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:
     """Sentences on runs with --bf16 whose processor or GPU made them do without it, if there are any."""
-    kinds: dict[str, set[str]] = {}
+    kinds: dict[tuple[str, str], set[str]] = {}
     for config in sources:
         if config.get("identity", {}).get("bf16"):
-            name, without = f"{label(config)} on {config['task']}", config.get("in_bf16") is False
-            kinds.setdefault(name, set()).add(config["identity"].get("device", "cpu") if without else "")
+            key, without = (label(config), config["task"]), config.get("in_bf16") is False
+            kinds.setdefault(key, set()).add(config["identity"].get("device", "cpu") if without else "")
     notes = []
     for device, told in (
         ("cpu", "In float32, as the processor has no instructions for bfloat16 (--bf16 was given)"),
@@ -135,8 +150,11 @@ def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:
             "On a GPU, which may round factors of products to TF32, and where --bf16 changes nothing (it was given)",
         ),
     ):
-        found = [f"{'some runs of ' * (len(kind) > 1)}{name}" for name, kind in sorted(kinds.items()) if device in kind]
-        notes += [f"{told}: {', '.join(found)}."] if found else []
+        found = [
+            (f"{'some runs of ' * (len(kind) > 1)}{name}", task)
+            for (name, task), kind in kinds.items() if device in kind
+        ]  # fmt: skip
+        notes += [f"{told}: {_named(found)}."] if found else []
     return notes
 
 
@@ -188,7 +206,7 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
         found.left_out.append((config["task"], note))
         return
     if finished_only and config["status"] not in FINISHED:
-        found.left_out.append((config["task"], f"{whole} on {config['task']} is not finished, and is left out."))
+        found.unfinished.append((whole, config["task"]))
         return
     identity = config.get("identity", {})
     if strange := set(frame["seed"]) - set(identity.get("seeds") or frame["seed"]):
@@ -386,7 +404,10 @@ def _cut(scores: Scores) -> None:
         end = int(alive.min()) if len(alive) else int(last.max())
         wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
         if len(alive) and end < wanted:
-            shortest = [f"{name} (seed {seed})" for (name, seed), step in alive.items() if step == end]
+            shortest: list[str] = []
+            for name, steps_of in alive.groupby("algorithm"):
+                seeds_of = [f"{name} (seed {seed})" for (_, seed), step in steps_of.items() if step == end]
+                shortest += [name] if len(seeds_of) == len(steps_of) > 1 else seeds_of
             names = ", ".join(shortest[:6]) + (f" and {len(shortest) - 6} more" if len(shortest) > 6 else "")
             scores.notes.append(
                 f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; the shortest "

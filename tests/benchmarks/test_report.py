@@ -132,6 +132,20 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     loaded = load([tmp_path], finished_only=True)
     assert loaded.table["step"].max() == 100 and loaded.algorithms == ["a"]
     assert "b on Hopper-v5 is not finished, and is left out." in loaded.notes
+    for name, task in (("b", "Ant-v5"), ("a", "Ant-v5"), ("c", "Ant-v5"), ("c", "Hopper-v5")):
+        store(tmp_path, name, table({0: {0: [1.0]}, 10: {0: [2.0]}}), task, status="interrupted")
+    (note,) = [note for note in load([tmp_path], finished_only=True).notes if "left out" in note]
+    assert note == "a on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
+
+
+def test_the_shortest_runs_are_named_by_their_algorithm_if_they_are_all_of_its_seeds(tmp_path):
+    """Where b has one seed only, the name alone would not tell it from others that may come."""
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
+    early = {0: {0: [1.0], 1: [1.0]}, 10: {0: [2.0], 1: [3.0]}}
+    for name, rows in (("b", {step: {0: seeds[0]} for step, seeds in early.items()}), ("c", early)):
+        store(tmp_path, name, table(rows), "Hopper-v5", status="interrupted")
+    (note,) = [note for note in load([tmp_path], mix=True).notes if "the shortest" in note]
+    assert note.endswith("that all runs have reached; the shortest are b (seed 0), c.")
 
 
 def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
@@ -724,18 +738,19 @@ def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
 
 def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
     """Those of earlier versions do not tell, and are not named."""
-    synthetic.make(tmp_path / "runs", ["a", "b", "c", "d", "e"], ["Ant-v5"], 5, 2)
-    kinds = (("a", True, False), ("b", True, True), ("c", True, None), ("d", False, False), ("e", True, False))
+    synthetic.make(tmp_path / "runs", ["a", "b", "c", "d", "e", "f"], ["Ant-v5"], 5, 2)
+    kinds = [("a", True, False), ("b", True, True), ("c", True, None), ("d", False, False)]
+    kinds += [("e", True, False), ("f", True, False)]
     for name, given, done in kinds:
         (path,) = (tmp_path / "runs").glob(f"*/{name}/**/config.json")
         config = json.loads(path.read_text())
-        config["identity"] = config.get("identity", {}) | {"bf16": given, "device": "cuda" if name == "e" else "cpu"}
+        config["identity"] = config.get("identity", {}) | {"bf16": given, "device": "cuda" if name in "ef" else "cpu"}
         path.write_text(json.dumps(config | {"in_bf16": done}))
     notes = make(tmp_path / "runs", tmp_path / "out").scores.notes
     assert [note for note in notes if "bf16" in note] == [
         "In float32, as the processor has no instructions for bfloat16 (--bf16 was given): a on Ant-v5.",
         "On a GPU, which may round factors of products to TF32, and where --bf16 changes nothing (it was given): "
-        "e on Ant-v5.",
+        "e, f on Ant-v5.",
     ]
 
 
