@@ -16,7 +16,7 @@ TABLE = README[README.index("| what was compared |") :]
 # Rows of the table of results, by the first report that each of them links.
 ROWS = {match[1]: match[0] for match in re.finditer(r"^\| .*?\]\(results/(\w+)/.*\|$", TABLE, re.MULTILINE)}
 ALL = "all tasks"
-CHEETAH, WALKER = (f"local/{name}-medium-replay-v0" for name in ("halfcheetah", "walker2d"))
+CHEETAH, HOPPER, WALKER = (f"local/{name}-medium-replay-v0" for name in ("halfcheetah", "hopper", "walker2d"))
 EXPERT = CHEETAH.replace("replay", "expert")
 
 
@@ -75,7 +75,16 @@ def means(report: str) -> pd.Series:
          EXPERT, ["mopo > mopo (base)", "mopo (base_true) > mopo (base)"]),
         ("edge_of_reach", "on Walker2d's medium-replay data, MOPO earns less than base and RAVL do with MuJoCo itself",
          WALKER, ["mopo (base_true) > mopo", "ravl_true > mopo"]),
-        ("offline_model_based", "Both earn more than IQL", CHEETAH, ["mopo > iql", "mopo (mbpo) > iql"]),
+        ("offline_model_based", "MBPO earns more than IQL on HalfCheetah,", CHEETAH, ["mopo (mbpo) > iql"]),
+        ("offline_model_based", "and more than BC over the three tasks.", ALL, ["mopo (mbpo) > bc"]),
+        ("offline_model_based", "MOPO earns more than BC on HalfCheetah,", CHEETAH, ["mopo > bc"]),
+        ("offline_model_based", "and less than IQL on Walker2d.", WALKER, ["iql > mopo"]),
+        *(("offline_model_based", "IQL earns more than BC on Hopper, on Walker2d and over the three.", task,
+           ["iql > bc"]) for task in (HOPPER, WALKER, ALL)),
+        ("offline_model_based_early", "Over the three tasks, RAVL earns more than BC and IQL do;", ALL,
+         ["ravl > bc", "ravl > iql"]),
+        ("offline_model_based_early", "on HalfCheetah, RAVL, MOBILE and MBPO each earn more than IQL.", CHEETAH,
+         ["ravl > iql", "mobile > iql", "mopo (mbpo) > iql"]),
         ("stitching", "Over the four, more goals are reached with it than without, with each probability and each "
          "number of groups that was tried.", ALL,
          ["* > gcbc (augment=0)"]),
@@ -116,7 +125,9 @@ def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
          r"\| mopo( \(base\))? \| ravl$"),
         ("edge_of_reach", "Over the six datasets, nothing is decided.", f"^{ALL}"),
         ("edge_of_reach_mix", "Between mixtures, nothing is decided.", ""),
-        ("offline_model_based", "between the two, nothing is decided", r"\| mopo \| mopo \(mbpo\)$"),
+        ("offline_model_based", "Between MOPO and MBPO, nothing is decided.", r"\| mopo \| mopo \(mbpo\)$"),
+        ("offline_model_based_early", "Between methods with a model, nothing is decided.",
+         r"\| (mo|ra)\w+( \(mbpo\))? \| (mo|ra)\w+( \(mbpo\))?$"),
         ("stitching", "Between two of these, nothing is decided.",
          r"\| gcbc(_| \(augment=0\.).* \| gcbc(_| \(augment=0\.)"),
         ("pointmaze_short", "and between it and GCIVL nothing is decided;", r"\| gciql \| gcivl$"),
