@@ -4,8 +4,9 @@
 
 The model maps `obs` [B, O] (and `goal` [B, G], or the step `t` [] of the episode, where the policy takes them) to
 `action` [B, A], or to numbers [B] of discrete actions. The normaliser of observations and the scaling of actions are
-inside. Before the file is written, the model is run on 1,000 observations of the policy's own episodes, and has to give
-the same actions as torch. This needs the extra `onnx`: pip install -e '.[onnx]'
+inside. Before the file is written, the model is run on at least 1,000 observations of the policy's own episodes, or for
+a table on all that it has, and has to give the same actions as torch. This needs the extra `onnx`: pip install -e
+'.[onnx]'
 """
 
 import contextlib
@@ -65,7 +66,10 @@ class Batched(nn.Module):
 
 
 def observed(policy: Policy, place: Place) -> list[dict[str, Tensor]]:
-    """At least 1,000 observations of the policy's episodes as inputs, with goals and, for each time apart, with it."""
+    """Observations of the policy's episodes as inputs, with goals and, for each time apart, with it.
+
+    They are at least 1,000, or for a table all that it has.
+    """
     evaluator = place.evaluator(policy, 4)
     groups: list[dict[str, NDArray]] = []
     if isinstance(evaluator, Evaluator):

@@ -13,9 +13,9 @@ KINDS = {"scores": "words", "interval": "words", "seeds": "whole"}
 def method_note(replications: int, seeds: int) -> str:
     """How the intervals are made, and how often such intervals of so many seeds, or of fewer, were found to hold."""
     made = (
-        "Intervals of means are Student's; others are Student's quantile times the standard error over "
-        f"{replications:,} bootstrap replications, which resample the seeds of each task, times the root of "
-        "N / (N - 1), and for probabilities of improvement Wilson's with that error."
+        "Intervals of a task's mean are Student's; others, those of aggregates too, are Student's quantile times the "
+        f"standard error over {replications:,} bootstrap replications, which resample the seeds of each task, times "
+        "the root of N / (N - 1), and for probabilities of improvement Wilson's with that error."
     )
     return " ".join([made, in_a_sentence(MEASURED, seeds)] if seeds > 1 else [made]).strip()
 

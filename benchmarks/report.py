@@ -13,9 +13,9 @@ Where hyperparameters were varied (--vary), each setting counts as an algorithm,
 hyperparameter, and a section shows the score against each of them and ranks the settings.
 
 Scores are normalised by the references of the sweep's suite, or of --references; without any they are raw returns, and
-there are aggregates over tasks only if there is one task. 95% intervals of means are Student's, and others have the
-standard error of a bootstrap over seeds, stratified by task. Runs that follow different protocols are refused, or with
---mix reported with a note.
+there are aggregates over tasks only if there is one task. 95% intervals of a task's mean are Student's, and others,
+those of aggregates too, have the standard error of a bootstrap over seeds, stratified by task. Runs that follow
+different protocols are refused, or with --mix reported with a note.
 """
 
 import contextlib
