@@ -86,8 +86,11 @@ def read(path: Path, columns: list[str]) -> pd.DataFrame:
 
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
+    ends = results.scores.table.groupby("task")["step"].max()
+    cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in results.scores.sources)
     text = (
-        "Figures show the ways of all seeds (colours) in the last evaluation, one episode of each task from its start "
+        "Figures show the ways of all seeds (colours) in the last evaluation"
+        f"{' of their run, also where it is later than the scores' * cut}, one episode of each task from its start "
         "(a dot) towards the goal (a star)."
     )
     if len(maps):

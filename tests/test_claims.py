@@ -92,6 +92,8 @@ def means(report: str) -> pd.Series:
          "local/pointmaze-medium-navigate-v0", ["gcivl > gcbc"]),
         ("pointmaze_short", "GCIVL on two, on both of which it reaches more goals than GCBC,",
          "local/pointmaze-large-stitch-v0", ["gcivl > gcbc"]),
+        ("pointmaze_short", "there it reaches more goals than GCBC, GCIVL and GCIQL do.", "local/pointmaze-medium-navigate-v0",
+         ["qrl > gcbc", "qrl > gcivl", "qrl > gciql"]),
         ("pointmaze_short", "and GCIQL on one, pointmaze-medium-navigate. There it reaches more goals than GCBC,",
          "local/pointmaze-medium-navigate-v0", ["gciql > gcbc"]),
     ],
@@ -355,7 +357,7 @@ def test_readme_tells_how_crl_does_in_both_codes():
 def test_readme_tells_how_gciql_does_on_a_point_maze():
     row, name = ROWS["pointmaze_short"], "pointmaze-medium-navigate-v0"
     board = stored("leaderboard", "success").query("method == 'GCIQL' and dataset == @name")
-    published, ours = (board[(board["runs"] == "published") == known].iloc[0] for known in (True, False))
+    published, ours = (board[board["report"].fillna("") == report].iloc[0] for report in ("", "pointmaze_short"))
     scores = f"scores {ours['mean']:.0f}, and {published['mean']:.0f} ± {published['std']:.0f} is published"
     assert f"it {scores} for a million updates with larger networks." in row and published["updates"] == 1_000_000
     watched = stored("pointmaze_short", "watched").query(
@@ -367,12 +369,41 @@ def test_readme_tells_how_gciql_does_on_a_point_maze():
     assert (end > 80).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
     assert ((end > 80) == (other > 80)).all(axis=None)
     runs = json.loads((ROOT / "results" / "pointmaze_short" / "sources.json").read_text())
-    in_float32 = {(run["algorithm"], run["task"]) for run in runs if run.get("in_bf16") is False}
-    assert in_float32 == {("gciql", f"local/{name}"), ("gcivl", "local/pointmaze-large-stitch-v0")}
+    without = {(run["algorithm"], run["task"]) for run in runs if run.get("in_bf16") is False}
+    assert without == {
+        ("gciql", f"local/{name}"),
+        ("gcivl", "local/pointmaze-large-stitch-v0"),
+        ("qrl", f"local/{name}"),
+    }
+    assert {run["algorithm"] for run in runs if run["identity"]["device"] == "cuda"} == {"qrl"}
     assert (
-        "GCIQL's cell, and GCIVL's on pointmaze-large-stitch, were trained in float32, and all others in bfloat16"
-        in row
+        "It was trained on a GPU, GCIQL's cell and GCIVL's on pointmaze-large-stitch in float32, and all others in "
+        "bfloat16. Three methods are missing." in row
     )  # the others are of earlier versions, which do not say what they did
+    assert len({run["algorithm"] for run in runs}) == 4
+
+
+def test_readme_tells_how_all_seven_do_on_a_point_maze():
+    row, frame = ROWS["pointmaze_seven"], verdicts("pointmaze_seven")
+    better = set(frame[frame["verdict"] == "better"][["a", "b"]].itertuples(index=False, name=None))
+    assert "OTA reaches more goals than any other, and GCBC fewer than any other." in row
+    assert "HIQL reaches more than GCIVL and GCIQL; QRL and CRL, like GCIVL, more than GCIQL." in row
+    others = {"crl", "gciql", "gcivl", "hiql", "qrl"}
+    told = {("ota", name) for name in (*others, "gcbc")} | {(name, "gcbc") for name in others}
+    told |= {("hiql", "gcivl"), ("hiql", "gciql"), ("qrl", "gciql"), ("crl", "gciql"), ("gcivl", "gciql")}
+    assert "Between CRL, QRL and HIQL, and between GCIVL and CRL or QRL, nothing is decided." in row
+    assert better == told and len(frame) == 2 * 21
+    board = stored("leaderboard", "success").query("dataset == 'pointmaze-medium-navigate-v0'")
+    published = board[board["runs"] == "published"].set_index("method")
+    ours = board[board["report"] == "pointmaze_seven"].set_index("method")["mean"]
+    assert f"OTA scores {ours['OTA']:.0f} here and HIQL {ours['HIQL']:.0f}" in row and len(ours) == 7
+    both = [f"{published['mean'][name]:.0f} ± {published['std'][name]:.0f}" for name in ("OTA", "HIQL")]
+    assert f"; {' and '.join(both)} are published for a million updates" in row
+    runs = json.loads((ROOT / "results" / "pointmaze_seven" / "sources.json").read_text())
+    where = {run["algorithm"]: (run["identity"]["device"], run.get("in_bf16")) for run in runs}
+    assert "HIQL, OTA and QRL were trained on a GPU, GCIQL and CRL in float32, and the other two in bfloat16." in row
+    assert {name for name, (device, _) in where.items() if device == "cuda"} == {"hiql", "ota", "qrl"}
+    assert {name for name, found in where.items() if found == ("cpu", False)} == {"gciql", "crl"}
 
 
 def test_readme_counts_the_datasets_of_the_leaderboard():

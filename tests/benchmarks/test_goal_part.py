@@ -141,7 +141,12 @@ def test_ways_without_values_come_without_maps(runs, tmp_path):
     table.to_parquet(runs / "maze" / "good" / "default" / "ways.parquet")
     made(runs, tmp_path / "out", formats=("png",))
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "the ways of all seeds" in text and "Maps show values" not in text
+    assert "in the last evaluation, one episode" in text and "Maps show values" not in text
+    config = json.loads((path := runs / "maze" / "good" / "default" / "config.json").read_text())
+    path.write_text(json.dumps(config | {"step": 40}))  # as if another run had stopped halfway
+    made(runs, tmp_path / "out", formats=("png",))
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "in the last evaluation of their run, also where it is later than the scores, one episode" in text
 
 
 def ways_of(tasks, task="t"):
@@ -150,7 +155,7 @@ def ways_of(tasks, task="t"):
         SimpleNamespace(
             names={"a": "0.5, 3"}, names_are="p, k", in_curves=["a"],
             scores=SimpleNamespace(
-                settings={"a": {"p": 0.5, "k": 3}},
+                table=pd.DataFrame({"task": [task], "step": [1]}), settings={"a": {"p": 0.5, "k": 3}},
                 sources=[{"task": task, "facts": {"evaluated_in": "pointmaze-medium-v0"}}],
             ),
         ),
