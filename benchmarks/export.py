@@ -66,9 +66,9 @@ class Batched(nn.Module):
 
 
 def observed(policy: Policy, place: Place) -> list[dict[str, Tensor]]:
-    """Observations of the policy's episodes as inputs, with goals and, for each time apart, with it.
+    """Observations as inputs, with goals and, for each time apart, with it.
 
-    They are at least 1,000, or for a table all that it has.
+    They are at least 1,000 of the policy's episodes, or for a table all that it has.
     """
     evaluator = place.evaluator(policy, 4)
     groups: list[dict[str, NDArray]] = []

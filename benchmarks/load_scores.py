@@ -43,7 +43,7 @@ class Found:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
-    unfinished: list[tuple[str, str]] = field(default_factory=list)  # algorithms and tasks that are left out
+    unfinished: list[dict[str, Any]] = field(default_factory=list)  # runs that are left out
 
 
 def load(
@@ -79,9 +79,7 @@ def load(
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
-    if unfinished := [(name, task) for name, task in found.unfinished if not tasks or task in tasks]:
-        verb = "is" if len(unfinished) == 1 else "are"
-        notes.append(f"{_named(unfinished)} {verb} not finished, and {verb} left out.")
+    notes += _unfinished(found.unfinished, sources, tasks, algorithms)
     notes += _without_bf16(sources)
     frames = (
         _together(found.tables, MEANS, sources),
@@ -124,6 +122,24 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
     return found
 
 
+def _unfinished(
+    runs: list[dict[str, Any]], sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]
+) -> list[str]:
+    """A sentence on the runs that are left out, with their seeds where other seeds are not; none without such runs."""
+    kept = {(label(config), config["task"]) for config in sources}
+    seeds: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for config in runs:
+        wanted = not algorithms or {label(config), family_name(config)} & set(algorithms)
+        if wanted and (not tasks or config["task"] in tasks):
+            seeds[label(config), config["task"]] |= set(config.get("identity", {}).get("seeds", []))
+    names = {(name, task): name for name, task in seeds}
+    for name, task in kept & set(seeds):
+        names[name, task] = f"{name} (seeds {', '.join(map(str, sorted(seeds[name, task])))})"
+    verb = "is" if len(names) == 1 else "are"
+    pairs = [(names[key], key[1]) for key in names]
+    return [f"{_named(pairs)} {verb} not finished, and {verb} left out."] if pairs else []
+
+
 def _named(pairs: list[tuple[str, str]]) -> str:
     """Algorithms and the tasks that they are on, in words; those on the same tasks are named together."""
     tasks: dict[str, list[str]] = defaultdict(list)
@@ -151,7 +167,7 @@ def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:
         ),
     ):
         found = [
-            (f"{'some runs of ' * (len(kind) > 1)}{name}", task)
+            (f"{name}{' (some runs)' * (len(kind) > 1)}", task)
             for (name, task), kind in kinds.items() if device in kind
         ]  # fmt: skip
         notes += [f"{told}: {_named(found)}."] if found else []
@@ -206,8 +222,12 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
         found.left_out.append((config["task"], note))
         return
     if finished_only and config["status"] not in FINISHED:
-        found.unfinished.append((whole, config["task"]))
+        found.unfinished.append(parts[0] if len(parts) == 1 else config)
         return
+    if config["status"] not in FINISHED:  # its checkpoint may be older than its tables
+        last = int(frame["step"].max())
+        for part in parts:
+            part |= {"step": last} | ({} if config.get("step") == last else {"seconds": None})
     identity = config.get("identity", {})
     if strange := set(frame["seed"]) - set(identity.get("seeds") or frame["seed"]):
         raise damaged(table, f"it has rows of seed {min(strange)}, which is not in config.json")

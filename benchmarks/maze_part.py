@@ -87,7 +87,8 @@ def read(path: Path, columns: list[str]) -> pd.DataFrame:
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
     ends = results.scores.table.groupby("task")["step"].max()
-    cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in results.scores.sources)
+    shown = [config for config in results.scores.sources if config["task"] in set(ways["task"])]
+    cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in shown)
     text = (
         "Figures show the ways of all seeds (colours) in the last evaluation"
         f"{' of their run, also where it is later than the scores' * cut}, one episode of each task from its start "
@@ -95,8 +96,8 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     )
     if len(maps):
         text += (
-            " Maps show values of the first task's goal, as means over seeds; each map has colours of its own, from "
-            "the lowest to the highest value."
+            f" Maps{', which may be later too,' * cut} show values of the first task's goal, as means over seeds; each "
+            "map has colours of its own, from the lowest to the highest value."
         )
     titles = dict(results.names)
     if results.names_are:

@@ -183,17 +183,18 @@ def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
 def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
     """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
 
-    Of runs in the same environment, those of this folder come before those of stored reports, which may be another
-    machine's.
+    A run is like a job if few of its arguments differ, where those that it lacks count as defaults and the numbers of
+    seeds do not count. Of runs in the same environment, those of this folder come before those of stored reports, which
+    may be another machine's.
     Time is scaled by steps, and on a CPU by the number of runs (settings times seeds); what came before the steps takes
     as long again. Disk is scaled by the number of runs and by the number of transitions that a replay buffer can hold.
     Runs of less than a hundredth of the steps tell nothing.
     """
-    ours = job.identity
+    ours, absent = job.identity, defaults(type(job.args))
 
     def likeness(config: dict[str, Any]) -> tuple:
         theirs = config["identity"]
-        differing = {name for name in set(ours) & set(theirs) - {"seeds"} if ours[name] != theirs[name]}
+        differing = [name for name in ours if name != "seeds" and ours[name] != theirs.get(name, absent.get(name))]
         place = theirs["env_id"] == ours["env_id"], not config.get("reported")
         return *place, -len(differing), -abs(runs_of(config) - job.runs)
 

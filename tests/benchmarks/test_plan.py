@@ -203,14 +203,17 @@ def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
     assert plan.estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
 
 
-def test_neither_numbers_of_seeds_nor_flags_of_other_versions_make_a_run_less_like_a_job(tmp_path):
-    (job,) = jobs(write(tmp_path), tmp_path / "runs")
+def test_a_run_is_like_a_job_by_its_arguments_but_not_by_the_numbers_of_its_seeds(tmp_path):
+    """Where an earlier version lacks an argument, its default counts; `removed` is an argument that there was."""
+    (job,) = jobs(
+        write(tmp_path, SUITE.replace("[algorithms.sac]", "[algorithms.sac]\nflags = { tau = 0.5 }")), tmp_path / "a"
+    )
     store(job, "finished", seconds=100.0)
     (alike,) = plan.earlier_runs(tmp_path)
-    identity = alike["identity"]
-    alike["identity"] = identity | {"seeds": [8, 9], "removed": 1}
-    del alike["identity"]["log_every"]
-    other = alike | {"identity": identity | {"tau": 0.5}, "seconds": 500.0}
+    identity = alike["identity"] | {"seeds": [8, 9], "removed": 1}
+    alike["identity"] = {name: value for name, value in identity.items() if name != "log_every"}
+    earlier = {name: value for name, value in job.identity.items() if name != "tau"}
+    other = alike | {"identity": earlier, "seconds": 500.0}
     assert plan.estimate(job, [other, alike])[0] == plan.estimate(job, [alike])[0] == pytest.approx(104.0, abs=10)
 
 

@@ -136,6 +136,23 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
         store(tmp_path, name, table({0: {0: [1.0]}, 10: {0: [2.0]}}), task, status="interrupted")
     (note,) = [note for note in load([tmp_path], finished_only=True).notes if "left out" in note]
     assert note == "a on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
+    (note,) = [note for note in load([tmp_path], finished_only=True, algorithms=["a"]).notes if "left out" in note]
+    assert note == "a on Ant-v5 is not finished, and is left out."
+
+
+def test_seeds_that_are_not_finished_are_named_where_others_are(tmp_path):
+    for seed, status in ((0, "finished"), (1, "interrupted"), (2, "running")):
+        rows = table({step: {seed: [1.0]} for step in (0, 100)})
+        store(tmp_path / f"seed{seed}", "a", rows, "Hopper-v5", status=status, identity={"seeds": [seed]})
+    (note,) = [note for note in load([tmp_path], finished_only=True).notes if "left out" in note]
+    assert note == "a (seeds 1, 2) on Hopper-v5 is not finished, and is left out."
+
+
+def test_an_unfinished_run_counts_as_long_as_its_tables_are(tmp_path):
+    """A checkpoint of a run that was killed is older than its tables, and its times with it."""
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5", status="running", step=30, seconds=9.0)
+    store(tmp_path, "b", table(ten(1, 2, 3)), "Hopper-v5", status="interrupted", step=100, seconds=9.0)
+    assert [(s["step"], s["seconds"]) for s in load([tmp_path]).sources] == [(100, None), (100, 9.0)]
 
 
 def test_the_shortest_runs_are_named_by_their_algorithm_if_they_are_all_of_its_seeds(tmp_path):
@@ -752,6 +769,11 @@ def test_runs_that_stayed_in_float32_in_spite_of_a_flag_are_named(tmp_path):
         "On a GPU, which may round factors of products to TF32, and where --bf16 changes nothing (it was given): "
         "e, f on Ant-v5.",
     ]
+    for seed in (0, 1):
+        identity = {"bf16": True, "device": "cuda", "seeds": [seed]}
+        rows = table({9: {seed: [1.0]}})
+        store(tmp_path / "more" / f"seed{seed}", "f", rows, "Ant-v5", in_bf16=seed > 0, identity=identity)
+    assert sum(note.endswith(": f (some runs) on Ant-v5.") for note in load([tmp_path / "more"]).notes) == 1
 
 
 def test_names_of_variants_are_explained_by_the_arguments_in_which_they_differ(tmp_path):
