@@ -3,7 +3,6 @@
 import functools
 import http.server
 import json
-import os
 import re
 import shutil
 import signal
@@ -428,7 +427,7 @@ def test_a_report_that_is_killed_while_it_is_made_again_keeps_its_scores(tmp_pat
     make(tmp_path / "in", tmp_path / "out", formats=("png",))
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.csv")}
     with monkeypatch.context() as patch:
-        patch.setattr("benchmarks.report.drawn", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr("benchmarks.report.drawn", lambda *_: signal.default_int_handler(signal.SIGINT, None))
         with pytest.raises(KeyboardInterrupt):
             make(tmp_path / "out", tmp_path / "out", formats=("png",))
     make(tmp_path / "out", tmp_path / "out", formats=("png",))
