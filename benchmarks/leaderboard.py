@@ -5,8 +5,8 @@
 The numbers are the percentage of episodes that reach their goal, over all tasks of a dataset: means of the last three
 evaluations. Published ones have the standard deviation over seeds where it is known, and come from longer runs of
 larger networks, see the end; ours have a 95% interval over seeds. There is a row for each report and size of runs of
-ours. Their data is made by our own recipes, for point mazes by OGBench's controller, and for ant mazes by another ant
-than OGBench's.
+ours; a run may be in two reports, after different numbers of updates. Their data is made by our own recipes, for point
+mazes by OGBench's controller, and for ant mazes by another ant than OGBench's.
 
 OUT gets page.md and success.csv.
 """
