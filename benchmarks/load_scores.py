@@ -132,11 +132,11 @@ def _unfinished(
         wanted = not algorithms or {label(config), family_name(config)} & set(algorithms)
         if wanted and (not tasks or config["task"] in tasks):
             seeds[label(config), config["task"]] |= set(config.get("identity", {}).get("seeds", []))
-    names = {(name, task): name for name, task in seeds}
-    for name, task in kept & set(seeds):
-        names[name, task] = f"{name} (seeds {', '.join(map(str, sorted(seeds[name, task])))})"
-    verb = "is" if len(names) == 1 else "are"
-    pairs = [(names[key], key[1]) for key in names]
+    pairs = [
+        (f"{name} (seeds {', '.join(map(str, sorted(own)))})" if (name, task) in kept else name, task)
+        for (name, task), own in seeds.items()
+    ]
+    verb = "is" if len(pairs) == 1 else "are"
     return [f"{_named(pairs)} {verb} not finished, and {verb} left out."] if pairs else []
 
 

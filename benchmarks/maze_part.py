@@ -87,8 +87,8 @@ def read(path: Path, columns: list[str]) -> pd.DataFrame:
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
     ends = results.scores.table.groupby("task")["step"].max()
-    shown = [config for config in results.scores.sources if config["task"] in set(ways["task"])]
-    cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in shown)
+    ends = ends[ends.index.isin(ways["task"])]
+    cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in results.scores.sources)
     text = (
         "Figures show the ways of all seeds (colours) in the last evaluation"
         f"{' of their run, also where it is later than the scores' * cut}, one episode of each task from its start "
