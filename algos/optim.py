@@ -141,19 +141,22 @@ class Adam(nn.Module):
         beta1, beta2 = self.betas
         rate = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        steps = self.steps.to(self.variables[0].dtype)
+        # -expm1(step log beta) is 1 - beta^step with all its digits
+        first, second = (-torch.expm1(steps * math.log(beta)) for beta in self.betas)
+        # a compiler for CPUs keeps what is stacked, and would compute the rest again for every few weights
+        factors = torch.stack([rate / first, second]).unbind()
         for p, g, mean, square in zip(self.variables, gradients, means, squares, strict=True):
-            step = (self.steps if self.alike else per_run(self.steps, p)).to(p.dtype)
-            lr = per_run(rate, p) if isinstance(rate, Tensor) and rate.dim() else rate
+            step_size, correction = factors if self.alike else (per_run(factor, p) for factor in factors)
             old = (p.clone(), mean.clone(), square.clone()) if active is not None else ()
             if self.decoupled:
+                lr = per_run(rate, p) if isinstance(rate, Tensor) and rate.dim() else rate
                 p.sub_(lr * self.weight_decay * p)
             elif not (isinstance(self.weight_decay, float) and self.weight_decay == 0):
                 g = g + self.weight_decay * p
             mean.lerp_(g, 1 - beta1)
             square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-            # -expm1(step log beta) is 1 - beta^step with all its digits
-            scaled = lr / -torch.expm1(step * math.log(beta1)) * mean
-            p.sub_(scaled / ((square / -torch.expm1(step * math.log(beta2))).sqrt() + self.eps))
+            p.sub_(step_size * mean / ((square / correction).sqrt() + self.eps))
             if active is not None:
                 for new, before in zip((p, mean, square), old, strict=True):
                     new.copy_(torch.where(per_run(active, new), new, before))
