@@ -31,7 +31,7 @@ from algos.checkpoint import write_atomically
 from algos.cli import run_command
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator
-from algos.folders import writable
+from algos.folders import check_usable, writable
 from algos.policy import Policy
 from algos.tables import run_name
 from benchmarks.trained import Place, Trained
@@ -148,7 +148,7 @@ def main(args: Args) -> None:
         raise UserError(f"--onnx needs the package {missing[0]}: pip install -e '.[onnx]'")
     if args.onnx.suffix != ".onnx":
         raise UserError(f"--onnx must end in .onnx, got {args.onnx}")
-    writable(args.onnx.parent, "--onnx")
+    check_usable(args.onnx.parent, "--onnx")
     trained = Trained(args.run)
     numbers = trained.numbers([args.seed], args.setting, "--seed")
     if len(numbers) > 1:
@@ -160,6 +160,7 @@ def main(args: Args) -> None:
     count = sum(len(group["obs"]) for group in groups)
     if not (apart := difference(model, policy, groups)) <= TOLERANCE:
         raise UserError(f"the exported policy differs from torch's by {apart:.2g} on {count:,} observations")
+    writable(args.onnx.parent, "--onnx")
     write_atomically(args.onnx, model)
     key = trained.file.runs[numbers[0]]
     shapes = json.dumps({name: ["B", *x.shape[1:]] if x.dim() else [] for name, x in groups[0].items()})

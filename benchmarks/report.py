@@ -90,7 +90,7 @@ class Args:
     """accept runs of different protocols in one report"""
     finished_only: bool = False
     """leave out runs that are not finished; without this, all are compared at the last step that all have reached"""
-    replications: Annotated[int, Range(1, 1_000_000)] = statistics.REPLICATIONS
+    replications: Annotated[int, Range(20, 1_000_000, why="few tell no interval")] = statistics.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
     """files of the figures, besides the page; without png, report.md has no figures, nor sections that only explain

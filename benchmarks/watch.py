@@ -25,7 +25,7 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.film import Shot, encoder_problem, film
-from algos.folders import writable
+from algos.folders import check_usable, writable
 from algos.tables import run_name
 from benchmarks.trained import RANKS, Place, Trained
 from envs.goals import make_goal_vec
@@ -113,7 +113,7 @@ def main(args: Args) -> None:
     if args.human and sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         raise UserError("--human needs a display, and there is none here: leave it out, and a video is written")
     if not args.human:
-        writable(out.parent)
+        check_usable(out.parent)
         if reason := encoder_problem():  # before episodes are played
             raise UserError(reason)
     place.try_out(trained.file.policy(numbers))
@@ -125,6 +125,7 @@ def main(args: Args) -> None:
         if window.exitcode:
             raise UserError(f"--human: {place.env_id} cannot be shown on this display")
         return
+    writable(out.parent)
     if reason := film({out: shots}, seconds=args.seconds):
         raise UserError(reason)
     print(f"wrote {out}")
