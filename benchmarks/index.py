@@ -165,16 +165,21 @@ def with_lengths(text: str, folder: Path) -> str:
     return RESULT.sub(row, text)
 
 
-def main(args: Args) -> None:
-    reports = sorted(path for path in args.folder.glob("*") if os.path.lexists(path / "report.json"))
+def contents(folder: Path) -> str:
+    """The text of the page on all that lies in a folder of results; raises UserError if there is no report."""
+    reports = sorted(path for path in folder.glob("*") if os.path.lexists(path / "report.json"))
     if not reports:
-        raise UserError(f"there is no report in {args.folder}")
-    studies = sorted(path.parent for path in args.folder.glob("*/page.md"))
+        raise UserError(f"there is no report in {folder}")
+    studies = sorted(path.parent for path in folder.glob("*/page.md"))
     parts = [*map(section, reports), *map(study, studies)]
-    for path in sorted(args.folder.glob("*/README.md")):
+    for path in sorted(folder.glob("*/README.md")):
         parts.append(text_of(path).replace("# ", "## ", 1).strip())
-    parts = [INTRODUCTION, "\n".join(map(entry, parts)), *parts]
-    (args.folder / "README.md").write_text("\n\n".join(parts) + "\n")
+    return "\n\n".join([INTRODUCTION, "\n".join(map(entry, parts)), *parts]) + "\n"
+
+
+def main(args: Args) -> None:
+    text = contents(args.folder)
+    (args.folder / "README.md").write_text(text)
     print(args.folder / "README.md")
     if args.folder.resolve() == ROOT / "results":
         readme = ROOT / "README.md"

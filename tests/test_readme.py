@@ -85,6 +85,11 @@ def test_the_table_of_results_has_the_lengths_of_stored_runs():
     assert wrong != README == index.with_lengths(wrong, results)
 
 
+def test_the_page_on_all_results_is_that_of_the_stored_ones():
+    results = suite.ROOT / "results"
+    assert index.contents(results) == (results / "README.md").read_text()
+
+
 def test_the_table_of_algorithms_knows_of_stored_results():
     stored = set()
     for path in (suite.ROOT / "results").glob("*/sources.json"):

@@ -262,7 +262,14 @@ def test_states_that_are_not_stored_follow_from_observations_where_they_are_exac
 
 
 @pytest.mark.parametrize(
-    ("env_id", "greatest"), [("HalfCheetah-v5", 1e-11), ("Hopper-v5", 1e-12), ("Walker2d-v5", None)]
+    ("env_id", "greatest"),
+    [
+        ("HalfCheetah-v5", 1e-11),
+        ("Hopper-v5", 1e-12),
+        ("Hopper-v4", 1e-12),
+        ("Walker2d-v5", None),
+        ("Walker2d-v4", None),
+    ],
 )
 def test_a_step_from_an_observation_is_exact_but_for_clipped_velocities(env_id, greatest):
     """Sheet, check 8, in double precision: put back from the observation only; Walker2d's median error is about 1.5."""
