@@ -41,25 +41,77 @@ def played_file(path: Path) -> Path:
     return data_file(path, *(array.reshape(PLAYED, *array.shape[2:]) for array in rows))
 
 
-def measure_model_based(args: Any) -> list[dict[str, Any]]:
-    """Measures the epochs of an ensemble, the updates of all methods, and rollouts, in turns with other code."""
-    args = replace(args, env_id="HalfCheetah-v5")  # that of the random data of the updates
+class Rates:
+    """What was measured in several rounds, by name."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, list[float]] = {}
+        self.seeds: dict[str, int] = {}
+        self.more: dict[str, list[dict[str, float]]] = {}  # other columns
+
+    def add(self, name: str, seeds: int, rate: float, **more: float) -> None:
+        """Adds what a round found: a rate of each of some seeds, and other columns."""
+        self.rates.setdefault(name, []).append(rate)
+        self.seeds[name] = seeds
+        self.more.setdefault(name, []).append(more)
+        total = rate * seeds
+        print(f"{name}: {total:,.{1 if total >= 1 else 3}f} /s", flush=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Medians over rounds, and medians of ratios within rounds."""
+        rows = []
+        for name, values in self.rates.items():
+            row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
+            row["of all seeds"] = row["rate"] * self.seeds[name]
+            one = f"{name.partition(',')[0]}, 1 seed"
+            if self.seeds[name] > 1:
+                row["ratio per seed"] = self.seeds[name] * median_ratio(values, self.rates[one])
+            for ours, peer, column in COMPARED:
+                if name.startswith(ours) and self.seeds[name] == 1 and f"{peer}, 1 seed" in self.rates:
+                    row[column] = median_ratio(values, self.rates[f"{peer}, 1 seed"])
+            for column in self.more[name][0]:
+                row[column] = statistics.median(found[column] for found in self.more[name])
+            rows.append(row)
+        return rows
+
+
+def around(args: Any) -> tuple[bool, tuple[str, ...]]:
+    """Whether other code is measured too, and how scripts are compiled."""
     cuda = choose_device(args.device).type == "cuda"
-    peers, compiling = args.peers and not cuda, () if cuda else ("--compile",)
+    return args.peers and not cuda, () if cuda else ("--compile",)
+
+
+def measure_ensembles(args: Any) -> list[dict[str, Any]]:
+    """Measures the epochs of an ensemble, in turns with other code."""
+    peers, compiling = around(args)
+    args = replace(args, env_id="Hopper-v5")
     if peers and args.offlinerl_kit is None:
         print("OfflineRL-Kit's own ensemble is left out: give the folder of a clone with --offlinerl-kit")
-    rates: dict[str, list[float]] = {}
-    seeds_of: dict[str, int] = {}
-    rows_of: dict[str, list[float]] = {}  # rows of rollouts per second, of all seeds
-    shares: dict[str, list[float]] = {}
-
-    def add(name: str, seeds: int, rate: float) -> None:
-        rates.setdefault(name, []).append(rate)
-        seeds_of[name] = seeds
-        print(f"{name}: {rate * seeds:,.1f} /s", flush=True)
-
+    rates = Rates()
     with tempfile.TemporaryDirectory() as folder:
         hopper = random_file(Path(folder) / "hopper.hdf5", ROWS, 11, 3)
+        for _ in range(args.rounds):
+            for seeds in (1, 5):
+                flags = ("--dataset", str(hopper), "--eval-episodes", "0", "--never-terminates", *compiling)
+                flags += ("--dynamics-epochs", "3", "--rollouts", "10")
+                log = script_log("mopo", replace(args, steps=0), seeds, *flags, warm_up=1, metric="dynamics/seconds")
+                batches = int(log.index[0])  # of an epoch
+                rates.add(named("ensemble: epochs", seeds), seeds, 2 / (log.iloc[2] - log.iloc[0]))
+            if peers:
+                rate = peer_rate("plain", replace(args, steps=batches), "--algorithm", "ensemble")
+                rates.add("plain ensemble: epochs, 1 seed", 1, rate / batches)
+                if args.offlinerl_kit:
+                    rate = peer_rate("offlinerl_kit", replace(args, steps=batches), "--code", str(args.offlinerl_kit))
+                    rates.add("offlinerl_kit ensemble: epochs, 1 seed", 1, rate / batches)
+    return rates.rows()
+
+
+def measure_model_based(args: Any) -> list[dict[str, Any]]:
+    """Measures the updates of all methods, and rollouts, in turns with other code."""
+    args = replace(args, env_id="HalfCheetah-v5")  # that of the random data of the updates
+    peers, compiling = around(args)
+    rates = Rates()
+    with tempfile.TemporaryDirectory() as folder:
         cheetah = random_file(Path(folder) / "cheetah.hdf5", ROWS, 17, 6)
         played = played_file(Path(folder) / "played_cheetah.hdf5")
 
@@ -76,52 +128,24 @@ def measure_model_based(args: Any) -> list[dict[str, Any]]:
             few = seconds(script, 1, *flags, "--rollouts", "100", data=data)
             many = seconds(script, 1, *flags, "--rollouts", str(ROLLOUTS), data=data)
             generation, name = max(many - few, 1e-9) / GENERATIONS, f"{script}: updates with {model}, 1 seed"
-            add(name, 1, LOG / few)
-            rows_of.setdefault(name, []).append(ROLLOUTS * LENGTH / generation)
-            shares.setdefault(name, []).append(generation / (generation + EPOCH * few / LOG))
+            rows, share = ROLLOUTS * LENGTH / generation, generation / (generation + EPOCH * few / LOG)
+            rates.add(name, 1, LOG / few, **{"rows of rollouts/s": rows, "share of an epoch": share})
 
         for _ in range(args.rounds):
-            for seeds in (1, 5):
-                flags = ("--dataset", str(hopper), "--eval-episodes", "0", "--never-terminates", *compiling)
-                flags += ("--dynamics-epochs", "3", "--rollouts", "10")
-                settings = replace(args, steps=0, env_id="Hopper-v5")
-                log = script_log("mopo", settings, seeds, *flags, warm_up=1, metric="dynamics/seconds")
-                batches = int(log.index[0])  # of an epoch
-                add(named("ensemble: epochs", seeds), seeds, 2 / (log.iloc[2] - log.iloc[0]))
-            if peers:
-                rate = peer_rate("plain", replace(args, steps=batches), "--algorithm", "ensemble")
-                add("plain ensemble: epochs, 1 seed", 1, rate / batches)
-                if args.offlinerl_kit:
-                    rate = peer_rate("offlinerl_kit", replace(args, steps=batches), "--code", str(args.offlinerl_kit))
-                    add("offlinerl_kit ensemble: epochs, 1 seed", 1, rate / batches)
             for script in ("sac", "mopo"):
                 stored = ("--algorithm", script, "--device", args.device)
-                add(f"{script}: updates alone, 1 seed", 1, peer_rate("stored", args, *stored))
+                rates.add(f"{script}: updates alone, 1 seed", 1, peer_rate("stored", args, *stored))
             for script, extra in (("mopo", ()), ("ravl", ("--critics", "10"))):
                 for seeds in (1, 5):
-                    add(
+                    rates.add(
                         named(f"{script}: updates", seeds),
                         seeds,
                         LOG / seconds(script, seeds, "--real-ratio", "1", *extra),
                     )
             if peers:
                 rate = peer_rate("plain", replace(args, steps=LOG), "--algorithm", "edac")
-                add("plain edac: updates, 1 seed", 1, rate)
+                rates.add("plain edac: updates, 1 seed", 1, rate)
             for script, extra in (("mopo", ()), ("mobile", ()), ("ravl", ("--critics", "10"))):
                 add_rollouts(script, "a model", *extra, "--dynamics-epochs", "1")
             add_rollouts("mopo", "MuJoCo itself", "--dynamics", "true", data=played)
-    rows = []
-    for name, values in rates.items():
-        row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
-        row["of all seeds"] = row["rate"] * seeds_of[name]
-        one = f"{name.partition(',')[0]}, 1 seed"
-        if seeds_of[name] > 1:
-            row["ratio per seed"] = seeds_of[name] * median_ratio(values, rates[one])
-        for ours, peer, column in COMPARED:
-            if name.startswith(ours) and seeds_of[name] == 1 and f"{peer}, 1 seed" in rates:
-                row[column] = median_ratio(values, rates[f"{peer}, 1 seed"])
-        if name in shares:
-            row["rows of rollouts/s"] = statistics.median(rows_of[name])
-            row["share of an epoch"] = statistics.median(shares[name])
-        rows.append(row)
-    return rows
+    return rates.rows()

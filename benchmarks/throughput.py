@@ -5,7 +5,8 @@
     python -m benchmarks.throughput streams --threads 1          stream_ac.py with 1 to 64 streaming learners
     python -m benchmarks.throughput offline                      offline scripts; iql.py against d3rlpy's IQL
     python -m benchmarks.throughput on_policy                    on-policy scripts; ppo.py against Stable-Baselines3's
-    python -m benchmarks.throughput model_based                  dynamics, updates and rollouts; against other code
+    python -m benchmarks.throughput model_based                  updates and rollouts with a model; against other code
+    python -m benchmarks.throughput ensembles                    epochs of an ensemble; against OfflineRL-Kit's
     python -m benchmarks.throughput goal_conditioned             goal-conditioned scripts; against OGBench's own code
     python -m benchmarks.throughput discrete                     dqn.py against Stable-Baselines3's; SQIRL and tables
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
@@ -73,7 +74,7 @@ from algos.run_folder import git_commit, versions
 from benchmarks.discrete_speed import measure_discrete
 from benchmarks.env_speed import measure_envs
 from benchmarks.goal_speed import measure_goals
-from benchmarks.model_speed import measure_model_based
+from benchmarks.model_speed import measure_ensembles, measure_model_based
 from benchmarks.offline_speed import measure_offline
 from benchmarks.offlinerl_kit import check_code
 from benchmarks.online_speed import measure_on_policy, measure_scripts, measure_streams
@@ -84,7 +85,16 @@ from benchmarks.timing import (
 )
 
 What = Literal[
-    "scripts", "envs", "streams", "offline", "on_policy", "model_based", "goal_conditioned", "discrete", "tables"
+    "scripts",
+    "envs",
+    "streams",
+    "offline",
+    "on_policy",
+    "model_based",
+    "ensembles",
+    "goal_conditioned",
+    "discrete",
+    "tables",
 ]
 
 
@@ -112,14 +122,14 @@ class Args:
     device: str = "auto"
     """device on which scripts train: cpu, cuda or auto"""
     peers: bool = True
-    """measure the other libraries too (scripts, offline, on_policy, model_based, discrete, on a CPU)"""
+    """measure the other libraries too (scripts, offline, on_policy, model_based, ensembles, discrete, on a CPU)"""
     ogbench: Path | None = None
     """folder `impls` of a clone of OGBench's repository, as a peer of the goal-conditioned scripts; it runs on the
     CPU"""
     ogbench_python: Path | None = None
     """the Python that runs it; this one if not given"""
     offlinerl_kit: Path | None = None
-    """folder of a clone of OfflineRL-Kit, as a peer of the ensemble (model_based, on a CPU)"""
+    """folder of a clone of OfflineRL-Kit, as a peer (ensembles, on a CPU)"""
     out: Path = Path("runs/throughput")
     """the JSON goes to OUT/<measurement>.json"""
 
@@ -176,7 +186,7 @@ def main(args: Args) -> None:
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     measurements = {
         "envs": measure_envs, "scripts": measure_scripts, "streams": measure_streams, "offline": measure_offline,
-        "on_policy": measure_on_policy, "model_based": measure_model_based,
+        "on_policy": measure_on_policy, "model_based": measure_model_based, "ensembles": measure_ensembles,
         "goal_conditioned": measure_goals, "discrete": measure_discrete,
     }  # fmt: skip
     rows = measurements[args.what](args)

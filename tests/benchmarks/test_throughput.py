@@ -105,7 +105,7 @@ def test_model_based_figures_are_of_epochs_updates_and_rollouts(monkeypatch):
     rates = {"ensemble": 387 / 20, "kit": 387 / 40, "edac": 125.0, "mopo": 250.0, "sac": 200.0}
     monkeypatch.setattr(model_speed, "peer_rate", lambda library, args, flag, name, *more: rates[name])
     given = Args(rounds=1, device="cpu", offlinerl_kit=Path("kit"))
-    rows = {row["name"]: row for row in model_speed.measure_model_based(given)}
+    rows = {row["name"]: row for row in model_speed.measure_ensembles(given) + model_speed.measure_model_based(given)}
     assert rows["ensemble: epochs, 1 seed"]["ratio to plain"] == pytest.approx(2.0)
     assert rows["ensemble: epochs, 1 seed"]["ratio to offlinerl_kit"] == pytest.approx(4.0)
     assert rows["ensemble: epochs, 5 seeds"]["ratio per seed"] == pytest.approx(1.0)
@@ -195,7 +195,7 @@ def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):
         ({"stream_seeds": (0,)}, "--stream-seeds must lie in "),
         ({"what": "streams", "beside": 1}, "--beside is for scripts only, got 1 with streams"),
         ({"env_id": "Hoper-v5"}, "--env-id: .*Hopper"),
-        ({"what": "model_based", "offlinerl_kit": Path("no")}, "--offlinerl-kit takes the folder of a clone of Off"),
+        ({"what": "ensembles", "offlinerl_kit": Path("no")}, "--offlinerl-kit takes the folder of a clone of Off"),
         ({"what": "tables"}, "--out: there is no measurement in"),
         pytest.param(
             {"device": "cuda"}, "no such GPU", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
