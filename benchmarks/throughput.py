@@ -30,13 +30,13 @@ In the table of offline scripts, steps are updates with batches of 256 from rand
 to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
 draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py for one seed.
 
-In the table of model-based scripts, `ratio to plain` compares with the arithmetic of OfflineRL-Kit's ensemble and of
-CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py), and `ratio to offlinerl_kit` with the
-library's own ensemble, which needs a clone of its repository: `--offlinerl-kit OfflineRL-Kit`. An epoch of an ensemble
-is one over 100,000 transitions of Hopper's sizes, and an update has a batch of 256 of HalfCheetah's. `updates alone`
-are those of an agent without the rest of its script; `ratio to sac` compares with those of sac.py on the same data,
-which sample the actor once more for the temperature. `share of an epoch` is the part of rollouts in an epoch of 1,000
-updates.
+In the tables of ensembles and of scripts with a model, `ratio to plain` compares with the arithmetic of OfflineRL-Kit's
+ensemble and of CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py), and `ratio to
+offlinerl_kit` with the library's own ensemble, which needs a clone of its repository: `--offlinerl-kit OfflineRL-Kit`.
+An epoch of an ensemble is one over 100,000 transitions of Hopper's sizes, and an update has a batch of 256 of
+HalfCheetah's. `updates alone` are those of an agent without the rest of its script; `ratio to sac` compares with those
+of sac.py on the same data, which sample the actor once more for the temperature. `share of an epoch` is the part of
+rollouts in an epoch of 1,000 updates.
 
 In the table of goal-conditioned scripts, `ratio to ogbench` compares run-updates with one run of OGBench's own code,
 which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
