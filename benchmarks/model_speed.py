@@ -75,15 +75,15 @@ class Rates:
         return rows
 
 
-def around(args: Any) -> tuple[bool, tuple[str, ...]]:
-    """Whether other code is measured too, and how scripts are compiled."""
+def peers_and_flags(args: Any) -> tuple[bool, tuple[str, ...]]:
+    """Whether other code is measured too, and the flags by which scripts are compiled."""
     cuda = choose_device(args.device).type == "cuda"
     return args.peers and not cuda, () if cuda else ("--compile",)
 
 
 def measure_ensembles(args: Any) -> list[dict[str, Any]]:
     """Measures the epochs of an ensemble, in turns with other code."""
-    peers, compiling = around(args)
+    peers, compiling = peers_and_flags(args)
     args = replace(args, env_id="Hopper-v5")
     if peers and args.offlinerl_kit is None:
         print("OfflineRL-Kit's own ensemble is left out: give the folder of a clone with --offlinerl-kit")
@@ -109,7 +109,7 @@ def measure_ensembles(args: Any) -> list[dict[str, Any]]:
 def measure_model_based(args: Any) -> list[dict[str, Any]]:
     """Measures the updates of all methods, and rollouts, in turns with other code."""
     args = replace(args, env_id="HalfCheetah-v5")  # that of the random data of the updates
-    peers, compiling = around(args)
+    peers, compiling = peers_and_flags(args)
     rates = Rates()
     with tempfile.TemporaryDirectory() as folder:
         cheetah = random_file(Path(folder) / "cheetah.hdf5", ROWS, 17, 6)
