@@ -85,17 +85,9 @@ from benchmarks.timing import (
 )
 
 What = Literal[
-    "scripts",
-    "envs",
-    "streams",
-    "offline",
-    "on_policy",
-    "model_based",
-    "ensembles",
-    "goal_conditioned",
-    "discrete",
+    "scripts", "envs", "streams", "offline", "on_policy", "model_based", "ensembles", "goal_conditioned", "discrete",
     "tables",
-]
+]  # fmt: skip
 
 
 @dataclass

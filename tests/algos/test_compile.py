@@ -12,6 +12,7 @@ import torch
 from scripts import is_on_policy, needs_compiler
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
 from torch.utils._pytree import tree_flatten
 
 from algos.compile import (
@@ -179,6 +180,16 @@ def test_kernels_are_compiled_for_all_threads_even_while_there_is_one(compilatio
     function(torch.zeros(3))
     assert compilations == [2]
     assert torch.get_num_threads() == 1
+
+
+@needs_compiler
+def test_a_compiled_step_of_adam_computes_its_corrections_once():
+    """Not in the loops over weights, where they would take most of the time."""
+    weights = [torch.ones(2, 3, 40), torch.ones(2, 50)]
+    adam = Adam(weights, lr=0.1)
+    torch.compiler.reset()
+    _, codes = run_and_get_code(torch.compile(lambda: adam.step([torch.ones_like(x) for x in weights])))
+    assert "".join(codes).count("std::expm1(") == 2
 
 
 @needs_cuda
