@@ -194,7 +194,7 @@ def main(args: Args) -> None:
         "commit": git_commit(),
         "date": time.strftime("%Y-%m-%d"),
         "device": device_name(device),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores",
         "versions": versions(),
         "arguments": {k: portable(str(v)) for k, v in vars(args).items()},
         "rows": rows,

@@ -218,3 +218,4 @@ def test_a_record_says_its_command_without_folders_of_the_machine(monkeypatch, t
     record = json.loads((tmp_path / "goal_conditioned.json").read_text())
     assert record["command"] == "python -m benchmarks.throughput goal_conditioned --ogbench impls"
     assert str(tmp_path) not in json.dumps(record)
+    assert f"with {torch.backends.cpu.get_cpu_capability()}, " in record["machine"]  # rates depend on it
