@@ -8,10 +8,10 @@ An offline method is trained with many hyperparameters, and someone has to choos
 arXiv 2504.11453), a few policies of random hyperparameters and seeds are drawn again and again, and a bandit (UCB)
 plays episodes of them; after each episode, the true mean return of the policy that looks best is noted. The bonus of an
 arm is in units of the spread of returns, and every arm is played once before any is played twice; in unifloral's code
-the bonus has the scale of scores, and arms without an episode count as 0. Beside it stand the expected best of k random
-policies (Dodge et al. 2019 and Kurenkov and Kolesnikov 2022, arXiv 2110.04156), which is what an endless budget finds,
-and, where a run logged it, the policy to which the critic gives the highest value on the first states of the data
-(methods with a model: on all of its states), which needs no episode.
+the bonus has the scale of scores, and arms without an episode count as 0. Beside it stand, for each number k of
+policies, the expected best of k random ones (Dodge et al. 2019 and Kurenkov and Kolesnikov 2022, arXiv 2110.04156),
+which is what an endless budget finds, and, where a run logged it, that one of the k to which the critic gives the
+highest value on the first states of the data (methods with a model: on all of its states), which needs no episode.
 
 A policy's episodes are those of `benchmarks.evaluate` in the run's folder, or else of its last evaluation. OUT gets
 page.md, figures/, curves.csv, best_of.csv, episodes.csv and sources.json. It can be made again from what it stored.
@@ -176,24 +176,22 @@ def bandit(returns: NDArray, policies: int, plays: int, repetitions: int) -> NDA
     return chosen
 
 
-def best_of(truth: NDArray, most: int) -> NDArray:
-    """The expected greatest of k policies drawn without replacement, for k = 1 to `most`, by their mean returns."""
-    ordered, ranks = np.sort(truth), np.arange(len(truth))
+def best_of(truth: NDArray, most: int, by: NDArray | None = None) -> NDArray:
+    """The expected mean return of the one chosen among k policies, drawn without replacement, for k = 1 to `most`.
+
+    It is the best, or the one that is greatest `by` other values of them; all NaN if one of these is missing.
+    """
+    by = truth if by is None else by
+    if not np.isfinite(by).all():
+        return np.full(most, np.nan)
+    ordered, ranks = truth[np.argsort(by, kind="stable")], np.arange(len(truth))
     return np.array([(ordered * comb(ranks, k - 1) / comb(len(truth), k)).sum() for k in range(1, most + 1)])
 
 
-def by_value(truth: NDArray, values: NDArray, count: int, repetitions: int) -> float:
-    """The mean return of the policy that the critic values most, over the same draws; NaN if a value is missing."""
-    if not np.isfinite(values).all():
-        return np.nan
-    arms = drawn(len(truth), count, repetitions)
-    return float(truth[arms[np.arange(repetitions), values[arms].argmax(1)]].mean())
-
-
 def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
-    """Return against episodes, a curve for each algorithm, with the middle 80% of games."""
-    figure = figures.Drawing(figsize=(5.6, 3.8))
-    axes = figure.subplots()
+    """Return against episodes, a curve for each algorithm, with the middle 80% of games; and against policies."""
+    figure = figures.Drawing(figsize=(9.2, 3.8), layout="constrained")
+    axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     looks = figures.look(list(found))
     for name, one in found.items():
         color, steps = looks[name]["color"], np.arange(1, one["chosen"].shape[1] + 1)
@@ -203,18 +201,24 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
         axes.plot(steps, middle, color=color, linewidth=1.7, label=name)
         axes.axhline(one["best"][-1], color=color, linewidth=0.8, linestyle=":")
         axes.axhline(one["truth"].mean(), color=color, linewidth=0.8, linestyle="--")
-        if np.isfinite(one["by_value"]):
-            axes.plot([1], [one["by_value"]], marker="D", color=color, markersize=5, clip_on=False)
+        counts = np.arange(1, len(one["best"]) + 1)
+        beside.plot(counts, one["best"], color=color, linestyle=":", marker=".")
+        beside.plot(counts, one["by_value"], color=color, linewidth=0.8, marker="D", markersize=4)  # NaN: nothing
     figures.make_log(axes, "x")
     axes.set(xlabel="episodes played to choose", ylabel="true mean return of the chosen policy", title=title)
+    beside.set(xlabel="policies among which is chosen", title="without a bandit")
+    beside.xaxis.get_major_locator().set_params(integer=True)
     handles, labels = axes.get_legend_handles_labels()
     ink: Any = {"color": figures.INK, "linewidth": 0.8}
-    handles += [Line2D([], [], linestyle=":", **ink), Line2D([], [], linestyle="--", **ink)]
-    labels += ["expected best of as many policies", "a random policy"]
-    if any(np.isfinite(one["by_value"]) for one in found.values()):
-        handles.append(Line2D([], [], linestyle="", marker="D", color=figures.INK, markersize=5))
-        labels.append("the policy that the critic values most")
-    axes.legend(handles, labels, frameon=False, fontsize=8)
+    axes.legend(
+        [*handles, Line2D([], [], linestyle=":", **ink), Line2D([], [], linestyle="--", **ink)],
+        [*labels, "expected best of as many policies", "a random policy"],
+        frameon=False, fontsize=8,
+    )  # fmt: skip
+    kinds = [Line2D([], [], linestyle=":", marker=".", **ink)]
+    if any(np.isfinite(one["by_value"]).all() for one in found.values()):
+        kinds.append(Line2D([], [], marker="D", markersize=4, **ink))
+    beside.legend(kinds, ["expected best of them", "the critic's choice"][: len(kinds)], frameon=False, fontsize=8)
     return figure
 
 
@@ -230,14 +234,14 @@ def main(args: Args) -> None:
             print(f"note: {name} on {task} has {count} policies only: the bandit chooses among these")
         found.setdefault(str(task), {})[str(name)] = {
             "chosen": bandit(returns, count, args.plays, args.repetitions), "best": best_of(truth, count),
-            "by_value": by_value(truth, values, count, args.repetitions), "truth": truth,
+            "by_value": best_of(truth, count, values), "truth": truth,
             "episodes": returns.shape[1], "policies": count,
         }  # fmt: skip
     writable(args.out / "figures")
     shown = [budget for budget in BUDGETS if budget <= args.plays]
     listing = Table(
         ["task", "algorithm", "policies", "of", *(f"{n} episode{'s' * (n > 1)}" for n in shown), "best of them",
-         "a random one", "by the critic's value", "10 to 90% of games at the end"], [],
+         "a random one", "the critic's choice", "10 to 90% of games at the end"], [],
     )  # fmt: skip
     lines = ["# Choosing among policies", " ".join((__doc__ or "").split("\n\n")[2].split())]
     curves, best = [], []
@@ -252,10 +256,11 @@ def main(args: Args) -> None:
             listing.rows.append(
                 [word(task), word(algorithm), number(one["policies"], 0), number(len(one["truth"]), 0),
                  *(number(means[n - 1]) for n in shown), number(one["best"][-1]), number(one["truth"].mean()),
-                 number(one["by_value"]), between(low, high)]
+                 number(one["by_value"][-1]), between(low, high)]
             )  # fmt: skip
             curves += [(task, algorithm, n + 1, mean) for n, mean in enumerate(means)]
-            best += [(task, algorithm, k + 1, value) for k, value in enumerate(one["best"])]
+            pairs = zip(one["best"], one["by_value"], strict=True)
+            best += [(task, algorithm, k + 1, *pair) for k, pair in enumerate(pairs)]
     lines += [
         "Bands hold the middle 80% of games. The true mean of a policy is that of the "
         "episodes it has here: with few of them, the best looks better than it is.",
@@ -266,7 +271,7 @@ def main(args: Args) -> None:
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     for name, columns, rows_of in (
         ("curves", ["task", "algorithm", "episodes", "return"], curves),
-        ("best_of", ["task", "algorithm", "policies", "return"], best),
+        ("best_of", ["task", "algorithm", "policies", "best", "by_value"], best),
     ):
         pd.DataFrame(rows_of, columns=columns).to_csv(args.out / f"{name}.csv", index=False, float_format="%.6g")
     table.to_csv(args.out / "episodes.csv", index=False)

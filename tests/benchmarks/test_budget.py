@@ -19,6 +19,16 @@ def test_the_expected_best_of_k_is_the_mean_over_all_draws():
     assert best_of(truth, 1)[0] == pytest.approx(truth.mean())
 
 
+def test_the_critics_choice_among_k_is_the_mean_over_all_draws():
+    truth, values = np.array([3.0, 1.0, 2.0, 7.0]), np.array([0.5, 9.0, -1.0, 2.0])
+    pairs = [list(draw) for draw in itertools.combinations(range(4), 2)]
+    expected = np.mean([truth[draw][values[draw].argmax()] for draw in pairs])
+    found = best_of(truth, 4, values)
+    assert found[[0, 1, 3]] == pytest.approx([truth.mean(), expected, 1.0])
+    assert best_of(truth, 4, truth) == pytest.approx(best_of(truth, 4))
+    assert np.isnan(best_of(truth, 4, np.array([0.5, np.nan, -1.0, 2.0]))).all()
+
+
 def test_without_noise_one_play_of_each_finds_the_best():
     returns = np.tile(np.array([[1.0], [5.0], [3.0]]), (1, 4))
     chosen = bandit(returns, 3, 6, 200)
@@ -63,6 +73,13 @@ def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path, capsys):
     assert len(episodes) == 4 * 3 and episodes["value"].notna().all()
     last = pd.read_parquet(run / "eval.parquet").query("step == 20")
     assert sorted(episodes["return"]) == pytest.approx(sorted(last["return"]))
+    each = episodes.groupby("policy").agg({"return": "mean", "value": "first"})
+    table = pd.read_csv(tmp_path / "page" / "best_of.csv")
+    assert table["policies"].tolist() == [1, 2, 3, 4]
+    assert table["best"].iloc[[0, -1]].tolist() == pytest.approx(
+        [each["return"].mean(), each["return"].max()], rel=1e-4
+    )
+    assert table["by_value"].iloc[-1] == pytest.approx(each["return"][each["value"].idxmax()], rel=1e-4)
     budget.main(budget.Args((tmp_path / "page",), tmp_path / "again", plays=20, repetitions=50))
     capsys.readouterr()
     budget.main(budget.Args((tmp_path / "page",), tmp_path / "four", policies=4, plays=20, repetitions=50))
@@ -134,13 +151,6 @@ def test_a_policy_that_diverged_keeps_its_last_score(run, tmp_path, capsys):
     (folder / "evaluation.json").write_text(json.dumps(said | {"step": 10}))  # made before the run went on
     assert budget.of_run(run, config).groupby("policy").size().tolist() == [3] * 4
     assert "3 episodes of each policy, of its last evaluation" in capsys.readouterr().out
-
-
-def test_the_critics_choice_is_the_policy_it_values_most():
-    truth, values = np.array([1.0, 2.0, 3.0]), np.array([5.0, 9.0, 7.0])
-    assert budget.by_value(truth, values, 3, 50) == 2.0
-    assert budget.by_value(truth, values, 2, 3_000) == pytest.approx((2 + 2 + 3) / 3, abs=0.05)
-    assert np.isnan(budget.by_value(truth, np.array([5.0, np.nan, 7.0]), 3, 50))
 
 
 def test_one_policy_is_no_choice(train_short, tmp_path):
