@@ -56,11 +56,13 @@ def encoder_problem() -> str:
         encoder = imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         return f"there is no video, because imageio-ffmpeg has no encoder here ({describe(error)})"
+    chosen = ", which IMAGEIO_FFMPEG_EXE names," if os.environ.get("IMAGEIO_FFMPEG_EXE") else ""
     try:
-        subprocess.run([encoder, "-version"], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        chosen = ", which IMAGEIO_FFMPEG_EXE names," if os.environ.get("IMAGEIO_FFMPEG_EXE") else ""
+        listing = subprocess.run([encoder, "-encoders"], capture_output=True, check=True, text=True).stdout
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         return f"there is no video, because the encoder {encoder}{chosen} cannot be run ({describe(error)})"
+    if "264" not in listing:
+        return f"there is no video, because the encoder {encoder}{chosen} does not know H.264"
     return ""
 
 
@@ -93,6 +95,8 @@ def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, sec
                     with written_aside(path) as part:
                         shutil.copyfile(Path(aside) / f"{number}.mp4", part)  # of another disk perhaps
                 return ""
+            if "is not installed" in reason:  # a package that no renderer replaces
+                return f"there is no video, because rendering {shots[0].env_id} failed here ({reason})"
             reasons.append(f"{renderer}: {reason}" if renderer else reason)
     return (
         f"there is no video, because rendering {shots[0].env_id} failed here ({'; '.join(dict.fromkeys(reasons))}): "

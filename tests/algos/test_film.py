@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
-from algos.film import Shot, _render, encoder_problem, film
+from algos.film import Screen, Shot, _render, encoder_problem, film
 from envs.goals import goal_tasks
 
 
@@ -49,6 +50,35 @@ def test_an_encoder_that_cannot_be_run_is_named(monkeypatch, tmp_path):
     (tmp_path / "broken").chmod(0o755)
     monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "broken"))
     assert "exit status 3" in encoder_problem()
+    (tmp_path / "broken").write_text("#!/bin/sh\necho ' V..... mpeg4'\n")  # is one, but of another format
+    assert encoder_problem().endswith("/broken, which IMAGEIO_FFMPEG_EXE names, does not know H.264")
+
+
+def test_a_missing_package_is_told_without_advice_on_mujoco(monkeypatch, tmp_path):
+    monkeypatch.setattr("algos.film.encoder_problem", lambda: "")
+    tried = []
+    monkeypatch.setattr("algos.film._render", lambda *_: tried.append(0) or "Error: pygame is not installed, run pip")
+    said = film({tmp_path / "0.mp4": [Shot("CartPole-v1", 0, np.zeros((3, 1)))]})
+    assert said == (
+        "there is no video, because rendering CartPole-v1 failed here (Error: pygame is not installed, run pip)"
+    )
+    assert len(tried) == 1
+
+
+def test_the_line_above_an_episode_begins_with_its_return_so_far(monkeypatch):
+    """Of an environment that is played here too, and without a renderer."""
+    actions, lines = np.zeros((5, 1)), []
+    monkeypatch.setattr(Screen, "_render", lambda self: np.zeros((4, 4, 3), np.uint8))
+    monkeypatch.setattr("algos.film.captioned", lambda picture, text: lines.append(text))
+    screen = Screen(Shot("Pendulum-v1", 3, actions, caption="seed 0"))
+    world = gym.make("Pendulum-v1")
+    world.reset(seed=3)
+    totals = np.cumsum([0.0, *(world.step(action)[1] for action in actions)])
+    for _ in range(7):  # the last two are after the end
+        screen.draw()
+        screen.step()
+    assert lines == [f"{total:,.0f}  seed 0" for total in [*totals, totals[-1]]]
+    assert totals[-1] < -1
 
 
 def test_an_interrupt_ends_the_process_that_renders(monkeypatch, tmp_path):
