@@ -15,7 +15,6 @@ from benchmarks.tables import Cell, Table, between, number, word
 
 ALL_TASKS = "all tasks"
 MOST_SENTENCES = 24
-PRECISION = 0.05  # half width of an interval, as a share of the mean, for which advice is given
 
 
 def comparisons(results: Results) -> list[Comparison]:
@@ -145,8 +144,11 @@ def counted(found: list[Comparison]) -> str:
     return f"{decided:,} of {len(found):,} differences are decided."
 
 
-def variance_part(results: Results) -> Part | None:
-    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells."""
+def variance_part(results: Results, precision: float = 0.05) -> Part | None:
+    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells.
+
+    The advice is for intervals with this half width, as a share of the mean.
+    """
     table = results.scores.table
     ends = table.groupby("task")["step"].transform("max")
     late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
@@ -175,7 +177,7 @@ def variance_part(results: Results) -> Part | None:
         seeds = len(means)
         final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
         half = max(final["high"] - final["mean"], final["mean"] - final["low"])  # percentages may end at one side
-        wanted = PRECISION * abs(found.mean)
+        wanted = precision * abs(found.mean)
         words = "–"
         if wanted > 0 and (cost := costs.get((task, algorithm))):
             need = advice(found, wanted, *cost)
@@ -191,9 +193,9 @@ def variance_part(results: Results) -> Part | None:
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
         "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
         "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
-        f"episodes in each evaluation, would give an interval of ±{PRECISION:.0%} of the mean at least cost, with as "
-        "many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on few "
-        "seeds, so take them as a rough guide."
+        f"episodes in each evaluation, would give an interval of ±{100 * precision:.3g}% of the mean at least cost, "
+        "with as many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on "
+        "few seeds, so take them as a rough guide."
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     if by_seeds:

@@ -150,6 +150,9 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path):
     assert costs_of(results)["Made-v0", "a"] == (12.0, 2.0)
     seeds, episodes = decide.advice(found, 0.05 * found.mean, 12.0, 2.0)
     assert [cell[0] for cell in row[6:]] == [f"{seeds:,} × {episodes:,}", "5", "3 × 2"]
+    wide, most = variance_part(results, 0.125), decide.advice(found, 0.125 * found.mean, 12.0, 2.0)
+    assert wide.tables[0][1].rows[0][6][0] == f"{most[0]:,} × {most[1]:,}" and most[0] < seeds
+    assert "an interval of ±12.5% of the mean" in wide.text
 
 
 def test_seconds_are_shared_by_all_settings_of_a_process(tmp_path):

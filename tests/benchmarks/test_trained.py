@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -317,6 +318,27 @@ def test_without_a_renderer_a_sentence_says_why(run, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command(watch, run)
     assert "rendering InvertedPendulum-v5 failed here (" in capsys.readouterr().err
+
+
+def test_a_window_shows_each_episode_from_its_seed_with_its_actions(run, monkeypatch, capsys):
+    """The environments are real ones without a window, as --human would need a display here."""
+    worlds, make_vec = [], watch.make_vec
+
+    def hidden(env_id, count, mode, **options):
+        assert options.pop("render_mode") == "human"
+        worlds.append(make_vec(env_id, count, mode, **options))
+        rewards = worlds[-1].rewards = []
+        step = worlds[-1].step
+        worlds[-1].step = lambda action: rewards.append(step(action)[1][0])
+        return worlds[-1]
+
+    monkeypatch.setattr(watch, "make_vec", hidden)
+    trained = Trained(run)
+    shots = watch.played(trained, Place(trained), [0, 1], 3, [0, 1])
+    told = [float(text.replace(",", "")) for text in re.findall(r"return ([-\d.,]+) in", capsys.readouterr().out)]
+    watch.in_window(shots)
+    assert capsys.readouterr().out.splitlines() == [shot.caption for shot in shots]
+    assert [sum(world.rewards) for world in worlds] == pytest.approx(told, abs=0.05) and len(told) == 2
 
 
 @pytest.mark.slow
