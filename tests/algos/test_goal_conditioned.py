@@ -1,5 +1,6 @@
 """Losses, networks and runs of goal-conditioned methods: the sheet's hand-computed values, and bad input."""
 
+import inspect
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from qrl import iqe, mrn, union, union_of_pairs
 from scripts import SCRIPTS, agent_type, module_of, needs_compiler, short
 from torch import Tensor
 
+from algos import goal_conditioned
 from algos.cli import check_all
 from algos.data import Dataset
 from algos.errors import UserError
@@ -49,6 +51,14 @@ NAME: dict[str, Any] = {"dataset": "local/pointmaze-medium-navigate-v0"}
 
 def tensor(*values: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def test_help_names_the_default_goals_of_each_kind_of_data():
+    """`--help` can only show one default of three numbers; its text has to name the others."""
+    text, default = inspect.getsource(goal_conditioned), goal_conditioned.ValueArgs.actor_goals
+    assert set(default.domains) == {"stitch", "explore"}
+    for domain, goals in default.domains.items():
+        assert f"{' '.join(f'{share:g}' for share in goals)} for {domain} data" in text
 
 
 def test_the_expectile_loss_of_the_sheet(float64):

@@ -1,5 +1,6 @@
 """Tables of ways and values in a maze, and the order of values along shortest ways."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -71,6 +72,34 @@ def test_the_order_of_values_is_1_where_they_rise_on_the_way_and_0_where_they_fa
     found = order_of_values(ways(), agent.value_of, MAZE, 25, agent.sign)
     assert found.tolist() == [1.0, 0.0]
     assert np.isnan(order_of_values(ways(), agent.value_of, MAZE, 500, agent.sign)).all()
+
+
+def by_point(*formulas):
+    """Values of the points of a way by their numbers: a formula for each run."""
+    like = torch.zeros(())
+    return lambda obs, goal: torch.stack([formula(torch.arange(obs.shape[1]) + like) for formula in formulas])
+
+
+def test_the_order_of_values_is_that_of_means_over_thirty_points():
+    """A ripple of period 30 has no mean; without the mean, about half of the values would be lower 25 points later."""
+
+    def wave(number):
+        return 0.01 * number + 5 * torch.sin(2 * math.pi * number / 30)
+
+    found = order_of_values(ways(), by_point(wave, lambda number: -wave(number)), MAZE, 25, torch.zeros(()))
+    assert found.tolist() == [1.0, 0.0]
+
+
+def test_the_order_of_values_counts_points_that_lie_ahead():
+    """Values rise to the 60th point of the way, and then fall."""
+    one = ways()
+    length = len(MAZE.way(one.obs[0, 0, 0], one.goals[0, 0], 0.2))
+    peak = [-abs(number - 60) for number in range(length)]
+    for ahead in (3, 25):
+        means = [sum(peak[i : i + 30]) / 30 for i in range(length - 29)]
+        rising = [means[i + ahead] > means[i] for i in range(len(means) - ahead)]
+        found = order_of_values(one, by_point(*[lambda n: -(n - 60).abs()] * 2), MAZE, ahead, torch.zeros(()))
+        assert found[0] == pytest.approx(np.mean(rising)) and 0.2 < found[0] < 0.5
 
 
 def test_a_run_logs_the_order_of_both_values_where_there_are_two():

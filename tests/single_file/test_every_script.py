@@ -664,6 +664,22 @@ def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_sho
     assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
 
 
+@pytest.mark.parametrize("script", ["gcbc", "qrl", "ota"])
+def test_a_run_with_goals_resumes_to_the_same_evaluations_and_tables_of_its_maze(script, train_short, monkeypatch):
+    overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3, **EVALUATED_WITH_GOALS}
+    whole = train_short(script, out="whole", **overrides)
+    resumed = break_off(monkeypatch, train_short, script, (7, 14), **overrides)
+    assert_same_end(whole, resumed)
+    assert set(whole.eval["step"]) == {0, 6, 12, 18, 20} and whole.eval["task"].nunique() == 5
+    orders = {"gcbc": 0, "qrl": 1, "ota": 2}[script]  # of values
+    logged = whole.log[whole.log["metric"].str.startswith("order_of_")]
+    assert logged["metric"].nunique() == orders and logged["value"].between(0, 1).all()
+    for name in ("ways", "values")[: 1 + (orders > 0)]:
+        ours, theirs = (pd.read_parquet(run.folder / f"{name}.parquet") for run in (whole, resumed))
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+        assert set(ours["seed"]) == {0, 1} and len(ours) > 100
+
+
 @pytest.mark.parametrize("script", ["sac", "stream_ac", "iql"])
 def test_a_run_with_a_diverged_neighbour_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, poisoned):
     """Run 0 is frozen; its optimiser's number of steps is no longer that of the others."""
