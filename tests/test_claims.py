@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from algos.model_based import ModelBasedArgs
-from benchmarks.suite import ROOT
+from benchmarks.suite import ROOT, read_curves
 
 README = (ROOT / "README.md").read_text()
 LINES = README.replace("\n", " ")
@@ -267,6 +267,55 @@ def test_readme_tells_how_often_students_intervals_hold():
     frame = stored("coverage", "coverage").query("interval == 'Student'")
     even = 100 * frame[frame["scores"].str.contains("HalfCheetah|Reacher")]["coverage"]
     assert (low, high) == (round(even.min()), round(even.max())) and len(even) == 8
+
+
+def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
+    mean = stored("mujoco_1m_cpu", "scores").groupby("step")["return"].mean()
+    late = mean[mean.index > 500_000]
+    above = {}
+    for name in ("sac_simba_v2", "td3_authors", "sac_tianshou"):
+        curve = read_curves(name)
+        theirs = curve[curve["task"].str.startswith("Hopper-")].groupby("step")["return"].mean()
+        above[name] = (late > np.interp(late.index, theirs.index, theirs)).mean()
+    assert above["sac_simba_v2"] > 0.5 > max(above["td3_authors"], above["sac_tianshou"]) and len(late) == 50
+    assert (
+        "In the second half, its mean is above that of SimbaV2's SAC in most evaluations, and in most below those of "
+        "TD3 by its authors and of Tianshou's SAC" in ROWS["mujoco_1m_cpu"]
+    )
+    said = json.loads((ROOT / "results" / "mujoco_1m_cpu" / "report.json").read_text())
+    assert set(above) == set(said["curves"]) and "So far, SAC on Hopper is done." in said["purpose"]
+    assert stored("mujoco_1m_cpu", "tasks")[["task", "algorithm"]].drop_duplicates().values.tolist() == [
+        ["Hopper-v5", "sac"]
+    ]
+
+
+def test_the_order_of_ota_s_values_beside_hiql_s_is_as_readme_tells():
+    frame = stored("pointmaze_seven", "watched").query("metric == 'order_of_values' and algorithm in ('hiql', 'ota')")
+    mean = frame.pivot_table(index="step", columns="algorithm", values="value")
+    first, last = mean.loc[10_000], mean.loc[70_000]
+    assert (
+        "more have a value that is higher 25 steps later by OTA's high value than by HIQL's value until 40,000 updates "
+        f"({first['ota']:.0%} and {first['hiql']:.0%} after 10,000), and from 50,000 on no longer "
+        f"({last['ota']:.0%} and {last['hiql']:.0%} at the end)" in ROWS["pointmaze_seven"]
+    )
+    ahead = mean["ota"] > mean["hiql"]
+    assert ahead.loc[10_000:40_000].all() and not ahead.loc[50_000:].any() and mean.index.max() == 70_000
+
+
+def test_curves_beside_ogbench_s_code_are_as_readme_tells():
+    row = ROWS["gcivl_vs_ogbench"]
+    means = {
+        name: stored(f"{name}_vs_ogbench", "scores")
+        .query("~task.str.contains(': ')")
+        .pivot_table(index="step", columns="algorithm", values="return")
+        for name in ("gcivl", "hiql")
+    }
+    apart = (means["gcivl"]["gcivl"] - means["gcivl"]["ogbench_gcivl"]).abs()
+    assert "the curves lie on each other for GCIVL from 28,000 updates on" in row
+    assert apart.loc[28_000:].max() < 2 < apart[24_000]
+    below = (means["hiql"]["ogbench_hiql"] - means["hiql"]["hiql"]).loc[20_000:]
+    assert f"from 20,000 updates on, by {below.iloc[0]:.0f} at first and by less than 1 at the end" in row
+    assert (below > 0).all() and below.iloc[-1] < 1
 
 
 def test_total_variation_with_the_least_lambda_is_worse_than_most():
