@@ -9,7 +9,8 @@ how often does a report find a difference between two draws of the same scores, 
 verdict on eight comparisons of the same scores is wrong if any of them is decided. The same is asked where the second
 side has normal scores with the same mean and a tenth of the spread: so unlike are algorithms of which one is reliable.
 Pairs are two draws of the same scores whose ranks go together, as runs of one seed do that share random numbers: they
-come from normal numbers with a correlation of 0.5.
+come from normal numbers with a correlation of 0.5. A verdict over tasks is one over all sets of scores, if there are
+several: each counts as a task, in units of its spread.
 
 OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and sources.json. It can be made again from
 what it stored.
@@ -33,7 +34,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Config, read_csv, read_json
 from benchmarks import figures, report, statistics
-from benchmarks.decide import LEVEL, Comparison, compare, corrected, least_difference
+from benchmarks.decide import LEVEL, Comparison, combined, compare, corrected, least_difference
 from benchmarks.load_scores import load
 from benchmarks.scores import Scores, final_scores
 from benchmarks.sequential import Sequential
@@ -135,9 +136,10 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
     normal scores of the same mean and a tenth of the standard deviation; in "difference", one is decided rightly
     between scores that differ by what would be found four times in five if the scores were normal; in "looks", a sweep
     that looks after each of four batches of five decides between the same scores, and in "looks, other spread" between
-    scores and such normal ones. In "pairs" and "difference in pairs", the same is asked of paired verdicts.
+    scores and such normal ones; in "looks, difference" it decides rightly between scores that differ by what all 20
+    would show four times in five. In "pairs" and "difference in pairs", the same is asked of paired verdicts.
     """
-    rng, other, third = (np.random.default_rng(seed) for seed in (1, 2, 3))
+    rng, other, third, fourth = (np.random.default_rng(seed) for seed in (1, 2, 3, 4))
     rows: list[tuple] = []
     x, y = in_pairs(third, truth, 100_000)
     apart = float((x - y).std())
@@ -164,15 +166,41 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
                     found += corrected([one])[0].verdict == "better"
             shares |= {"pairs": invented} | ({} if np.isnan(shift) else {"difference in pairs": found})
         rows += [(name, n, m, case, count / repetitions) for case, count in shares.items()]
-    for case in ("looks", "looks, other spread"):
+    shift = least_difference(truth.std() * np.sqrt(2 / 20), 38, LEVEL)
+    for case in ("looks", "looks, other spread", "looks, difference"):
         decided = 0
         for _ in range(repetitions):
             test = Sequential(5, 4, LEVEL, draws=2_000)
-            a, b = rng.choice(truth, (2, 20))
-            if case != "looks":
+            a, b = (fourth if case == "looks, difference" else rng).choice(truth, (2, 20))
+            if case == "looks, other spread":
                 b = other.normal(truth.mean(), truth.std() / 10, 20)
-            decided += any(test.look(a[: 5 * k], b[: 5 * k]).decision != "not decided" for k in range(1, 5))
+            if case == "looks, difference":
+                a = a + shift
+            said = [test.look(a[: 5 * k], b[: 5 * k]).decision for k in range(1, 5)]
+            first = next((one for one in said if one != "not decided"), "")
+            decided += first == "better" if case == "looks, difference" else bool(first)
         rows.append((name, 20, 20, case, decided / repetitions))
+    return rows
+
+
+def over_tasks(truths: list[np.ndarray], repetitions: int) -> list[tuple]:
+    """How often a verdict over several sets of scores, each a task, is wrong or finds what is there; see `errors`."""
+    rng = np.random.default_rng(5)
+    scaled = [(truth - truth.mean()) / truth.std() for truth in truths]
+    rows = []
+    for n, m in SEEDS:
+        error, freedom = np.sqrt((1 / n + 1 / m) / len(scaled)), (n + m - 2) * len(scaled)
+        shift = least_difference(error, freedom, LEVEL)
+        for case, apart, reliable in (
+            ("over tasks", 0.0, False), ("over tasks, other spread", 0.0, True),
+            ("difference over tasks", shift, False),
+        ):  # fmt: skip
+            count = 0
+            for _ in range(repetitions):
+                parts = [one for truth in scaled if (one := drawn(rng, truth, n, m, apart, reliable))]
+                verdict = corrected([combined("", parts)])[0].verdict
+                count += verdict == "better" if apart else verdict != "not decided"
+            rows.append((f"all {len(scaled)}, as tasks", n, m, case, count / repetitions))
     return rows
 
 
@@ -236,8 +264,11 @@ def main(args: Args) -> None:
         [row for name, truth in known for row in coverage(name, truth, args.repetitions)],
         columns=["scores", "seeds", "interval", "coverage", "width"],
     )
+    rates = [row for name, truth in known for row in errors(name, truth, args.repetitions)]
+    if len(known) > 1:
+        rates += over_tasks([truth for _, truth in known], args.repetitions)
     decided = pd.DataFrame(
-        [row for name, truth in known for row in errors(name, truth, args.repetitions)],
+        rates,
         columns=["scores", "seeds", "others", "case", "share"],
     )
     with figures.style():
@@ -257,8 +288,8 @@ def main(args: Args) -> None:
                "difference: found (%)", "wrong way (%)", "no difference in pairs: any of 8 decided (%)",
                "difference in pairs: found (%)"]  # fmt: skip
     verdicts = Table(["scores", "seeds", *columns], [])
-    sweeps = decided["case"].str.startswith("looks")
-    for (name, n, m), rows in decided[~sweeps].groupby(["scores", "seeds", "others"], sort=False):
+    apart = decided["case"].str.contains("looks|over tasks")
+    for (name, n, m), rows in decided[~apart].groupby(["scores", "seeds", "others"], sort=False):
         by = rows.set_index("case")["share"]
         cases = ("no difference", "other spread", "difference", "wrong way", "pairs", "difference in pairs")
         size = word(f"{n}" if n == m else f"{n} against {m}")
@@ -273,14 +304,29 @@ def main(args: Args) -> None:
             f"{100 * float(str(row.share)):.1f}% ({row.scores})"
             for row in decided[decided["case"] == case].itertuples()
         )
-        for case in ("looks", "looks, other spread")
+        for case in ("looks", "looks, other spread", "looks, difference")
     ]
     lines += [
         aims,
         verdicts.markdown(),
         f"A sweep that looks after each of four batches of five seeds, at the same scores, decides in {told[0]}; with "
-        f"a tenth of the spread on one side, in {told[1]}.",
+        f"a tenth of the spread on one side, in {told[1]}. A difference that all 20 seeds would show four times in "
+        f"five if scores were normal, it finds in {told[2]}.",
     ]
+    if len(known) > 1:
+        columns = ["no difference: decided (%)", "the same, with a tenth of the spread on one side (%)",
+                   "difference: found (%)"]  # fmt: skip
+        several = Table(["scores", "seeds", *columns], [])
+        for (name, n, m), rows in decided[decided["case"].str.contains("over tasks")].groupby(
+            ["scores", "seeds", "others"], sort=False
+        ):
+            shares = [number(100 * share, 1) for share in rows["share"]]
+            several.rows.append([word(name), word(f"{n}" if n == m else f"{n} against {m}"), *shares])
+        lines += [
+            f"Verdicts over tasks, one in each report; {100 * LEVEL:.0f}% or less are expected without a difference, "
+            "and 80% with one if scores were normal:",
+            several.markdown(),
+        ]
     spread = Table(["scores", "seeds", "mean", "std", "min", "max"], [])
     for name, truth in known:
         cells = [number(x) for x in (truth.mean(), truth.std(ddof=1), truth.min(), truth.max())]

@@ -41,8 +41,9 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert decided[decided["case"] == "no difference"]["share"].max() < 0.15
     assert decided[(decided["case"] == "difference") & (decided["seeds"] == 20)]["share"].min() > 0.6
     cases = {"no difference", "other spread", "difference", "wrong way", "looks", "looks, other spread"}
-    assert set(decided["case"]) == cases | {"pairs", "difference in pairs"}
+    assert set(decided["case"]) == cases | {"pairs", "difference in pairs", "looks, difference"}
     by_case = decided.set_index(["case", "seeds", "others"])["share"]
+    assert by_case["looks, difference", 20, 20] > 0.6 > 0.15 > by_case["looks", 20, 20]
     assert by_case["pairs"].max() < 0.15 and by_case["difference in pairs", 20, 20] > 0.6
     assert not {("pairs", 3, 10), ("difference in pairs", 3, 3)} & set(by_case.index)
     said = method.in_a_sentence(tmp_path / "page", 5)
@@ -76,6 +77,16 @@ def test_pairs_are_draws_of_the_scores_that_go_together():
         np.testing.assert_allclose(np.quantile(drawn, [0.2, 0.5, 0.8]), np.quantile(truth, [0.2, 0.5, 0.8]), rtol=0.1)
     ranks = [np.searchsorted(np.sort(truth), drawn) for drawn in (x, y)]
     assert np.corrcoef(ranks)[0, 1] == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.02)  # Spearman's, if normal
+
+
+def test_verdicts_over_tasks_are_rarely_wrong_and_find_what_is_there_in_four_of_five():
+    rng = np.random.default_rng(0)
+    rows = coverage.over_tasks([10 * rng.normal(size=100), 5 + rng.normal(size=80), rng.normal(size=60)], 200)
+    share = {(n, m, case): found for name, n, m, case, found in rows if name == "all 3, as tasks"}
+    assert len(share) == len(rows) == 3 * len(coverage.SEEDS)
+    for n, m in coverage.SEEDS:
+        assert share[n, m, "over tasks"] < 0.12 and share[n, m, "difference over tasks"] > 0.6
+    assert {share[n, n, "difference over tasks"] < 0.9 for n in (5, 10, 20)} == {True}
 
 
 def test_stored_scores_stand_beside_new_runs(tmp_path):
