@@ -4,9 +4,9 @@
 
 The model maps `obs` [B, O] (and `goal` [B, G], or the step `t` [] of the episode, where the policy takes them) to
 `action` [B, A], or to numbers [B] of discrete actions. The normaliser of observations and the scaling of actions are
-inside. Before the file is written, the model is run on at least 1,000 observations of the policy's own episodes, or for
-a table on all that it has, and has to give the same actions as torch. This needs the extra `onnx`: pip install -e
-'.[onnx]'
+inside. Before the file is written, the model is run on at least 1,000 observations, and has to give the same actions as
+torch. They are those of the policy's own episodes, all that a table has, or made up for a policy that learned from data
+without an environment. This needs the extra `onnx`: pip install -e '.[onnx]'
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from algos.cli import run_command
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator
 from algos.folders import check_usable, writable
-from algos.policy import Policy
+from algos.policy import Adapted, Policy
 from algos.tables import run_name
 from benchmarks.trained import Place, Trained
 
@@ -51,7 +51,8 @@ class Args:
     setting: tuple[str, ...] = ()
     """its hyperparameters where they varied, such as `tau=0.01`"""
     env_id: str = ""
-    """Gymnasium id of the environment whose observations the model is checked on; by default that of the run"""
+    """Gymnasium id of the environment whose observations the model is checked on; by default that of the run, if it has
+    one"""
 
 
 class Batched(nn.Module):
@@ -94,6 +95,14 @@ def observed(policy: Policy, place: Place) -> list[dict[str, Tensor]]:
         {name: torch.as_tensor(x, dtype=torch.int64 if name == "t" else torch.float32) for name, x in group.items()}
         for group in groups
     ]
+
+
+def made_up(policy: Policy) -> list[dict[str, Tensor]]:
+    """1,000 made up observations as inputs, and goals: normal numbers, scaled as the data was where it was."""
+    obs = torch.randn(CHECKED, policy.task.obs_size, generator=torch.Generator().manual_seed(0))
+    if isinstance(policy.act, Adapted) and (scaling := policy.act.scaling("obs")):
+        obs = obs * scaling[1] + scaling[0]
+    return [{"obs": obs} | ({"goal": obs.flip(0)} if policy.with_goals else {})]
 
 
 def exported(policy: Policy, inputs: dict[str, Tensor]) -> bytes:
@@ -154,8 +163,11 @@ def main(args: Args) -> None:
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)
-    place = Place(trained, args.env_id)
-    groups = observed(policy, place)
+    if args.env_id or trained.file.environment["env_id"]:
+        place = Place(trained, args.env_id)
+        groups, source = observed(policy, place), f"observations of {place.env_id}"
+    else:
+        groups, source = made_up(policy), "made up observations, as the run has no environment"
     model = exported(policy, groups[0])
     count = sum(len(group["obs"]) for group in groups)
     if not (apart := difference(model, policy, groups)) <= TOLERANCE:
@@ -165,7 +177,7 @@ def main(args: Args) -> None:
     key = trained.file.runs[numbers[0]]
     shapes = json.dumps({name: ["B", *x.shape[1:]] if x.dim() else [] for name, x in groups[0].items()})
     print(f"wrote {run_name(key)} of {trained.config['algorithm']} to {args.onnx} ({len(model) / 1024:,.0f} KiB)")
-    print(f"inputs {shapes}; within {apart:.1g} of torch's actions on {count:,} observations of {place.env_id}")
+    print(f"inputs {shapes}; within {apart:.1g} of torch's actions on {count:,} {source}")
 
 
 if __name__ == "__main__":

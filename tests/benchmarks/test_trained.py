@@ -393,6 +393,25 @@ def test_an_exported_policy_acts_as_torch_does(script, tmp_path):
 
 
 @needs_onnx
+@pytest.mark.parametrize("script", ["iql", "gcbc"])
+def test_a_run_without_an_environment_is_checked_on_made_up_observations(script, train_short, tmp_path, capsys):
+    run = train_short(script, seeds=("0",), **({"standardise": True} if script == "iql" else {})).folder
+    command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 0)
+    said = capsys.readouterr().out
+    assert "torch's actions on 1,000 made up observations, as the run has no environment" in said
+    policy, model = Trained(run).file.policy([0]), (tmp_path / "p.onnx").read_bytes()
+    (inputs,) = export.made_up(policy)
+    assert set(inputs) == {"obs", "goal"} - ({"goal"} if script == "iql" else set())
+    with torch.no_grad():
+        actions = export.Batched(policy)(**inputs)
+    assert export.difference(model, policy, [inputs]) < 1e-5 and actions.std(0).min() > 1e-3
+    if script == "iql":
+        shift, scale = policy.act.scaling("obs")
+        prepared = (inputs["obs"] - shift) / scale
+        assert prepared.mean().abs() < 0.1 and prepared.std() == pytest.approx(1, abs=0.1)
+
+
+@needs_onnx
 @pytest.mark.parametrize("script", ["ppo", "iql"])
 def test_an_exported_policy_has_the_normaliser_inside(script, train_short, tmp_path):
     more = EVALUATED | {"standardise": True} if script == "iql" else {}
