@@ -212,8 +212,10 @@ class Dataset:
     def part(self, numbers: NDArray[np.int64]) -> "Dataset":
         """Only the transitions with these numbers; the rows are shared."""
         index = self.index[torch.as_tensor(numbers, device=self.index.device)]
-        digest = hashlib.sha256(self.digest.encode() + numbers.tobytes()).hexdigest()
-        return replace(self, index=index, digest=digest, states=None if self.states is None else self.states[numbers])
+        digest = hashlib.sha256(self.digest.encode())
+        digest.update(np.ascontiguousarray(numbers).data)
+        states = None if self.states is None else self.states[numbers]
+        return replace(self, index=index, digest=digest.hexdigest(), states=states)
 
     def first(self, transitions: int) -> "Dataset":
         """The first transitions, with no more rows than they need."""
