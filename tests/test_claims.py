@@ -289,6 +289,33 @@ def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
     ]
 
 
+def test_readme_tells_what_length_does_to_gcbc():
+    row, places = (
+        ROWS["pointmaze_longer"],
+        [f"local/pointmaze-{name}-v0" for name in ("large-navigate", "medium-stitch")],
+    )
+    scores = stored("pointmaze_longer", "scores").query("task == @places[0]")
+    seeds = scores.pivot(index="step", columns="seed", values="return")
+    early, late = (seeds.loc[steps].mean() for steps in ([60_000, 80_000, 100_000], [360_000, 380_000, 400_000]))
+    short = stored("pointmaze_short", "tasks").query("algorithm == 'gcbc' and score == 'three'").set_index("task")
+    now = short["mean"][places]
+    assert (
+        f"is {early.mean():.0f} after 100,000 updates, falling as in the row above, where it ends at "
+        f"{now.iloc[0]:.0f}, and {late.mean():.0f} at the end, higher for each seed" in row
+    )
+    assert (late > early).all() and len(early) == 4 and seeds.index.max() == 400_000
+    assert seeds.mean(axis=1)[20_000] > seeds.mean(axis=1)[60_000] > seeds.mean(axis=1)[100_000]
+    board = stored("leaderboard", "success").query("method == 'GCBC' and runs == 'published'").set_index("dataset")
+    shown = [board.loc[place.removeprefix("local/")] for place in places]
+    assert f"{shown[0]['mean']:.0f} ± {shown[0]['std']:.0f} is published for a million updates with larger" in row
+    assert now.iloc[0] < shown[0]["mean"] - shown[0]["std"] and late.mean() > shown[0]["mean"]
+    assert (
+        f"On pointmaze-medium-stitch, it scores {now.iloc[1]:.0f} in the row above, and {shown[1]['mean']:.0f} ± "
+        f"{shown[1]['std']:.0f} is published; there, nothing longer has been run." in row
+    )
+    assert set(stored("pointmaze_longer", "tasks")["task"].str.partition(": ")[0]) == {places[0]}
+
+
 def test_the_order_of_ota_s_values_beside_hiql_s_is_as_readme_tells():
     frame = stored("pointmaze_seven", "watched").query("metric == 'order_of_values' and algorithm in ('hiql', 'ota')")
     mean = frame.pivot_table(index="step", columns="algorithm", values="value")
@@ -398,6 +425,14 @@ def test_verdicts_are_wrong_as_often_as_readme_says():
     )
     assert alike.max() < 0.06 and "and far more often where one's scores spread far less" in TABLE
     assert unlike.max() > 0.5 and errors.query("case == 'other spread' and seeds < others")["share"].max() > 0.5
+    over = errors[errors["case"].str.contains("over tasks")]
+    wrong, found = (100 * over[over["case"].str.startswith("difference") == there]["share"] for there in (False, True))
+    assert (
+        f"Over all six as tasks, they are wrong in {wrong.min():.0f} to {wrong.max():.0f}% of draws, also where spreads "
+        f"differ, and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to be found."
+        in ROWS["coverage"]
+    )
+    assert len(wrong) == 12 and len(found) == 6 and set(over["scores"]) == {"all 6, as tasks"}
 
 
 def test_readme_tells_how_gcivl_does_on_point_mazes():
