@@ -429,8 +429,8 @@ def test_verdicts_are_wrong_as_often_as_readme_says():
     wrong, found = (100 * over[over["case"].str.startswith("difference") == there]["share"] for there in (False, True))
     assert (
         f"Over all six as tasks, they are wrong in {wrong.min():.0f} to {wrong.max():.0f}% of draws, also where "
-        f"spreads differ, and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to be found."
-        in ROWS["coverage"]
+        f"spreads differ, and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to "
+        "be found." in ROWS["coverage"]
     )
     assert len(wrong) == 12 and len(found) == 6 and set(over["scores"]) == {"all 6, as tasks"}
 
