@@ -98,7 +98,7 @@ def observed(policy: Policy, place: Place) -> list[dict[str, Tensor]]:
 
 
 def made_up(policy: Policy) -> list[dict[str, Tensor]]:
-    """1,000 made up observations as inputs, and goals: normal numbers, scaled as the data was where it was."""
+    """1,000 made up observations as inputs, and goals: normal numbers, in the data's scale if it was standardised."""
     obs = torch.randn(CHECKED, policy.task.obs_size, generator=torch.Generator().manual_seed(0))
     if isinstance(policy.act, Adapted) and (scaling := policy.act.scaling("obs")):
         obs = obs * scaling[1] + scaling[0]
