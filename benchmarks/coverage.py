@@ -176,8 +176,8 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
                 b = other.normal(truth.mean(), truth.std() / 10, 20)
             if case == "looks, difference":
                 a = a + shift
-            said = [test.look(a[: 5 * k], b[: 5 * k]).decision for k in range(1, 5)]
-            first = next((one for one in said if one != "not decided"), "")
+            said = (test.look(a[: 5 * k], b[: 5 * k]).decision for k in range(1, 5))
+            first = next((one for one in said if one != "not decided"), "")  # it looks no further
             decided += first == "better" if case == "looks, difference" else bool(first)
         rows.append((name, 20, 20, case, decided / repetitions))
     return rows
@@ -267,10 +267,7 @@ def main(args: Args) -> None:
     rates = [row for name, truth in known for row in errors(name, truth, args.repetitions)]
     if len(known) > 1:
         rates += over_tasks([truth for _, truth in known], args.repetitions)
-    decided = pd.DataFrame(
-        rates,
-        columns=["scores", "seeds", "others", "case", "share"],
-    )
+    decided = pd.DataFrame(rates, columns=["scores", "seeds", "others", "case", "share"])
     with figures.style():
         figures.save(draw(held), args.out / "figures" / "coverage", ("png",))
     about = " ".join((__doc__ or "").split("\n\n")[2].split())

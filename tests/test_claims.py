@@ -290,10 +290,8 @@ def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
 
 
 def test_readme_tells_what_length_does_to_gcbc():
-    row, places = (
-        ROWS["pointmaze_longer"],
-        [f"local/pointmaze-{name}-v0" for name in ("large-navigate", "medium-stitch")],
-    )
+    row = ROWS["pointmaze_longer"]
+    places = [f"local/pointmaze-{name}-v0" for name in ("large-navigate", "medium-stitch")]
     scores = stored("pointmaze_longer", "scores").query("task == @places[0]")
     seeds = scores.pivot(index="step", columns="seed", values="return")
     early, late = (seeds.loc[steps].mean() for steps in ([60_000, 80_000, 100_000], [360_000, 380_000, 400_000]))
