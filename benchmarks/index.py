@@ -5,14 +5,13 @@ python -m benchmarks.index          writes results/README.md, and the lengths in
 
 import os
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
-from benchmarks.scores import LABELS, OF_TASK
+from benchmarks.scores import LABELS, missing_cells
 from benchmarks.stored import Report
 from benchmarks.suite import ROOT
 from benchmarks.tables import Cell, Table, between, escape, number, word
@@ -82,8 +81,6 @@ def section(folder: Path) -> str:
     lines += [f"Command: `{command}`" for command in report["commands"]]
     lines += [f"Report: `{report['report']}`", f"Commit, device, date: {made}"]
     lines += [f"> {escape(note)}" for note in report["notes"]]
-    if part := part_of_suite(folder):
-        lines.append(f"> Unfinished: {part} of the suite {escape(folder.name)}, each an algorithm on a task, are here.")
     if (folder / "figures" / "learning_curves.png").exists():
         lines.append(f"![learning curves]({folder.name}/figures/learning_curves.png)")
     for path in sorted([*folder.glob("figures/settings_*.png"), *folder.glob("figures/sensitivity_*.png")]):
@@ -139,17 +136,10 @@ def length(folders: list[Path]) -> str:
 
 
 def part_of_suite(folder: Path) -> str:
-    """How many cells a report has of the suite that has its name; empty if there is no such suite, or if it has all."""
-    path = ROOT / "benchmarks" / "suites" / f"{folder.name}.toml"
-    if not path.exists():
-        return ""
-    suite = tomllib.loads(path.read_text())
-    wanted = {(task, name) for task in suite["tasks"] for name in suite["algorithms"]}
-    found = set()
-    for config in read_json(folder / "sources.json", list[Config]):
-        name = config["algorithm"] if config["variant"] == "default" else config["variant"]
-        found.add((config["task"].partition(OF_TASK)[0], name))
-    return f"{len(wanted & found)} of {len(wanted)} cells" if wanted - found else ""
+    """How many cells a report has of those that its suites ask for; empty if it has all."""
+    cells = read_json(folder / "report.json", Report).get("cells", [])
+    missing = missing_cells(cells, read_json(folder / "sources.json", list[Config]))
+    return f"{len(cells) - len(missing)} of {len(cells)} cells" if missing else ""
 
 
 def with_lengths(text: str, folder: Path) -> str:

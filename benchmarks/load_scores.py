@@ -19,7 +19,7 @@ import pandas as pd
 from algos.errors import UserError
 from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, read_csv, read_json, read_table
 from benchmarks.protocols import differences, protocol
-from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Scores, family_name, label
+from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Scores, family_name, label, missing_cells
 from benchmarks.stored import Report, Sweep, read_wishes
 
 FEW_SEEDS = 10
@@ -42,6 +42,7 @@ class Found:
     sources: list[dict[str, Any]] = field(default_factory=list)
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[tuple[str, str]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
     unfinished: list[dict[str, Any]] = field(default_factory=list)  # runs that are left out
 
@@ -72,7 +73,9 @@ def load(
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
         for path in find(folder, "suite.toml"):
-            found.wishes.append({**read_wishes(path), "folder": path.parent})
+            suite = read_wishes(path)
+            found.wishes.append({**suite, "folder": path.parent})
+            found.cells += cells_of(suite)
     if not found.tables:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
@@ -80,6 +83,12 @@ def load(
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
     notes += _unfinished(found.unfinished, sources, tasks, algorithms)
+    cells = [(n, t) for n, t in dict.fromkeys(found.cells) if n in (algorithms or [n]) and t in (tasks or [t])]
+    if missing := missing_cells(cells, sources):
+        notes.append(
+            f"Unfinished: {len(cells) - len(missing)} of the suite's {len(cells)} cells, each an algorithm on a task; "
+            f"missing: {_named(missing)}."
+        )
     notes += _without_bf16(sources)
     frames = (
         _together(found.tables, MEANS, sources),
@@ -87,7 +96,7 @@ def load(
         _together(found.watched, WATCHED, sources),
     )
     sweeps = [sweep for i, sweep in enumerate(found.sweeps) if sweep not in found.sweeps[:i]]
-    scores = Scores(*frames, sources, sweeps, found.wishes, notes)
+    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes)
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
@@ -138,6 +147,16 @@ def _unfinished(
     ]
     verb = "is" if len(pairs) == 1 else "are"
     return [f"{_named(pairs)} {verb} not finished, and {verb} left out."] if pairs else []
+
+
+def cells_of(suite: dict[str, Any]) -> list[tuple[str, str]]:
+    """The algorithms, named as in a report, and tasks of which a suite has every pair; none if it names none."""
+    names = []
+    for name, entry in suite.get("algorithms", {}).items():
+        script = Path(entry.get("script", name)).stem
+        variant = "default" if script == name else name
+        names.append(family_name({"algorithm": script, "variant": variant, "setting": entry.get("vary")}))
+    return [(name, task) for name in names for task in suite.get("tasks", [])]
 
 
 def _named(pairs: list[tuple[str, str]]) -> str:
@@ -372,6 +391,7 @@ def _stored(folder: Path, found: Found) -> None:
         report = read_json(folder / "report.json", Report)
         found.sweeps += report["sweeps"]
         found.wishes.append({**report, "folder": folder})
+        found.cells += map(tuple, report.get("cells", []))
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:

@@ -278,7 +278,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if BENCHMARKS not in table.parents and table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
     summary["curves"] = chosen.curves
-    summary |= {"notes": scores.notes, "sweeps": scores.sweeps}
+    summary |= {"cells": scores.cells, "notes": scores.notes, "sweeps": scores.sweeps}
     write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())
 
 

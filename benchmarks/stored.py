@@ -22,6 +22,13 @@ class Sweep(Stored):
     date: str
 
 
+class Algorithm(Stored):
+    """The keys of a suite's algorithm that say what a report calls it."""
+
+    script: str = ""
+    vary: dict[str, Any] = Field(default_factory=dict)
+
+
 class Wishes(Stored):
     """The keys of a suite that say what a report of it shows."""
 
@@ -31,6 +38,8 @@ class Wishes(Stored):
     score: Score = "last"
     published: list[str] = Field(default_factory=list)
     curves: list[str] = Field(default_factory=list)
+    tasks: list[str] = Field(default_factory=list)
+    algorithms: dict[str, Algorithm] = Field(default_factory=dict)
 
 
 class Report(Wishes):
@@ -41,6 +50,7 @@ class Report(Wishes):
     references: str
     score: Score
     published: list[str]
+    cells: list[tuple[str, str]] = Field(default_factory=list)  # earlier reports have none
     notes: list[str]
     sweeps: list[Sweep]
     commands: list[str]
