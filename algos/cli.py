@@ -106,7 +106,7 @@ class RunArgs:
             )
 
     def without_effect(self) -> dict[str, str]:
-        """Hyperparameters that change nothing with these arguments, and when: `--vary` refuses them."""
+        """Arguments that change nothing with these others, and when: `--vary` refuses them, and a run warns of them."""
         return {}
 
 

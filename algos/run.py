@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from algos.agent import Agent
-from algos.arguments import check
+from algos.arguments import check, flag
 from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, check_name, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
@@ -243,6 +243,11 @@ class Run(Generic[Args]):
                 raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
             if not self.in_bf16:
                 print(f"warning: --bf16 changes nothing here: {without_bf16(self.device)}", file=sys.stderr)
+        if idle := self.given.without_effect():
+            task: dict[str, Any] = {self.given.TASK: self.given.task}
+            plain = type(self.given)(**task)
+            for name in (name for name in idle if getattr(self.given, name) != getattr(plain, name)):
+                print(f"warning: {flag(name)} changes nothing {idle[name]}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
         self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
         if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:

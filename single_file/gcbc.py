@@ -75,6 +75,9 @@ class Args(GoalArgs):
         if self.augments and not self.clusters:
             raise UserError("--clusters must be at least 1 where goals are replaced (--augment)")
 
+    def without_effect(self) -> dict[str, str]:
+        return {} if self.augments else dict.fromkeys(("clusters", "cluster_by"), "without --augment")
+
 
 class Batch(NamedTuple):
     """State, action and goal of every run."""
