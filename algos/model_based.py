@@ -120,7 +120,8 @@ class ModelBasedArgs(OfflineArgs):
     def without_effect(self) -> dict[str, str]:
         known = self.dynamics == TRUE or (self.model_mix == 1 and self.mix_with == TRUE)
         certain = self.real == self.batch_size or known
-        return {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if certain else {}
+        penalised = certain and hasattr(self, "penalty_weight")
+        return {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if penalised else {}
 
     @property
     def ensemble(self) -> Settings:

@@ -387,6 +387,9 @@ def test_a_short_run_has_validation_losses_too(train_short, tmp_path):
         ("qrl", {"discount": 0.9}, ["--discount changes nothing where no goal lies at a geometric distance"]),
         ("qrl", {"discount": 0.99}, []),  # the default
         ("recoil", {"beta": 0.3}, ["--beta changes nothing with --objective code"]),
+        ("mopo", {"penalty_weight": 0.7, "real_ratio": 1.0}, [
+            "--penalty-weight changes nothing without a share of an ensemble, which alone is uncertain"]),
+        ("ravl edac", {}, []),  # which has none
     ],
 )  # fmt: skip
 def test_a_run_warns_of_arguments_that_change_nothing(script, flags, warned, train_short, capsys):
