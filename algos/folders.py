@@ -30,16 +30,29 @@ def nearest(path: Path) -> Path:
     return next(part for part in (path, *path.absolute().parents) if os.path.lexists(part))
 
 
-def check_usable(folder: Path, flag: str = "--out") -> None:
-    """Raises UserError if a folder is not there and cannot be made, or cannot be written to; nothing is made."""
+def check_name(path: Path, flag: str = "--out") -> None:
+    """Raises UserError if there can be no file or folder of that name, which may be too long."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.lstat(folder)
-    except (OSError, ValueError) as error:  # such as a name that is too long
-        raise UserError(f"{flag}: cannot use {folder}: {getattr(error, 'strerror', error)}") from None
+            os.lstat(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{flag}: cannot use {path}: {getattr(error, 'strerror', error)}") from None
+
+
+def check_usable(folder: Path, flag: str = "--out") -> None:
+    """Raises UserError if a folder is not there and cannot be made, or cannot be written to; nothing is made."""
+    check_name(folder, flag)
     place = nearest(folder)
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         raise UserError(f"{flag}: cannot use {folder}: {place} is not a folder that can be written to")
+
+
+def check_file(path: Path, flag: str = "--out") -> None:
+    """Raises UserError if a file cannot be written; nothing is made."""
+    check_usable(path.parent, flag)
+    check_name(path, flag)
+    if path.is_dir():
+        raise UserError(f"{flag}: {path} is a folder")
 
 
 def checked_part(option: str, name: str) -> str:

@@ -31,7 +31,7 @@ from algos.checkpoint import write_atomically
 from algos.cli import run_command
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator
-from algos.folders import check_usable, writable
+from algos.folders import check_file, writable
 from algos.policy import Adapted, Policy
 from algos.tables import run_name
 from benchmarks.trained import Place, Trained
@@ -157,7 +157,7 @@ def main(args: Args) -> None:
         raise UserError(f"--onnx needs the package {missing[0]}: pip install -e '.[onnx]'")
     if args.onnx.suffix != ".onnx":
         raise UserError(f"--onnx must end in .onnx, got {args.onnx}")
-    check_usable(args.onnx.parent, "--onnx")
+    check_file(args.onnx, "--onnx")
     trained = Trained(args.run)
     numbers = trained.numbers([args.seed], args.setting, "--seed")
     if len(numbers) > 1:

@@ -25,7 +25,7 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.film import Shot, encoder_problem, film
-from algos.folders import check_usable, writable
+from algos.folders import check_file, writable
 from algos.tables import run_name
 from benchmarks.trained import RANKS, Place, Trained
 from envs.goals import make_goal_vec
@@ -113,7 +113,7 @@ def main(args: Args) -> None:
     if args.human and sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
         raise UserError("--human needs a display, and there is none here: leave it out, and a video is written")
     if not args.human:
-        check_usable(out.parent)
+        check_file(out)
         if reason := encoder_problem():  # before episodes are played
             raise UserError(reason)
     place.try_out(trained.file.policy(numbers))

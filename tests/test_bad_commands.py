@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
 def place(tmp_path, monkeypatch, trained):
     """The working directory: good inputs and bad ones."""
     place = tmp_path / "work"
-    for folder in ("../minari", "empty", "numbers", "deep", "run/checkpoint", "code/offlinerlkit"):
+    for folder in ("../minari", "empty", "numbers", "deep", "folder.mp4", "run/checkpoint", "code/offlinerlkit"):
         (place / folder).mkdir(parents=True)
     (place / "file").write_text("text")
     (place / "text.npz").write_text("text")
@@ -206,6 +206,9 @@ WRONG = [
     ("watch nowhere", "nowhere is no run's folder"),
     ("watch trained --out a.gif", "--out must end in .mp4, got a.gif"),
     ("watch trained --out file/a.mp4", "--out: cannot use file: file is not a folder that can be written to"),
+    (f"watch trained --out {'a' * 300}.mp4", "--out: cannot use " + "a" * 300 + ".mp4: File name too long"),
+    ("watch trained --out folder.mp4", "--out: folder.mp4 is a folder"),
+    (f"export trained --onnx {'a' * 300}.onnx", "--onnx: cannot use " + "a" * 300 + ".onnx: File name too long"),
     ("watch trained --task task1", "--task: InvertedPendulum-v5 has no task 'task1'; it has none"),
     ("watch trained --human", "--human needs a display"),
     ("watch trained --env-id tabular/chain", "tabular/chain is a table, which has no picture"),
