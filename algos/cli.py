@@ -106,7 +106,10 @@ class RunArgs:
             )
 
     def without_effect(self) -> dict[str, str]:
-        """Arguments that change nothing with these others, and when: `--vary` refuses them, and a run warns of them."""
+        """Some of the arguments that change nothing because of the others, each with the words that say when.
+
+        `--vary` refuses them, and a run warns of those whose values are not their defaults.
+        """
         return {}
 
 

@@ -30,8 +30,8 @@ def nearest(path: Path) -> Path:
     return next(part for part in (path, *path.absolute().parents) if os.path.lexists(part))
 
 
-def check_name(path: Path, flag: str = "--out") -> None:
-    """Raises UserError if there can be no file or folder of that name, which may be too long."""
+def check_path(path: Path, flag: str = "--out") -> None:
+    """Raises UserError if there can be no file or folder of that name, such as one that is too long."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(path)
@@ -41,7 +41,7 @@ def check_name(path: Path, flag: str = "--out") -> None:
 
 def check_usable(folder: Path, flag: str = "--out") -> None:
     """Raises UserError if a folder is not there and cannot be made, or cannot be written to; nothing is made."""
-    check_name(folder, flag)
+    check_path(folder, flag)
     place = nearest(folder)
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         raise UserError(f"{flag}: cannot use {folder}: {place} is not a folder that can be written to")
@@ -50,7 +50,8 @@ def check_usable(folder: Path, flag: str = "--out") -> None:
 def check_file(path: Path, flag: str = "--out") -> None:
     """Raises UserError if a file cannot be written; nothing is made."""
     check_usable(path.parent, flag)
-    check_name(path, flag)
+    for name in (path, path.with_name(f"{path.name}.part")):  # the latter while it is written
+        check_path(name, flag)
     if path.is_dir():
         raise UserError(f"{flag}: {path} is a folder")
 

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -244,8 +244,8 @@ class Run(Generic[Args]):
             if not self.in_bf16:
                 print(f"warning: --bf16 changes nothing here: {without_bf16(self.device)}", file=sys.stderr)
         if idle := self.given.without_effect():
-            task: dict[str, Any] = {self.given.TASK: self.given.task}
-            plain = type(self.given)(**task)
+            default: dict[str, Any] = {f.name: f.default for f in fields(self.given) if f.name in idle}
+            plain = replace(self.given, **default)
             for name in (name for name in idle if getattr(self.given, name) != getattr(plain, name)):
                 print(f"warning: {flag(name)} changes nothing {idle[name]}", file=sys.stderr)
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())

@@ -136,8 +136,10 @@ def length(folders: list[Path]) -> str:
 
 
 def part_of_suite(folder: Path) -> str:
-    """How many cells a report has of those that its suites ask for; empty if it has all."""
-    cells = read_json(folder / "report.json", Report).get("cells", [])
+    """How many cells a report has of those that its sweeps were to train; empty if it has all."""
+    cells = [(name, task) for name, task in read_json(folder / "report.json", Report).get("cells", [])]
+    if not cells:
+        return ""
     missing = missing_cells(cells, read_json(folder / "sources.json", list[Config]))
     return f"{len(cells) - len(missing)} of {len(cells)} cells" if missing else ""
 

@@ -72,10 +72,9 @@ def load(
         for path in find(folder, "sweep.json"):
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
+            found.cells += map(tuple, sweep.get("cells", []))
         for path in find(folder, "suite.toml"):
-            suite = read_wishes(path)
-            found.wishes.append({**suite, "folder": path.parent})
-            found.cells += cells_of(suite)
+            found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:
         raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
@@ -83,11 +82,14 @@ def load(
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     notes += [note for task, note in found.left_out if not tasks or task in tasks]
     notes += _unfinished(found.unfinished, sources, tasks, algorithms)
-    cells = [(n, t) for n, t in dict.fromkeys(found.cells) if n in (algorithms or [n]) and t in (tasks or [t])]
+    names, places = {family_name(config) for config in sources}, {task.partition(OF_TASK)[0] for task in tasks}
+    wanted = dict.fromkeys(found.cells)
+    cells = [(n, t) for n, t in wanted if (not algorithms or n in names) and (not tasks or t in places)]
     if missing := missing_cells(cells, sources):
+        is_here, is_not = ("is" if n == 1 else "are" for n in (len(cells) - len(missing), len(missing)))
         notes.append(
-            f"Unfinished: {len(cells) - len(missing)} of the suite's {len(cells)} cells, each an algorithm on a task; "
-            f"missing: {_named(missing)}."
+            f"Only {len(cells) - len(missing)} of the {len(cells)} cells that were asked for, each an algorithm on a "
+            f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
     notes += _without_bf16(sources)
     frames = (
@@ -147,16 +149,6 @@ def _unfinished(
     ]
     verb = "is" if len(pairs) == 1 else "are"
     return [f"{_named(pairs)} {verb} not finished, and {verb} left out."] if pairs else []
-
-
-def cells_of(suite: dict[str, Any]) -> list[tuple[str, str]]:
-    """The algorithms, named as in a report, and tasks of which a suite has every pair; none if it names none."""
-    names = []
-    for name, entry in suite.get("algorithms", {}).items():
-        script = Path(entry.get("script", name)).stem
-        variant = "default" if script == name else name
-        names.append(family_name({"algorithm": script, "variant": variant, "setting": entry.get("vary")}))
-    return [(name, task) for name in names for task in suite.get("tasks", [])]
 
 
 def _named(pairs: list[tuple[str, str]]) -> str:

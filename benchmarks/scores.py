@@ -1,6 +1,5 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from algos.run_folder import folder_name
 from benchmarks.suite import SCORES, Score
 
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
@@ -34,8 +32,8 @@ class Scores:
     `watched`: task, algorithm, seed, step, metric, value, at the steps of evaluations: what methods with a model log of
     it, and where the score is success, that of each of the environment's tasks (success/…, in percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
-    published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that they ask for. `notes`:
-    sentences that a reader must know.
+    published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that sweeps were to train.
+    `notes`: sentences that a reader must know.
     """
 
     table: pd.DataFrame
@@ -116,10 +114,10 @@ def family_name(config: dict[str, Any]) -> str:
     return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
-def missing_cells(cells: Sequence[Sequence[str]], sources: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The pairs of an algorithm and a task that no source is of."""
-    found = {(family_name(config), folder_name(config["task"].partition(OF_TASK)[0])) for config in sources}
-    return [(name, task) for name, task in cells if (name, folder_name(task)) not in found]
+def missing_cells(cells: list[tuple[str, str]], sources: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The pairs of an algorithm, by its family's name, and a task that no source is of."""
+    found = {(family_name(config), config["task"].partition(OF_TASK)[0]) for config in sources}
+    return [cell for cell in cells if cell not in found]
 
 
 def spoken(setting: dict[str, float]) -> str:

@@ -20,13 +20,7 @@ class Sweep(Stored):
     command: str
     commit: str | None
     date: str
-
-
-class Algorithm(Stored):
-    """The keys of a suite's algorithm that say what a report calls it."""
-
-    script: str = ""
-    vary: dict[str, Any] = Field(default_factory=dict)
+    cells: list[tuple[str, str]] = Field(default_factory=list)  # of algorithm and task; earlier sweeps have none
 
 
 class Wishes(Stored):
@@ -38,8 +32,6 @@ class Wishes(Stored):
     score: Score = "last"
     published: list[str] = Field(default_factory=list)
     curves: list[str] = Field(default_factory=list)
-    tasks: list[str] = Field(default_factory=list)
-    algorithms: dict[str, Algorithm] = Field(default_factory=dict)
 
 
 class Report(Wishes):

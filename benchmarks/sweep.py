@@ -53,7 +53,8 @@ from benchmarks.display import Display, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
-from benchmarks.suite import BENCHMARKS, Suite, find, read
+from benchmarks.scores import family_name
+from benchmarks.suite import BENCHMARKS, Entry, Suite, find, read
 from envs.cores import own_cores
 
 MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
@@ -198,6 +199,11 @@ def visible_gpus(device: str) -> list[str]:
     return [gpus[int(index)]] if colon else gpus
 
 
+def named(entry: Entry, task: str) -> str:
+    """What reports call an algorithm, without its settings."""
+    return family_name({"algorithm": entry.algorithm, "variant": entry.variant, "setting": entry.args[task].vary})
+
+
 def describe(suite: Suite, out: Path) -> None:
     """Writes sweep.json, which reports read, and which names the process that locks the folder; copies the suite."""
     description = {
@@ -208,6 +214,7 @@ def describe(suite: Suite, out: Path) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "cells": [(named(entry, task), task) for entry in suite.entries for task in suite.tasks],
     }
     for table in filter(None, [suite.references, *suite.published]):
         if BENCHMARKS not in table.parents:

@@ -116,7 +116,8 @@ class Args(RunArgs):
 
     def without_effect(self) -> dict[str, str]:
         if self.form == "table":
-            return dict.fromkeys(("lr", "max_norm", "reward_scale", "loss_decay"), "with --form table")
+            of_networks = ("lr", "max_norm", "reward_scale", "loss_decay", "batch_size", "epochs", "hidden")
+            return dict.fromkeys(of_networks, "with --form table")
         return {} if self.scale_losses else {"loss_decay": "without --scale-losses"}
 
 

@@ -207,6 +207,7 @@ WRONG = [
     ("watch trained --out a.gif", "--out must end in .mp4, got a.gif"),
     ("watch trained --out file/a.mp4", "--out: cannot use file: file is not a folder that can be written to"),
     (f"watch trained --out {'a' * 300}.mp4", "--out: cannot use " + "a" * 300 + ".mp4: File name too long"),
+    (f"watch trained --out {'a' * 248}.mp4", "--out: cannot use " + "a" * 248 + ".mp4.part: File name too long"),
     ("watch trained --out folder.mp4", "--out: folder.mp4 is a folder"),
     (f"export trained --onnx {'a' * 300}.onnx", "--onnx: cannot use " + "a" * 300 + ".onnx: File name too long"),
     ("watch trained --task task1", "--task: InvertedPendulum-v5 has no task 'task1'; it has none"),

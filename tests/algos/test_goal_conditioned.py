@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -377,24 +376,6 @@ def test_a_short_run_has_validation_losses_too(train_short, tmp_path):
     write_hdf5(tmp_path / "goals-val.hdf5", obs_size=2, act_size=2)
     logged = pd.read_parquet(train_short("gcivl", log_every=1000).folder / "train.parquet")
     assert set(logged.loc[logged["metric"].str.startswith("validation/"), "step"]) == {20}
-
-
-@pytest.mark.parametrize(
-    ("script", "flags", "warned"),
-    [
-        ("gcbc", {"clusters": 3}, ["--clusters changes nothing without --augment"]),
-        ("gcbc", {"clusters": 3, "augment": 0.5}, []),
-        ("qrl", {"discount": 0.9}, ["--discount changes nothing where no goal lies at a geometric distance"]),
-        ("qrl", {"discount": 0.99}, []),  # the default
-        ("recoil", {"beta": 0.3}, ["--beta changes nothing with --objective code"]),
-        ("mopo", {"penalty_weight": 0.7, "real_ratio": 1.0}, [
-            "--penalty-weight changes nothing without a share of an ensemble, which alone is uncertain"]),
-        ("ravl edac", {}, []),  # which has none
-    ],
-)  # fmt: skip
-def test_a_run_warns_of_arguments_that_change_nothing(script, flags, warned, train_short, capsys):
-    train_short(script, **flags)
-    assert re.findall("warning: (.* changes nothing .*)", capsys.readouterr().err) == warned
 
 
 def test_a_video_that_comes_too_late_is_not_promised(train_short, monkeypatch, capsys):

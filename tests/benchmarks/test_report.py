@@ -139,32 +139,35 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     assert note == "a on Ant-v5 is not finished, and is left out."
 
 
-def test_a_report_says_which_cells_of_its_suite_are_missing(tmp_path):
+def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     """Also one that is made of a report, and more runs; of what is left out by name, it says nothing."""
-    tasks, (hopper, local) = 'tasks = ["Hopper-v5", "local/a-v0"]\n', ("Hopper-v5", "local/a-v0")
-    vary = "vary = { tau = [0.1, 0.2] }\n"
-    algorithms = f'[algorithms.sac]\n[algorithms.low]\nscript = "sac"\n[algorithms.grid]\nscript = "iql"\n{vary}'
-    synthetic.make(tmp_path / "in", ["sac"], [hopper], 5, 20)
-    (tmp_path / "in" / "suite.toml").write_text(tasks + algorithms)
-    part = "of the suite's 6 cells, each an algorithm on a task; missing:"
-    first = f"Unfinished: 1 {part} grid, sac (low) on Hopper-v5, local/a-v0; sac on local/a-v0."
+    hopper, local, file = "Hopper-v5", "local/a-v0", str(tmp_path / "mine.hdf5")
+    cells = [(name, task) for task in (hopper, local, file) for name in ("sac", "sac (low)", "grid")]
+    told = {"suite": "s", "purpose": "p", "command": "c", "commit": None, "date": "2026-01-01", "cells": cells}
+    synthetic.make(tmp_path / "in", ["sac"], [f"{hopper} · one", f"{hopper} · two"], 5, 20)
+    (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
     make(tmp_path / "in", tmp_path / "out")
+    part = "of the 9 cells that were asked for, each an algorithm on a task,"
+    first = f"Only 1 {part} is here; the rest are grid, sac (low) on {file}, {hopper}, {local}; sac on {file}, {local}."
     for folder in ("in", "out"):
-        assert first in load([tmp_path / folder]).notes
-    assert index.part_of_suite(tmp_path / "out") == "1 of 6 cells"
+        assert [note for note in load([tmp_path / folder]).notes if "cells" in note] == [first]
+    assert index.part_of_suite(tmp_path / "out") == "1 of 9 cells"
     (note,) = [note for note in load([tmp_path / "in"], algorithms=["sac"]).notes if "cells" in note]
-    assert note == "Unfinished: 1 of the suite's 2 cells, each an algorithm on a task; missing: sac on local/a-v0."
-    assert not any("cells" in note for note in load([tmp_path / "in"], algorithms=["sac"], tasks=[hopper]).notes)
+    assert note.startswith("Only 1 of the 3 cells") and note.endswith(f"the rest are sac on {file}, {local}.")
+    one = load([tmp_path / "in"], algorithms=["sac"], tasks=[f"{hopper} · one"])
+    assert not any("cells" in note for note in one.notes) and one.cells == [("sac", hopper)]
 
     more = tmp_path / "more"
-    store(more, "sac", table(ten(1, 2, 3)), local, "low")
-    store(more, "sac", table(ten(1, 2, 3)), hopper, "low")
-    synthetic.vary(more, "iql", [local], {"tau": [0.1, 0.2]}, variant="grid")
-    assert (
-        f"Unfinished: 4 {part} grid on Hopper-v5; sac on local/a-v0." in load([tmp_path / "out", more], mix=True).notes
-    )
-    synthetic.vary(more, "iql", [hopper], {"tau": [0.1, 0.2]}, variant="grid")
-    store(more, "sac", table(ten(1, 2, 3)), local)
+    for task in (local, hopper, file):
+        store(more / Path(task).stem, "sac", table(ten(1, 2, 3)), task, "low")
+    synthetic.vary(more, "iql", [local, hopper], {"tau": [0.1, 0.2]}, variant="grid")
+    (note,) = [note for note in load([tmp_path / "out", more], mix=True).notes if "cells" in note]
+    assert note == f"Only 6 {part} are here; the rest are grid on {file}; sac on {file}, {local}."
+    grid = load([tmp_path / "out", more], mix=True, algorithms=["grid (tau=0.1)"])
+    assert grid.cells == [("grid", task) for task in (hopper, local, file)]
+    synthetic.vary(more / "file", "iql", [file], {"tau": [0.1, 0.2]}, variant="grid")
+    store(more / "file", "sac", table(ten(1, 2, 3)), file)
+    store(more / "local", "sac", table(ten(1, 2, 3)), local)
     report.main(report.Args((tmp_path / "out", more), tmp_path / "whole", mix=True, formats=(), page=False))
     assert not any("cells" in note for note in load([tmp_path / "whole"], mix=True).notes)
     assert index.part_of_suite(tmp_path / "whole") == ""

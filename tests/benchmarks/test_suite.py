@@ -1,11 +1,14 @@
 """Suites are checked before anything starts: one sentence, naming file and key."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from algos.errors import UserError
 from benchmarks import suite as suites
+from benchmarks import sweep
 
 GOOD = """
 purpose = "a test"
@@ -157,6 +160,14 @@ def test_a_varied_algorithm_has_the_words_of_vary_on_every_task(tmp_path):
     assert tuple(flags[flags.index("--vary") + 1 :][:2]) == words
     assert all(args.vary == () for entry in (plain, slow) for args in entry.args.values())
     assert "--vary" not in plain.flags["Hopper-v5"] and (grid.algorithm, grid.variant) == ("sac", "grid")
+
+
+def test_a_sweep_stores_which_cells_it_trains_by_the_names_of_reports(tmp_path):
+    """Those of the entries that it is given: a sweep until something is decided trains two."""
+    suite = suites.read(write(tmp_path, VARIED))
+    sweep.describe(replace(suite, entries=suite.entries[1:]), tmp_path)
+    stored = json.loads((tmp_path / "sweep.json").read_text())["cells"]
+    assert stored == [[name, task] for name in ("grid", "sac (slow_sac)") for task in suite.tasks]
 
 
 WRONG_VARY = {

@@ -7,6 +7,7 @@ import copy
 import functools
 import math
 import pickle
+import re
 from collections import deque
 from itertools import islice
 from types import SimpleNamespace
@@ -461,6 +462,31 @@ def test_what_changes_nothing_may_not_vary(script, name, float64):
         agent_of(script, vary=(f"{name}=0.5,0.6",))
 
 
+@pytest.mark.parametrize(
+    ("script", "flags", "warned"),
+    [
+        ("gcbc", {"clusters": 3, "cluster_by": "state"}, [
+            "--clusters changes nothing without --augment", "--cluster-by changes nothing without --augment"]),
+        ("gcbc", {"clusters": 3, "augment": 0.5}, []),
+        ("qrl", {"discount": 0.9}, ["--discount changes nothing where no goal lies at a geometric distance"]),
+        ("qrl", {"discount": 0.99}, []),  # the default
+        ("gcbc", {"env_id": "pointmaze-large-v0"}, []),  # for which it has another default
+        ("recoil", {"beta": 0.3}, ["--beta changes nothing with --objective code"]),
+        ("mopo", {"penalty_weight": 0.7, "real_ratio": 1.0}, [
+            "--penalty-weight changes nothing without a share of an ensemble, which alone is uncertain"]),
+        ("ravl edac", {}, []),  # which has none
+        ("sqirl table", {"epochs": 3, "hidden": (8,)}, [
+            "--epochs changes nothing with --form table", "--hidden changes nothing with --form table"]),
+    ],
+)  # fmt: skip
+def test_a_run_warns_of_arguments_that_change_nothing(script, flags, warned, train_short, capsys):
+    result = train_short(script, **flags)
+    assert re.findall("warning: (.* changes nothing .*)", capsys.readouterr().err) == warned
+    if warned and "qrl" not in script:
+        plain = train_short(script, out="plain", **{name: x for name, x in flags.items() if name == "real_ratio"})
+        assert not differing(result.parameters, plain.parameters)
+
+
 def test_settings_of_one_seed_begin_alike_and_see_the_same_numbers():
     agent = agent_of("sac", seeds=(3, 7), vary=("critic_lr=1e-3,1e-4", "tau=0.1,0.2"))
     assert agent.seeds == [3, 7] * 4
@@ -511,7 +537,7 @@ def clean(script: str) -> dict[str, Tensor]:
 @scripts
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_broken_runs_leave_their_neighbours_bitwise_unchanged(script, value):
-    """The first run, and one with neighbours on both sides."""
+    """Run 0, which is the first, and run 2, which has neighbours on both sides, are broken."""
     state = broken(script, value, 0, 2)
     assert not differing(clean(script), state, [1, 3])
     assert differing(clean(script), state, 0) and differing(clean(script), state, 2)
