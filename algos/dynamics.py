@@ -28,11 +28,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from algos.agent import Agent
+from algos.agent_file import contents
 from algos.data.record import Dataset, slices
 from algos.errors import UserError
 from algos.nn import MLP, TruncatedNormal
@@ -377,9 +378,8 @@ def load_ensemble(path: Path, seeds: Sequence[int], data: Dataset, members: int 
     ensemble has fewer members than this, or if it diverged.
     """
     try:
-        with safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})["dynamics"])
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+        state, said = contents(path)
+        facts = said["dynamics"]
         held, settings = facts["seeds"], Settings(**facts["settings"] | {"hidden": tuple(facts["settings"]["hidden"])})
         if facts["digest"] != digest_of(data):
             raise UserError(

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
-from algos.errors import UserError
+from algos.memory import check_room
 from algos.per_run import PerRun
 from envs import SeededEnvs, Task
 
@@ -103,13 +102,7 @@ class EpisodeBuffer:
         self.capacity, self.obs_size, self.device = capacity, task.obs_size, torch.device(device)
         width = task.obs_size + 4
         self.nbytes = runs * capacity * width * torch.get_default_dtype().itemsize
-        on_cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else psutil.virtual_memory().available
-        if self.nbytes > 0.9 * free:
-            raise UserError(
-                f"a buffer of {capacity:,} steps needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on {self.device}, "
-                f"where {free / 2**30:.1f} GiB are free: take a smaller --buffer-size or fewer seeds"
-            )
+        check_room(self.nbytes, f"a buffer of {capacity:,} steps", runs, self.device)
         self.rows = torch.zeros(runs, capacity, width, device=self.device)
         self.added = np.zeros(runs, np.int64)  # steps ever added, per run
 

@@ -1,9 +1,12 @@
-"""Limits a process to the memory that is free, so that asking for more is an error and ends no process."""
+"""Keeps a process to the memory that is free: asking for more is an error, and does not end it."""
 
 import contextlib
 import re
 
 import psutil
+import torch
+
+from algos.errors import UserError
 
 # what torch and CUDA say of memory that they could not get, or of sizes that nothing could hold
 WORDS = r"can't allocate memory|out of memory|size calculation overflowed|numel: integer multiplication overflow"
@@ -22,6 +25,16 @@ def limit_memory() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = here + free if most == resource.RLIM_INFINITY else min(here + free, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+
+def check_room(nbytes: int, what: str, runs: int, device: torch.device) -> None:
+    """Raises UserError if a buffer needs more than nine tenths of the memory that a device has free."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if nbytes > 0.9 * free:
+        raise UserError(
+            f"{what} needs {nbytes / 2**30:.1f} GiB for {runs} runs on {device}, where {free / 2**30:.1f} GiB are "
+            "free: take a smaller buffer or fewer seeds"
+        )
 
 
 def is_lack_of_memory(error: BaseException) -> bool:

@@ -21,9 +21,7 @@ class ModelBuffer(ReplayBuffer):
     @torch.no_grad()
     def put(self, batch: Transitions, alive: Tensor) -> None:
         """Adds those steps [R, B, ...] that are `alive` [R, B]; they take the places of the oldest ones."""
-        action = batch.action.reshape(*batch.reward.shape, -1)
-        parts = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]
-        rows = torch.cat([part.to(self.rows.dtype) for part in parts], -1)
+        rows = self.packed(batch)
         order = alive.long().cumsum(1)
         places = (self.count[:, None] + order - 1) % self.capacity
         places = torch.where(alive, places, self.capacity) + self.offsets

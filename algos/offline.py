@@ -243,7 +243,8 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
     except Exception as error:  # the environment's own code may raise anything
         raise UserError(
             f"--dataset {data.name} is evaluated in {data.env_id}, which cannot be made here "
-            f"({type(error).__name__}: {error}); name another one with --env-id, or give --eval-episodes 0"
+            f"({type(error).__name__}: {error}); name another one with --env-id, or leave it out and give "
+            "--eval-episodes 0"
         ) from None
     venv.close()
     return venv.single_observation_space, venv.single_action_space

@@ -3,12 +3,11 @@
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import psutil
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from algos.errors import UserError
+from algos.memory import check_room
 from envs import Task
 
 
@@ -50,25 +49,15 @@ class ReplayBuffer:
         width = sum(self.widths)
         self.nbytes = runs * capacity * width * torch.get_default_dtype().itemsize
         device = torch.device(device)
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-        if self.nbytes > 0.9 * free:
-            raise UserError(
-                f"a replay buffer of {capacity} transitions needs {self.nbytes / 2**30:.1f} GiB for {runs} runs on "
-                f"{device}, where {free / 2**30:.1f} GiB are free: take a smaller buffer or fewer seeds"
-            )
+        check_room(self.nbytes, f"a replay buffer of {capacity:,} transitions", runs, device)
         self.rows = torch.empty(runs, capacity + spare, width, device=device)  # the spare ones are never sampled
         self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
         self.offsets = torch.arange(runs, device=device)[:, None] * (capacity + spare)
 
-    def add(self, batch: Transitions, valid: NDArray[np.bool_] | None = None) -> None:
-        """Adds transitions [R, N, ...], without those that are not `valid` [R, N].
-
-        Without `valid`, all count, or those that the batch itself marks, as a step of environments does.
-        """
-        valid = getattr(batch, "valid", None) if valid is None else valid
-        action = batch.action.reshape(*batch.reward.shape, -1)
-        rows = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]
-        new_rows = torch.cat([part.to(self.rows.dtype) for part in rows], -1)
+    def add(self, batch: Transitions) -> None:
+        """Adds transitions [R, N, ...]: all, or those that the batch marks as `valid` [R, N], as environments do."""
+        valid = getattr(batch, "valid", None)
+        new_rows = self.packed(batch)
         count = new_rows.shape[1]
         if count > self.capacity:
             raise UserError(
@@ -85,6 +74,12 @@ class ReplayBuffer:
         r, p, s = (torch.from_numpy(i).to(self.rows.device) for i in (run, place, slot))
         self.rows[r, s] = new_rows[r, p]
         self.added += valid.sum(1)
+
+    def packed(self, batch: Transitions) -> Tensor:
+        """Transitions [R, N, ...] as rows [R, N, W]."""
+        action = batch.action.reshape(*batch.reward.shape, -1)
+        parts = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]
+        return torch.cat([part.to(self.rows.dtype) for part in parts], -1)
 
     def choose(self, integers: Tensor) -> Tensor:
         """Turns random integers [R, B] from [0, 2^63) into indices [R, B] of filled rows."""

@@ -300,7 +300,6 @@ class Split:
     checkpoints: float  # evaluations of one seed, late in training
     episodes: float
     evaluations: int  # of each seed
-    episodes_each: int  # of each evaluation
     mean: float
 
     def error(self, seeds: int, evaluations: int, episodes: int) -> float:
@@ -324,7 +323,7 @@ def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
     checkpoints = max(0.0, between - within / episodes) if evaluations > 1 else 0.0
     of_seeds = float(means.mean(1).var(ddof=1)) if seeds > 1 else 0.0
     rest = max(0.0, of_seeds - checkpoints / evaluations - within / (evaluations * episodes))
-    return Split(rest, checkpoints, within, evaluations, episodes, float(means.mean()))
+    return Split(rest, checkpoints, within, evaluations, float(means.mean()))
 
 
 def advice(found: Split, half_width: float, seed_cost: float, episode_cost: float) -> tuple[int, int] | None:

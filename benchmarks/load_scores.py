@@ -127,8 +127,8 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
     found = differences(sources)
     if found and not mix:
         raise UserError(
-            f"runs that are to be compared differ in {'; '.join(found)}. Report them apart, or pass --mix to have them "
-            "in one report that says so"
+            f"runs that are to be compared differ in {'; '.join(found)}. Report them apart, or together with "
+            "`benchmarks.report --mix`, which says so"
         )
     return found
 

@@ -47,7 +47,7 @@ class Args:
     threads: FewOrNone = 0
     """CPU threads of torch; 0: the library's default"""
     warm_up: Natural = 1_500
-    """number of steps before the clock starts; the last 500 of them learn"""
+    """number of steps before the clock starts (d3rlpy, stored, and sac and dqn, of which the last 500 learn)"""
     steps: Count = 3_000
     """number of steps that are timed"""
     device: str = "cpu"

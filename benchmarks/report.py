@@ -6,8 +6,9 @@
 Each folder is that of a sweep or a run, any folder above runs, or one that a report was written to. OUT gets
 report.html, one file with the figures inside, report.md, figures/, and the tables: scores.csv (every evaluation of
 every seed), final.csv (every seed's score), tasks.csv and aggregates.csv (interval estimates), verdicts.csv (which of
-two algorithms is better; a least difference is inf where it would be more than there can be), values.csv and
-sources.json (the origin of each run). The same runs give the same bytes.
+two algorithms is better; a least difference is inf where it would be more than there can be), values.csv, watched.csv
+(what is logged besides), ways.csv and maps.csv (of mazes), looks.json (of a sweep until something is decided),
+sources.json (the origin of each run) and report.json (that of the report). The same runs give the same bytes.
 
 Where hyperparameters were varied (--vary), each setting counts as an algorithm, the tables have a column for each
 hyperparameter, and a section shows the score against each of them and ranks the settings.

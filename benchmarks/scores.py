@@ -30,7 +30,8 @@ class Scores:
     reached; a diverged seed keeps the return that it had. A setting of varied hyperparameters is an algorithm of its
     own. `values`: task, algorithm, seed, step, predicted, observed.
     `watched`: task, algorithm, seed, step, metric, value, at the steps of evaluations: what methods with a model log of
-    it, and where the score is success, that of each of the environment's tasks (success/…, in percent).
+    it, the order of values, and where the score is success, that of each of the environment's tasks (success/…, in
+    percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that sweeps were to train.
     `notes`: sentences that a reader must know.

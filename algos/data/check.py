@@ -64,7 +64,7 @@ def _check_size(data: Dataset, what: str, size: int, space: gym.Space | None) ->
         raise UserError(
             f"--dataset {data.name} has {size} numbers in its {what}, where {data.env_id} has "
             f"{needed if is_box else type(space).__name__}{note}; name another environment with --env-id, or train "
-            "without one: --eval-episodes 0"
+            "without one: leave --env-id out and give --eval-episodes 0"
         )
 
 

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
-from algos import episodes as module
 from algos.episodes import EpisodeBuffer, Episodes, collect, padded
 from algos.errors import UserError
 from algos.per_run import PerRun
@@ -231,10 +231,10 @@ def test_the_buffer_goes_on_from_a_saved_state(rounds):
 
 
 def test_too_little_memory_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
     EpisodeBuffer(1, 1_000, TASK)
     with pytest.raises(
-        UserError, match=r"a buffer of 40,000 steps needs 0\.0 GiB for 3 runs on cpu.*--buffer-size"
+        UserError, match=r"a buffer of 40,000 steps needs 0\.0 GiB for 3 runs on cpu.*a smaller buffer"
     ) as e:
         EpisodeBuffer(3, 40_000, TASK)
     assert "\n" not in str(e.value)

@@ -88,16 +88,9 @@ def test_takes_any_batch_such_as_the_steps_of_a_model():
     batch = Batch(made.obs, made.action, made.reward, made.next_obs, made.terminated)
     buffer.add(batch)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(everything(buffer, 6), batch, strict=True))
-    valid = np.array([[True, False] * 3, [False] * 6])
-    buffer.add(batch, valid)
+    buffer.add(step(0, envs=6, valid=np.array([[True, False] * 3, [False] * 6])))
     assert buffer.added.tolist() == [9, 6]
     assert torch.equal(buffer.rows[0, 6:9, 0], batch.obs[0, ::2, 0])
-
-
-def test_what_is_valid_may_be_said_over_what_a_step_says():
-    buffer = ReplayBuffer(2, 20, task_of())
-    buffer.add(step(0, envs=2, valid=np.zeros((2, 2), bool)), np.ones((2, 2), bool))
-    assert buffer.added.tolist() == [2, 2]
 
 
 def test_a_step_of_more_environments_than_it_holds_is_refused():
@@ -128,5 +121,5 @@ def test_halfcheetah_takes_at_most_180_bytes_a_transition():
 
 
 def test_refuses_what_does_not_fit():
-    with pytest.raises(UserError, match=r"of 10000000000 transitions needs .* GiB"):
+    with pytest.raises(UserError, match=r"of 10,000,000,000 transitions needs .* GiB"):
         ReplayBuffer(4, 10_000_000_000, task_of(17, 6))

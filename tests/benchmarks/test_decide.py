@@ -370,13 +370,13 @@ def test_a_source_below_zero_counts_as_none():
 
 
 def test_advice_buys_what_lacks():
-    noisy_episodes = decide.Split(0.01, 0.0, 100.0, 1, 10, 50.0)
-    noisy_seeds = decide.Split(100.0, 0.0, 0.01, 1, 10, 50.0)
+    noisy_episodes = decide.Split(0.01, 0.0, 100.0, 1, 50.0)
+    noisy_seeds = decide.Split(100.0, 0.0, 0.01, 1, 50.0)
     assert advice(noisy_episodes, 1.0, 100.0, 1.0)[1] > advice(noisy_seeds, 1.0, 100.0, 1.0)[1] == 1
     for found in (noisy_episodes, noisy_seeds):
         seeds, episodes = advice(found, 2.0, 100.0, 1.0)
         assert stats.t.ppf(0.975, seeds - 1) * found.error(seeds, 1, episodes) <= 2.0
-    assert advice(decide.Split(0.0, 0.0, 2.5e5, 1, 10, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
-    assert advice(decide.Split(1e9, 0.0, 0.0, 1, 10, 50.0), 1.0, 1.0, 1.0) is None
+    assert advice(decide.Split(0.0, 0.0, 2.5e5, 1, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
+    assert advice(decide.Split(1e9, 0.0, 0.0, 1, 50.0), 1.0, 1.0, 1.0) is None
     dear, cheap = (advice(noisy_episodes, 1.0, 100.0, cost)[1] for cost in (10.0, 0.001))
     assert dear < cheap
