@@ -168,8 +168,9 @@ def stop_compilers(earlier: set[psutil.Process]) -> None:
     """
     from torch._inductor.async_compile import AsyncCompile
 
-    AsyncCompile.pool().shutdown(wait=False, cancel_futures=True)
-    AsyncCompile.pool.cache_clear()  # a program that goes on can compile again
+    if AsyncCompile.pool.cache_info().currsize:  # none is made on a single core
+        AsyncCompile.pool().shutdown(wait=False, cancel_futures=True)
+        AsyncCompile.pool.cache_clear()  # a program that goes on can compile again
     for child in set(psutil.Process().children(recursive=True)) - earlier:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()

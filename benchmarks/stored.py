@@ -26,6 +26,7 @@ class Sweep(Stored):
 class Wishes(Stored):
     """The keys of a suite that say what a report of it shows."""
 
+    title: str = ""
     purpose: str = ""
     references: str = "raw"
     score: Score = "last"
