@@ -33,12 +33,14 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
     A way has one of five steps, without those at which the policy stood still, and positions have one decimal. A map is
     the mean over seeds of the values of the first task's goal. Raises UserError for damaged tables.
     """
-    ways, values, maps = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seed"], MAPS))
+    ways, values = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seeds"]))
     for folder in folders:
         if is_report(folder):
-            for name, tables, columns in (("ways.csv", ways, WAYS), ("maps.csv", maps, MAPS)):
-                if os.path.lexists(folder / name):
-                    tables.append(read(folder / name, columns))
+            if os.path.lexists(folder / "ways.csv"):
+                ways.append(read(folder / "ways.csv", WAYS))
+                if os.path.lexists(folder / "maps.csv"):
+                    seeds = ways[-1].groupby(["task", "algorithm"])["seed"].nunique().rename("seeds").reset_index()
+                    values.append(read(folder / "maps.csv", MAPS).merge(seeds, on=["task", "algorithm"]))
             continue
         for path in find(folder, "ways.parquet"):
             config = read_json(path.with_name("config.json"), Config)
@@ -50,11 +52,14 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
             ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)][WAYS])
             if os.path.lexists(other := path.with_name("values.parquet")):
                 table = named(read(other, [*varied, "seed", "task", "x", "y", "value"]), config, varied)
-                values.append(table[table["goal"] == table["goal"].min()][[*MAPS, "seed"]])
-    mean = together(values).astype({"value": float}).groupby(MAPS[:-1])["value"].mean().round(4).reset_index()
+                values.append(table[table["goal"] == table["goal"].min()][MAPS].assign(seeds=1))
+    maps = together(values).astype({"value": float, "seeds": float})
+    maps["seeds"] = maps["seeds"].where(maps["value"].notna(), 0.0)  # a mean over the seeds that have a value there
+    sums = maps.assign(value=maps["value"] * maps["seeds"]).groupby(MAPS[:-1], sort=False)[["value", "seeds"]].sum()
+    maps = (sums["value"] / sums["seeds"]).round(4).rename("value").reset_index()
     known = {(config["task"], label(config)) for config in scores.sources}
     found = []
-    for table in (together(ways), together([*maps, mean])):
+    for table in (together(ways), maps):
         kept = [key in known for key in zip(table["task"], table["algorithm"], strict=True)]
         found.append(table[np.array(kept, bool)].reset_index(drop=True))
     return found[0], found[1]

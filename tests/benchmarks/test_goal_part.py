@@ -39,9 +39,10 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def made(folder, out, **choices):
+def made(folders, out, **choices):
     choices = {"formats": (), "page": False} | choices
-    report.main(report.Args(folders=(folder,), out=out, replications=20, **choices))
+    folders = folders if isinstance(folders, tuple) else (folders,)
+    report.main(report.Args(folders=folders, out=out, replications=20, **choices))
     return pd.read_csv(out / "final.csv").set_index(["algorithm", "seed"])
 
 
@@ -176,17 +177,25 @@ def test_titles_of_ways_are_not_cut(tasks):
     assert title.x0 >= 0 and title.x1 <= figure.bbox.x1 and figure.texts[0].get_text().count("\n") == (tasks < 3)
 
 
-def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
-    for seed in (0, 1):
-        folder = runs / "maze" / "good" / f"seed{seed}"
-        shutil.copytree(runs / "maze" / "good" / "default", folder)
-        table = pd.read_parquet(folder / "eval.parquet")
-        table[table["seed"] == seed].to_parquet(folder / "eval.parquet")
+def split(runs, seeds):
+    """Gives each seed of `good` a folder of its own with ways and values; returns the folder of the algorithm."""
+    good = runs / "maze" / "good"
+    table = pd.read_parquet(good / "default" / "eval.parquet")
+    config = json.loads((good / "default" / "config.json").read_text())
+    shutil.rmtree(good / "default")
+    for seed in seeds:
+        (folder := good / f"seed{seed}").mkdir()
+        (folder / "config.json").write_text(json.dumps(config | {"seeds": [seed]}))
+        table[table["seed"] == 0].assign(seed=seed).to_parquet(folder / "eval.parquet")
         ways = [(seed, "task1", step, 0.2 * max(step, 0), 0.0) for step in range(-1, 9)]
         pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
         values = [(seed, "task1", x, y, seed + x) for x in (0.0, 1.0) for y in (0.0, 1.0)]
         pd.DataFrame(values, columns=["seed", "task", "x", "y", "value"]).to_parquet(folder / "values.parquet")
-    shutil.rmtree(runs / "maze" / "good" / "default")
+    return good
+
+
+def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
+    split(runs, (0, 1))
     made(runs, tmp_path / "out")
     assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0.5, 0.5, 1.5, 1.5]
     text = (tmp_path / "out" / "report.md").read_text()
@@ -194,6 +203,25 @@ def test_the_seeds_of_two_processes_make_one_map(runs, tmp_path):
     shutil.rmtree(runs)  # a report is made again from its own tables
     made(tmp_path / "out", tmp_path / "again")
     assert (tmp_path / "again" / "ways.csv").read_bytes() == (tmp_path / "out" / "ways.csv").read_bytes()
+
+
+def test_the_map_of_a_report_and_of_a_further_seed_is_the_mean_over_all_seeds(runs, tmp_path):
+    good = split(runs, (0, 1, 5))
+    shutil.move(good / "seed5", tmp_path / "later" / "maze" / "good" / "seed5")
+    made(runs, tmp_path / "out")
+    made((tmp_path / "out", tmp_path / "later"), tmp_path / "out", formats=("png",))
+    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [2.0, 2.0, 3.0, 3.0]
+    assert any((tmp_path / "out" / "figures").glob("values_*"))
+
+
+def test_where_a_seed_has_no_value_a_map_is_the_mean_over_the_others(runs, tmp_path):
+    good = split(runs, (0, 1))
+    for seed, nowhere in ((0, (0.0, 0.0)), (0, (1.0, 0.0)), (1, (1.0, 0.0))):
+        values = pd.read_parquet(path := good / f"seed{seed}" / "values.parquet")
+        values.loc[(values["x"] == nowhere[0]) & (values["y"] == nowhere[1]), "value"] = np.nan
+        values.to_parquet(path)
+    made(runs, tmp_path / "out", formats=("png",))
+    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == pytest.approx([1, 0.5, np.nan, 1.5], nan_ok=True)
 
 
 def test_damaged_ways_are_refused(runs, tmp_path):
