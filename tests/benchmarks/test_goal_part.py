@@ -221,7 +221,8 @@ def test_where_a_seed_has_no_value_a_map_is_the_mean_over_the_others(runs, tmp_p
         values.loc[(values["x"] == nowhere[0]) & (values["y"] == nowhere[1]), "value"] = np.nan
         values.to_parquet(path)
     made(runs, tmp_path / "out", formats=("png",))
-    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == pytest.approx([1, 0.5, np.nan, 1.5], nan_ok=True)
+    found = pd.read_csv(tmp_path / "out" / "maps.csv")["value"]
+    assert found.tolist() == pytest.approx([1, 0.5, np.nan, 1.5], nan_ok=True)
 
 
 def test_damaged_ways_are_refused(runs, tmp_path):
