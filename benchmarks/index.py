@@ -1,6 +1,6 @@
 """The README of the committed results, made from the reports and measurements that lie beside it.
 
-python -m benchmarks.index          writes results/README.md, and the lengths in README's table of results
+python -m benchmarks.index          writes results/README.md, and the lengths of runs in results/findings.md
 """
 
 import os
@@ -13,7 +13,6 @@ from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
 from benchmarks.scores import LABELS, missing_cells
 from benchmarks.stored import Report
-from benchmarks.suite import ROOT
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
 INTRODUCTION = """# Results
@@ -22,10 +21,11 @@ Every file here is written by a command of this repository, from runs that it st
 `python -m benchmarks.index`. Intervals are 95% intervals over seeds. The folder of a report holds its tables as CSV,
 its figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
 `python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, as one page with sortable tables and
-figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command."""
+figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command.
+[What came out](findings.md) says in words what they show."""
 
 SHORT = 200  # letters of a sentence in the list of contents
-RESULT = re.compile(r"^\| ([^|]*\]\(results/[^|]*) \| [^|]* \| ([^|]*) \|$", re.MULTILINE)  # with its length between
+FINDING = re.compile(r"^### (.*)\n\n\*.*\*$", re.MULTILINE)  # a heading that links reports, and below it their length
 
 
 @dataclass
@@ -125,14 +125,17 @@ def text_of(path: Path) -> str:
 def length(folders: list[Path]) -> str:
     """Steps of the runs in these reports, their numbers of seeds, and how many cells of its suite the first has."""
     steps: dict[str, None] = {}
-    seeds = set()
+    seeds, units = set(), set()
     for folder in folders:
         keys = ["task", "algorithm", "score"]
         frame = read_csv(folder / "tasks.csv", [*keys, "seeds", "steps"], keys)
         steps |= {f"{count:,}": None for count in frame["steps"]}
         seeds |= set(frame["seeds"])
+        runs = read_json(folder / "sources.json", list[Config])
+        units |= {config.get("steps", "environment steps") for config in runs}
     counts = " or ".join(map(str, sorted(seeds, reverse=True)))
-    return ", ".join(filter(None, [" and ".join(steps), f"{counts} seeds", part_of_suite(folders[0])]))
+    parts = [f"{' and '.join(steps)} {' or '.join(sorted(units))}", f"{counts} seeds", part_of_suite(folders[0])]
+    return ", ".join(filter(None, parts))
 
 
 def part_of_suite(folder: Path) -> str:
@@ -145,16 +148,16 @@ def part_of_suite(folder: Path) -> str:
 
 
 def with_lengths(text: str, folder: Path) -> str:
-    """README's text, in which rows of its table of results say how long the runs behind them are.
+    """The text on findings, in which the lengths of the runs behind them are those of the reports in a folder.
 
-    Rows on studies, in which each run may have another length, stay as they are.
+    Those of studies, in which each run may have another length, stay as they are.
     """
 
-    def row(match: re.Match[str]) -> str:
-        folders = [folder / name for name in re.findall(r"\]\(results/(\w+)/", match[1])]
-        return match[0] if (folders[0] / "page.md").exists() else f"| {match[1]} | {length(folders)} | {match[2]} |"
+    def lines(match: re.Match[str]) -> str:
+        folders = [folder / name for name in re.findall(r"\]\((\w+)/", match[1])]
+        return match[0] if (folders[0] / "page.md").exists() else f"### {match[1]}\n\n*{length(folders)}*"
 
-    return RESULT.sub(row, text)
+    return FINDING.sub(lines, text)
 
 
 def contents(folder: Path) -> str:
@@ -173,10 +176,9 @@ def main(args: Args) -> None:
     text = contents(args.folder)
     (args.folder / "README.md").write_text(text)
     print(args.folder / "README.md")
-    if args.folder.resolve() == ROOT / "results":
-        readme = ROOT / "README.md"
-        readme.write_text(with_lengths(readme.read_text(), args.folder))
-        print(readme)
+    if os.path.lexists(findings := args.folder / "findings.md"):
+        findings.write_text(with_lengths(text_of(findings), args.folder))
+        print(findings)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sentences of README on results agree with the stored tables."""
+"""Sentences of README and of results/findings.md agree with the stored tables."""
 
 import json
 import re
@@ -10,11 +10,13 @@ import pytest
 from algos.model_based import ModelBasedArgs
 from benchmarks.suite import ROOT, read_curves
 
-README = (ROOT / "README.md").read_text()
-LINES = README.replace("\n", " ")
-TABLE = README[README.index("| what was compared |") :]
-# Rows of the table of results, by the first report that each of them links.
-ROWS = {match[1]: match[0] for match in re.finditer(r"^\| .*?\]\(results/(\w+)/.*\|$", TABLE, re.MULTILINE)}
+LINES = " ".join((ROOT / "README.md").read_text().split())
+# Sections of the findings, by the first report that each of them links.
+FOUND = {
+    re.search(r"\]\((\w+)/", text)[1]: " ".join(text.split())
+    for text in re.split(r"^##+ ", (ROOT / "results" / "findings.md").read_text(), flags=re.MULTILINE)
+    if re.match(r".*\]\(\w+/", text)
+}
 ALL = "all tasks"
 CHEETAH, HOPPER, WALKER = (f"local/{name}-medium-replay-v0" for name in ("halfcheetah", "hopper", "walker2d"))
 EXPERT = CHEETAH.replace("replay", "expert")
@@ -31,6 +33,30 @@ def verdicts(report: str) -> pd.DataFrame:
     other["verdict"] = other["verdict"].replace({"better": "worse", "worse": "better"})
     columns = ["task", "a", "b", "verdict"]
     return pd.concat([frame[columns], other[columns]])
+
+
+def board(dataset: str, report: str = "") -> pd.DataFrame:
+    """Scores of the leaderboard by method: those of a report, or else the published ones."""
+    frame = stored("leaderboard", "success").query("dataset == @dataset")
+    return frame[frame["report"].fillna("") == report].set_index("method")
+
+
+def beside(dataset: str, report: str, method: str, published: str = "") -> str:
+    """A score of a report, as whole percent, and in brackets the published one with its spread."""
+    other = board(dataset).loc[method]
+    assert other["updates"] == 1_000_000
+    return f"{board(dataset, report)['mean'][method]:.0f} ({other['mean']:.0f} ± {other['std']:.0f}{published})"
+
+
+def assert_better(report: str, task: str, pairs: list[str]) -> None:
+    """Fails unless the first of each pair is better than the second on the task; * stands for all others."""
+    frame = verdicts(report).query("task == @task")
+    names = set(frame["a"])
+    for pair in pairs:
+        better, worse = ([name] if name != "*" else sorted(names) for name in pair.split(" > "))
+        both = [(a, b) for a in better for b in worse if a != b]
+        found = frame.set_index(["a", "b"])["verdict"]
+        assert both and all(found[couple] == "better" for couple in both)
 
 
 def headline(report: str) -> str:
@@ -78,23 +104,15 @@ def means(report: str) -> pd.Series:
         ("stitching", "Over the four, more goals are reached with it than without, with each probability and each "
          "number of groups that was tried.", ALL,
          ["* > gcbc (augment=0)"]),
-        ("pointmaze_short", "GCIVL on three, on two of which, and over the three, it reaches more goals than GCBC,",
-         "local/pointmaze-medium-navigate-v0", ["gcivl > gcbc"]),
-        ("pointmaze_short", "GCIVL on three, on two of which, and over the three, it reaches more goals than GCBC,",
+        ("pointmaze_short", "On pointmaze-large-stitch, GCIVL reaches more goals than GCBC.",
          "local/pointmaze-large-stitch-v0", ["gcivl > gcbc"]),
-        ("pointmaze_short", "and GCIQL on one, pointmaze-medium-navigate. There it reaches more goals than GCBC,",
-         "local/pointmaze-medium-navigate-v0", ["gciql > gcbc"]),
+        ("pointmaze_short", "Over the three datasets of both, GCIVL reaches more goals than GCBC.",
+         "the 3 tasks of both", ["gcivl > gcbc"]),
     ],
 )  # fmt: skip
-def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
-    assert sentence in ROWS[report]
-    frame = verdicts(report).query("task == @task")
-    names = set(frame["a"])
-    for pair in pairs:
-        better, worse = ([name] if name != "*" else sorted(names) for name in pair.split(" > "))
-        both = [(a, b) for a in better for b in worse if a != b]
-        found = frame.set_index(["a", "b"])["verdict"]
-        assert both and all(found[couple] == "better" for couple in both)
+def test_what_is_called_better_is_decided(report, sentence, task, pairs):
+    assert sentence in FOUND[report]
+    assert_better(report, task, pairs)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +124,8 @@ def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
         ("stream_series", "Between the decays, nothing is decided.", ""),
         ("ppo_vs_sb3", "Not decided.", ""),
         ("on_policy_limits", "Not decided.", ""),
-        ("until_decided", "; on Reacher nothing is decided by 25. |", "^Reacher"),
-        ("mdpo_off_policy", "SAC's means are the highest; nothing is decided. |", ""),
+        ("until_decided", "; on Reacher nothing is decided by 25.", "^Reacher"),
+        ("mdpo_off_policy", "SAC's means are the highest; nothing is decided.", ""),
         ("iql_sensitivity", "between expectiles at the same temperature, nothing is decided",
          r"\| .*temperature=(\d+)\) \| .*temperature=\1\)"),
         ("recoil_short", "with 30 it is not decided", r"\| recoil \| bc$"),
@@ -119,13 +137,14 @@ def test_what_readme_calls_better_is_decided(report, sentence, task, pairs):
          r"\| (mo|ra)\w+( \(mbpo\))? \| (mo|ra)\w+( \(mbpo\))?$"),
         ("stitching", "Between two of these, nothing is decided.",
          r"\| gcbc(_| \(augment=0\.).* \| gcbc(_| \(augment=0\.)"),
-        ("pointmaze_short", "and between it and GCIVL nothing is decided;", r"\| gciql \| gcivl$"),
+        ("pointmaze_short", "On pointmaze-large-navigate, GCIVL scores 34 (45 ± 5) and GCBC 15 (29 ± 6), which is not "
+         "decided.", "pointmaze-large-navigate"),
         ("antmaze_short", "which three seeds cannot decide", ""),
         ("bf16", "Not decided.", ""),
     ],
 )  # fmt: skip
-def test_what_readme_calls_undecided_is_so(report, sentence, pattern):
-    assert sentence in ROWS[report]
+def test_what_is_called_undecided_is_so(report, sentence, pattern):
+    assert sentence in FOUND[report]
     frame = verdicts(report)
     frame = frame[[bool(re.search(pattern, " | ".join(row))) for row in frame[["task", "a", "b"]].to_numpy()]]
     assert len(frame) and set(frame["verdict"]) == {"not decided"}
@@ -134,11 +153,11 @@ def test_what_readme_calls_undecided_is_so(report, sentence, pattern):
 
 
 @pytest.mark.parametrize("report", ["sac_vs_sb3", "iql_vs_d3rlpy", "mopo_vs_offlinerl_kit", "gcivl_vs_ogbench"])
-def test_where_seeds_are_too_few_readme_says_that_they_cannot_decide(report):
+def test_where_seeds_are_too_few_findings_say_that_they_cannot_decide(report):
     """With three against three, one in ten exchanges is as extreme as any; intervals of the last scores overlap."""
     told = "With three seeds, nothing is decided; " if report == "sac_vs_sb3" else " seeds cannot decide; "
-    assert told in ROWS[report] and "overlap" in ROWS[report]  # SAC has two tasks, over which three could decide
-    names = re.findall(r"\]\(results/(\w+)/report.md", ROWS[report])
+    assert told in FOUND[report] and "overlap" in FOUND[report]  # SAC has two tasks, over which three could decide
+    names = re.findall(r"\]\((\w+)/report.md", FOUND[report])
     assert report in names
     for name in names:
         frame = stored(name, "verdicts")
@@ -148,10 +167,10 @@ def test_where_seeds_are_too_few_readme_says_that_they_cannot_decide(report):
             assert len(rows) == 2 and rows["low"].max() < rows["high"].min()
 
 
-def test_readme_tells_how_the_on_policy_methods_end_on_ant():
+def test_findings_tell_how_the_on_policy_methods_end_on_ant():
     assert (
         "On Ant, all three end below their untrained policies; there, PPO is better than both"
-        in ROWS["on_policy_mujoco"]
+        in FOUND["on_policy_mujoco"]
     )
     scores = stored("on_policy_mujoco", "scores")
     ant = scores[scores["task"] == "Ant-v5"].groupby(["algorithm", "step"])["return"].mean().unstack()
@@ -159,13 +178,13 @@ def test_readme_tells_how_the_on_policy_methods_end_on_ant():
 
 
 def test_sac_has_the_highest_means_beside_mdpo():
-    assert "SAC's means are the highest" in ROWS["mdpo_off_policy"]
+    assert "SAC's means are the highest" in FOUND["mdpo_off_policy"]
     last = means("mdpo_off_policy").unstack()
     assert set(last.idxmax(axis=1)) == {"sac"}
 
 
-def test_readme_tells_how_well_stream_td_predicts():
-    assert "leave about a third of the variance" in (row := ROWS["stream_series"])
+def test_findings_tell_how_well_stream_td_predicts():
+    assert "leave about a third of the variance" in (row := FOUND["stream_series"])
     last = means("stream_series")
     assert len(last) == 3 and (1 - last).between(0.28, 0.4).all()
     assert "in two of twelve stretches, the first and the seventh, they are on average worse" in row
@@ -173,8 +192,8 @@ def test_readme_tells_how_well_stream_td_predicts():
     assert np.flatnonzero(stretches < 0).tolist() == [0, 6] and len(stretches) == 12
 
 
-def test_readme_tells_how_ensembles_predict():
-    row = ROWS["ensembles"]
+def test_findings_tell_how_ensembles_predict():
+    row = FOUND["ensembles"]
     frame = stored("ensembles", "ensembles").query("elite")
     frame["unexplained"] = frame["error"] / frame["variance"]
     by = frame.groupby("task")[["unexplained", "inside_90"]].mean()
@@ -200,14 +219,15 @@ def test_readme_tells_how_ensembles_predict():
           (CHEETAH, "mopo", "bc"), (WALKER, "iql", "mopo"), (HOPPER, "iql", "bc"), (WALKER, "iql", "bc"),
           (ALL, "iql", "bc")}),
         ("pointmaze_short",
-         "there all others reach more goals than GCBC, and QRL more than GCIQL; nothing else is decided there.",
+         "On pointmaze-medium-navigate, all others reach more goals than GCBC, and QRL more than GCIQL; nothing else "
+         "is decided there.",
          {*(("local/pointmaze-medium-navigate-v0", name, "gcbc") for name in ("crl", "gciql", "gcivl", "qrl")),
           ("local/pointmaze-medium-navigate-v0", "qrl", "gciql"), ("local/pointmaze-large-stitch-v0", "gcivl", "gcbc"),
           ("the 3 tasks of both", "gcivl", "gcbc")}),
     ],
 )  # fmt: skip
-def test_readme_tells_all_that_is_decided(report, told, pairs):
-    assert told in ROWS[report]
+def test_findings_tell_all_that_is_decided(report, told, pairs):
+    assert told in FOUND[report]
     frame = verdicts(report).query("verdict == 'better'")
     assert set(frame[["task", "a", "b"]].itertuples(index=False, name=None)) == pairs
 
@@ -219,9 +239,9 @@ def test_methods_of_a_report_saw_the_same_data(report):
     assert len({(run["task"], run["facts"]["digest"]) for run in runs}) == len({run["task"] for run in runs})
 
 
-def test_readme_tells_how_methods_with_a_model_were_trained():
-    row = ROWS["offline_model_based"]
-    assert "five seeds of one of the four took six to seven minutes on an H200. |" in row
+def test_findings_tell_how_methods_with_a_model_were_trained():
+    row = FOUND["offline_model_based"]
+    assert "five seeds of one of the four took six to seven minutes on an H200." in row
     both = runs, others = [
         json.loads((ROOT / "results" / name / "sources.json").read_text())
         for name in ("offline_model_based", "offline_model_based_other")
@@ -246,30 +266,32 @@ def test_readme_tells_how_methods_with_a_model_were_trained():
         stored(name, "tasks").query("algorithm == 'mopo (mbpo)' and score == 'mean'").set_index("task")["mean"][CHEETAH]
         for name in ("offline_model_based", "offline_model_based_other")
     )
-    assert f"On HalfCheetah, MBPO's mean is {before / now - 1:.0%} above" in ROWS["offline_model_based_other"]
+    assert f"On HalfCheetah, MBPO's mean is {before / now - 1:.0%} above" in FOUND["offline_model_based_other"]
 
 
 def test_every_seed_of_ota_is_above_every_one_of_hiql_on_the_ant_maze():
-    row = ROWS["antmaze_short"]
+    row = FOUND["antmaze_short"]
     assert "Every seed of OTA reaches more goals than every one of HIQL, and these more than those of GCIVL," in row
     found = stored("antmaze_short", "final").groupby("algorithm")[headline("antmaze_short")]
     assert found.min()["ota"] > found.max()["hiql"] and found.min()["hiql"] > found.max()["gcivl"]
-    assert "All three are below published runs, ten times as long." in row
+    assert "All three are below published runs, ten times as long and with larger networks." in row
     board = stored("leaderboard", "success").query("dataset == 'antmaze-medium-navigate-v0'")
     published = board[board["runs"] == "published"].set_index("method")[["mean", "updates"]]
     ours = board[board["runs"] != "published"].set_index("method")[["mean", "updates"]]
     assert len(ours) == 3 and (ours["mean"] < published["mean"][ours.index]).all()
     assert (published["updates"][ours.index] == 10 * ours["updates"]).all()
+    runs = json.loads((ROOT / "results" / "antmaze_short" / "sources.json").read_text())
+    assert all(run["args"]["hidden"] == [256] * 3 for run in runs)  # of 512 in OGBench's and OTA's runs
 
 
-def test_readme_tells_how_often_students_intervals_hold():
-    low, high = map(int, re.search(r"hold the mean in (\d+) to (\d+)% where", ROWS["coverage"]).groups())
+def test_findings_tell_how_often_students_intervals_hold():
+    low, high = map(int, re.search(r"hold the mean in (\d+) to (\d+)% where", FOUND["coverage"]).groups())
     frame = stored("coverage", "coverage").query("interval == 'Student'")
     even = 100 * frame[frame["scores"].str.contains("HalfCheetah|Reacher")]["coverage"]
     assert (low, high) == (round(even.min()), round(even.max())) and len(even) == 8
 
 
-def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
+def test_sac_at_a_million_steps_is_beside_published_curves_as_findings_tell():
     mean = stored("mujoco_1m_cpu", "scores").groupby("step")["return"].mean()
     late = mean[mean.index > 500_000]
     above = {}
@@ -280,7 +302,7 @@ def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
     assert above["sac_simba_v2"] > 0.5 > max(above["td3_authors"], above["sac_tianshou"]) and len(late) == 50
     assert (
         "In the second half, its mean is above that of SimbaV2's SAC in most evaluations, and in most below those of "
-        "TD3 by its authors and of Tianshou's SAC" in ROWS["mujoco_1m_cpu"]
+        "TD3 by its authors and of Tianshou's SAC" in FOUND["mujoco_1m_cpu"]
     )
     said = json.loads((ROOT / "results" / "mujoco_1m_cpu" / "report.json").read_text())
     assert set(above) == set(said["curves"]) and "So far, SAC on Hopper is done." in said["purpose"]
@@ -289,14 +311,12 @@ def test_sac_at_a_million_steps_is_beside_published_curves_as_readme_tells():
     ]
 
 
-def test_readme_tells_what_length_does_to_gcbc():
-    row = ROWS["pointmaze_longer"]
+def test_findings_tell_what_length_does_to_gcbc():
+    row = FOUND["pointmaze_longer"]
     places = [f"local/pointmaze-{name}-v0" for name in ("large-navigate", "medium-stitch")]
     scores = stored("pointmaze_longer", "scores").query("task == @places[0]")
     seeds = scores.pivot(index="step", columns="seed", values="return")
     early, late = (seeds.loc[steps].mean() for steps in ([60_000, 80_000, 100_000], [360_000, 380_000, 400_000]))
-    short = stored("pointmaze_short", "tasks").query("algorithm == 'gcbc' and score == 'three'").set_index("task")
-    now = short["mean"][places]
     at = seeds.mean(axis=1).round().astype(int)
     assert (
         f"its mean is {at[20_000]} after 20,000 updates, {at[100_000]} after 100,000, {at[200_000]} after 200,000, "
@@ -306,35 +326,34 @@ def test_readme_tells_what_length_does_to_gcbc():
     assert (late > early).all() and len(early) == 4 and seeds.index.max() == 400_000
     course = stored("pointmaze_short", "scores").query("algorithm == 'gcbc' and task == @places[0]")
     course = course.groupby("step")["return"].mean()
-    assert f"The {now.iloc[0]:.0f} in [the shorter runs]" in row and "are the end of such a fall" in row
-    assert course.idxmax() == 10_000 and course.iloc[-1] == course.iloc[1:].min() < course.max() / 2
-    board = stored("leaderboard", "success").query("method == 'GCBC' and runs == 'published'").set_index("dataset")
-    shown = [board.loc[place.removeprefix("local/")] for place in places]
-    assert f"{shown[0]['mean']:.0f} ± {shown[0]['std']:.0f} is published for a million updates with larger" in row
     assert (
-        f"On pointmaze-medium-stitch, the shorter runs score {now.iloc[1]:.0f}, and {shown[1]['mean']:.0f} ± "
-        f"{shown[1]['std']:.0f} is published; there, nothing longer has been run." in row
+        f"The {means('pointmaze_short')[places[0], 'gcbc']:.0f} in [the shorter runs]" in row
+        and "are the end of such a fall" in row
     )
+    assert course.idxmax() == 10_000 and course.iloc[-1] == course.iloc[1:].min() < course.max() / 2
+    published = board("pointmaze-large-navigate-v0").loc["GCBC"]
+    assert f"higher for each seed; {published['mean']:.0f} ± {published['std']:.0f} is published." in row
+    assert "On pointmaze-medium-stitch, nothing longer has been run." in row
     assert set(stored("pointmaze_longer", "tasks")["task"].str.partition(": ")[0]) == {places[0]}
     runs = json.loads((ROOT / "results" / "pointmaze_longer" / "sources.json").read_text())
-    assert not any(run["in_bf16"] for run in runs) and "in float32" in row and "The fifth seed was not trained." in row
+    assert not any(run["in_bf16"] for run in runs) and "In float32." in row and "The fifth seed was not trained." in row
 
 
-def test_the_order_of_ota_s_values_beside_hiql_s_is_as_readme_tells():
+def test_the_order_of_ota_s_values_beside_hiql_s_is_as_findings_tell():
     frame = stored("pointmaze_seven", "watched").query("metric == 'order_of_values' and algorithm in ('hiql', 'ota')")
     mean = frame.pivot_table(index="step", columns="algorithm", values="value")
     first, last = mean.loc[10_000], mean.loc[70_000]
     assert (
         "values (means over 30 points) rise within 25 steps more often by OTA's high value than by HIQL's value from "
         f"10,000 to 40,000 updates ({first['ota']:.0%} and {first['hiql']:.0%} at first), and no longer from 50,000 on "
-        f"({last['ota']:.0%} and {last['hiql']:.0%} at the end)" in ROWS["pointmaze_seven"]
+        f"({last['ota']:.0%} and {last['hiql']:.0%} at the end)" in FOUND["pointmaze_seven"]
     )
     ahead = mean["ota"] > mean["hiql"]
     assert ahead.loc[10_000:40_000].all() and not ahead.loc[50_000:].any() and mean.index.max() == 70_000
 
 
-def test_curves_beside_ogbench_s_code_are_as_readme_tells():
-    row = ROWS["gcivl_vs_ogbench"]
+def test_curves_beside_ogbench_s_code_are_as_findings_tell():
+    row = FOUND["gcivl_vs_ogbench"]
     means = {
         name: stored(f"{name}_vs_ogbench", "scores")
         .query("~task.str.contains(': ')")
@@ -350,13 +369,13 @@ def test_curves_beside_ogbench_s_code_are_as_readme_tells():
 
 
 def test_total_variation_with_the_least_lambda_is_worse_than_most():
-    assert "Total variation with 0.6 is worse than most." in ROWS["f_dvl_lambda"]
+    assert "Total variation with 0.6 is worse than most." in FOUND["f_dvl_lambda"]
     frame = verdicts("f_dvl_lambda").query("a == 'f_dvl (tv_0.6)'")["verdict"]
     assert (frame == "worse").sum() > len(frame) / 2 > 3
 
 
-def test_readme_tells_what_choosing_a_policy_costs():
-    row = ROWS["iql_budget"]
+def test_findings_tell_what_choosing_a_policy_costs():
+    row = FOUND["iql_budget"]
     curve, best = (stored("iql_budget", name) for name in ("curves", "best_of"))
     best = best.set_index("policies")
     share = curve.set_index("episodes")["return"][10] / best["best"][8]
@@ -367,8 +386,8 @@ def test_readme_tells_what_choosing_a_policy_costs():
     assert best["by_value"].max() < policies["return"].mean() * 1.001 and len(best) == 8
 
 
-def test_values_at_the_edge_of_reach_are_as_readme_tells():
-    row = ROWS["edge_of_reach"]
+def test_values_at_the_edge_of_reach_are_as_findings_tell():
+    row = FOUND["edge_of_reach"]
     assert "values stay below what the data's rewards allow" in row
     watched = stored("edge_of_reach", "watched").pivot(
         index=["task", "algorithm", "seed", "step"], columns="metric", values="value"
@@ -384,7 +403,7 @@ def test_values_at_the_edge_of_reach_are_as_readme_tells():
 
 
 def test_sqirl_balances_no_pendulum():
-    """`test_what_readme_calls_better_is_decided` has the sentence."""
+    """`test_what_is_called_better_is_decided` has the sentence."""
     final = stored("sqirl_mujoco", "final").query("task == 'InvertedPendulum-v5'").groupby("algorithm")["last"]
     assert final.min()["ppo"] == 1_000 and final.max()["sqirl_k1"] < 500
 
@@ -404,65 +423,76 @@ def test_readme_says_by_how_many_seeds_it_is_decided():
     assert stored("pointmaze_short", "tasks").query("algorithm == 'gcbc'")["task"].nunique() == 4
 
 
-def test_readme_tells_how_sqirl_does_on_tables():
-    assert "SQIRL solves fewer tables than PPO and DQN, and its number of steps rises with theirs." in TABLE
+def test_findings_tell_how_sqirl_does_on_tables():
+    assert "SQIRL solves fewer tables than PPO and DQN, and its number of steps rises with theirs." in (
+        row := FOUND["effective_horizon"]
+    )
     tasks = stored("effective_horizon", "tasks")
     solved = {name: np.isfinite(tasks[f"N {name}"]).sum() for name in ("sqirl", "ppo", "dqn")}
-    assert solved["sqirl"] < min(solved["ppo"], solved["dqn"]) and f"of {len(tasks)} tables" in TABLE
+    assert solved["sqirl"] < min(solved["ppo"], solved["dqn"]) and f"of {len(tasks)} tables" in row
     rises = stored("effective_horizon", "correlations").query("tasks == 'solved'").set_index(["a", "b"])["low"]
     assert rises["dqn", "sqirl"] > 0 and rises["ppo", "sqirl"] > 0
 
 
-def test_readme_tells_what_more_episodes_do():
-    assert "If k is too small, more episodes make it fail more surely." in TABLE
+def test_findings_tell_what_more_episodes_do():
+    assert "If k is too small, more episodes make it fail more surely." in FOUND["more_data"]
     share = stored("more_data", "seeds").groupby(["task", "k", "m"])["optimal"].mean().unstack()
     fails = share[share[share.columns.max()] < 0.5]
     assert len(fails) and (fails[share.columns.max()] <= fails[share.columns.min()]).all()
     assert (fails[share.columns.max()] == 0).all()
 
 
-def test_verdicts_are_wrong_as_often_as_readme_says():
-    assert "Verdicts are wrong at most about as often as they say where both algorithms have the same scores" in TABLE
+def test_verdicts_are_wrong_as_often_as_findings_say():
+    row = FOUND["coverage"]
+    assert "Verdicts are wrong at most about as often as they say where both algorithms have the same scores" in row
     errors = stored("coverage", "errors")
     alike, unlike = (
         errors[errors["case"].isin(cases)]["share"] for cases in (["no difference", "pairs"], ["other spread"])
     )
-    assert alike.max() < 0.06 and "and far more often where one's scores spread far less" in TABLE
+    assert alike.max() < 0.06 and "and far more often where one's scores spread far less" in row
     assert unlike.max() > 0.5 and errors.query("case == 'other spread' and seeds < others")["share"].max() > 0.5
     over = errors[errors["case"].str.contains("over tasks")]
     wrong, found = (100 * over[over["case"].str.startswith("difference") == there]["share"] for there in (False, True))
     assert (
         f"Over all six as tasks, they are wrong in {wrong.min():.0f} to {wrong.max():.0f}% of draws, also where "
         f"spreads differ, and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to "
-        "be found." in ROWS["coverage"]
+        "be found." in row
     )
     assert len(wrong) == 12 and len(found) == 6 and set(over["scores"]) == {"all 6, as tasks"}
 
 
-def test_readme_tells_how_gcivl_does_on_point_mazes():
-    row, names = ROWS["pointmaze_short"], [f"pointmaze-{name}-v0" for name in ("medium-navigate", "large-stitch")]
-    board = stored("leaderboard", "success").query("method == 'GCIVL'")
-    published = board[board["runs"] == "published"].set_index("dataset")
-    ours = board[board["runs"] != "published"].set_index(["dataset", "report"])["mean"].round().astype(int)
-    medium, stitch = ((published["mean"][name], published["std"][name]) for name in names)
-    now, early = (ours[names[0], report] for report in ("pointmaze_short", "gcivl_vs_ogbench"))
-    assert (
-        f"It scores {now} there, another run {early} after 40,000 updates, and {medium[0]:.0f} ± {medium[1]:.0f}" in row
+def test_findings_tell_scores_on_point_mazes_beside_published_ones():
+    row, short, names = FOUND["pointmaze_short"], "pointmaze_short", ("QRL", "CRL", "GCIVL", "GCIQL", "GCBC")
+    medium, large, stitch, least = (
+        f"pointmaze-{name}-v0" for name in ("medium-navigate", "large-navigate", "large-stitch", "medium-stitch")
     )
-    assert f"Published there are {stitch[0]:.0f} ± {stitch[1]:.0f}, for a million updates" in row
-    large = "pointmaze-large-navigate-v0"
-    tasks = stored("pointmaze_short", "tasks").query("score == 'three' and task.str.endswith(@large)")
-    (first, second), mean, std = (
-        tasks.set_index("algorithm")["mean"][["gcivl", "gcbc"]],
-        *published.loc[large, ["mean", "std"]],
-    )
-    assert (
-        f"On pointmaze-large-navigate, GCIVL scores {first:.0f} and GCBC {second:.0f}, which is not decided; "
-        f"{mean:.0f} ± {std:.0f} is published for a million updates" in row
-    )
-    assert tasks.set_index("algorithm")["seeds"].to_dict() == {"gcbc": 5, "gcivl": 5}
-    assert set(verdicts("pointmaze_short").query("task.str.endswith(@large)")["verdict"]) == {"not decided"}
+    qrl, *told = (beside(medium, short, name, ", published" * (name == "QRL")) for name in names)
+    assert f"QRL scores {qrl}, CRL {told[0]}, GCIVL {told[1]}, GCIQL {told[2]} and GCBC {told[3]}." in row
+    early = board(medium, "gcivl_vs_ogbench")["mean"]["GCIVL"]
+    assert f"Another run of GCIVL scores {early:.0f} after 40,000 updates:" in row
+    assert stored("gcivl_vs_ogbench", "tasks").query("algorithm == 'gcivl'")["steps"].unique() == [40_000]
+    assert f"GCIVL scores {beside(large, short, 'GCIVL')} and GCBC {beside(large, short, 'GCBC')}, which is not" in row
+    assert f"It scores {beside(stitch, short, 'GCIVL')}, and GCBC {beside(stitch, short, 'GCBC')}" in row
+    assert f"GCBC is alone so far: it scores {beside(least, short, 'GCBC')}." in row
+    assert set(stored(short, "tasks")["seeds"]) == {5}
 
+
+def test_findings_tell_what_the_scores_on_point_mazes_are():
+    text = " ".join((ROOT / "results" / "findings.md").read_text().split())
+    assert (
+        "Scores on point mazes are the success in percent, as the mean of the last three evaluations. Published ones "
+        "are for a million updates with larger networks and batches" in text
+    )
+    for report in ("pointmaze_short", "pointmaze_seven", "pointmaze_longer"):
+        assert headline(report) == "three"
+        for run in json.loads((ROOT / "results" / report / "sources.json").read_text()):
+            assert run["args"]["hidden"] == [256] * 3 and run["args"]["batch_size"] == 256
+    names = stored("leaderboard", "success").query("runs == 'published' and dataset.str.startswith('pointmaze')")
+    assert set(names["updates"]) == {1_000_000}
+
+
+def test_findings_tell_which_goals_gcivl_and_gciql_reach():
+    row = FOUND["pointmaze_short"]
     scores = stored("pointmaze_short", "scores").query("algorithm == 'gcivl' and task.str.contains('stitch')")
     curve = scores.pivot(index="step", columns="seed", values="return")
     mean = curve.mean(axis=1)
@@ -472,15 +502,15 @@ def test_readme_tells_how_gcivl_does_on_point_mazes():
 
     watched = stored("pointmaze_short", "watched").query("algorithm == 'gcivl' and metric.str.startswith('success/')")
     by = watched.groupby(["task", "metric", "step"])["value"].mean().unstack()
-    assert "only ever reaches two of five goals" in row and len(by) == 15
+    assert "It only ever reaches two of five goals" in row and len(by) == 15
     assert (by.loc["local/pointmaze-large-stitch-v0"] > 0).any(axis=1).sum() == 2
     assert "GCIVL at the end reaches three of five goals nearly always and the other two never" in row
     end = by.loc["local/pointmaze-medium-navigate-v0"].iloc[:, -3:]
     assert (end > 95).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
 
 
-def test_readme_tells_how_crl_does_in_both_codes():
-    row = ROWS["gcivl_vs_ogbench"]
+def test_findings_tell_how_crl_does_in_both_codes():
+    row = FOUND["gcivl_vs_ogbench"]
     tasks = stored("crl_vs_ogbench", "tasks").query("score == 'last'").set_index("algorithm")
     ours, theirs = (f"{tasks['mean'][code]:.0f}" for code in ("crl", "ogbench_crl"))
     assert (
@@ -488,27 +518,20 @@ def test_readme_tells_how_crl_does_in_both_codes():
         in row
     )
     assert set(tasks["steps"]) == {10_000}
-    board = stored("leaderboard", "success").query("method == 'CRL' and runs == 'published'").set_index("dataset")
-    published = board.loc["pointmaze-medium-navigate-v0"]
-    assert f"{published['mean']:.0f} ± {published['std']:.0f} is published for a million updates" in row
-    assert published["updates"] == 1_000_000
+    published = board("pointmaze-medium-navigate-v0").loc["CRL"]
+    assert f"{published['mean']:.0f} ± {published['std']:.0f} is published: such a distance" in row
     # the intervals of both codes lie above the published score and its spread
     assert tasks["low"].min() > published["mean"] + published["std"]
 
 
-def test_readme_tells_how_gciql_does_on_a_point_maze():
-    row, name = ROWS["pointmaze_short"], "pointmaze-medium-navigate-v0"
-    board = stored("leaderboard", "success").query("method == 'GCIQL' and dataset == @name")
-    published, ours = (board[board["report"].fillna("") == report].iloc[0] for report in ("", "pointmaze_short"))
-    scores = f"scores {ours['mean']:.0f}, and {published['mean']:.0f} ± {published['std']:.0f} is published"
-    assert f"it {scores} for a million updates with larger networks and batches." in row
-    assert published["updates"] == 1_000_000
+def test_findings_tell_how_cells_on_point_mazes_were_trained():
+    row, name = FOUND["pointmaze_short"], "pointmaze-medium-navigate-v0"
     watched = stored("pointmaze_short", "watched").query(
         "metric.str.startswith('success/') and task.str.endswith(@name)"
     )
     by = watched.groupby(["algorithm", "metric", "step"])["value"].mean().unstack()
     end, other = by.loc["gciql"].iloc[:, -3:], by.loc["gcivl"].iloc[:, -3:]
-    assert "GCIQL at the end reaches the same three most of the time, and the other two never" in row
+    assert "and GCIQL reaches the same three most of the time, and the other two never" in row
     assert (end > 80).all(axis=1).sum() == 3 and (end == 0).all(axis=1).sum() == 2
     assert ((end > 80) == (other > 80)).all(axis=None)
     runs = json.loads((ROOT / "results" / "pointmaze_short" / "sources.json").read_text())
@@ -523,23 +546,13 @@ def test_readme_tells_how_gciql_does_on_a_point_maze():
     assert {run["algorithm"] for run in runs if run["identity"]["device"] == "cuda"} == {"qrl"}
     assert (
         "QRL was trained on a GPU, CRL's and GCIQL's cells and GCIVL's on pointmaze-large-stitch and "
-        "pointmaze-large-navigate in float32, and all others in bfloat16. Two methods are missing." in row
+        "pointmaze-large-navigate in float32, and all others in bfloat16." in row
     )  # the others are of earlier versions, which do not say what they did
-    assert len({run["algorithm"] for run in runs}) == 5
+    assert len({run["algorithm"] for run in runs}) == 5 and "Five of the seven methods have cells so far." in row
 
 
-def test_readme_tells_how_qrl_and_crl_do_on_a_point_maze():
-    board = stored("leaderboard", "success").query("dataset == 'pointmaze-medium-navigate-v0'").set_index("method")
-    ours = board[board["report"] == "pointmaze_short"]["mean"]
-    published = board[board["runs"] == "published"]
-    told = [f"{published['mean'][name]:.0f} ± {published['std'][name]:.0f}" for name in ("QRL", "CRL")]
-    scores = f"QRL scores {ours['QRL']:.0f} and CRL {ours['CRL']:.0f}; {told[0]} and {told[1]} are published for a"
-    assert f"{scores} million updates with larger networks and batches." in ROWS["pointmaze_short"]
-    assert set(published["updates"][["QRL", "CRL"]]) == {1_000_000}
-
-
-def test_readme_tells_how_all_seven_do_on_a_point_maze():
-    row, frame = ROWS["pointmaze_seven"], verdicts("pointmaze_seven")
+def test_findings_tell_how_all_seven_do_on_a_point_maze():
+    row, frame = FOUND["pointmaze_seven"], verdicts("pointmaze_seven")
     better = set(frame[frame["verdict"] == "better"][["a", "b"]].itertuples(index=False, name=None))
     assert "OTA reaches more goals than any other, and GCBC fewer than any other." in row
     assert "HIQL reaches more than GCIVL and GCIQL; QRL and CRL, like GCIVL, more than GCIQL." in row
@@ -548,14 +561,10 @@ def test_readme_tells_how_all_seven_do_on_a_point_maze():
     told |= {("hiql", "gcivl"), ("hiql", "gciql"), ("qrl", "gciql"), ("crl", "gciql"), ("gcivl", "gciql")}
     assert "Between CRL, QRL and HIQL, and between GCIVL and CRL or QRL, nothing is decided" in row
     assert better == told and len(frame) == 2 * 21
-    board = stored("leaderboard", "success").query("dataset == 'pointmaze-medium-navigate-v0'")
-    published = board[board["runs"] == "published"].set_index("method")
-    ours = board[board["report"] == "pointmaze_seven"].set_index("method")["mean"]
-    names = ("OTA", "HIQL", "CRL")
-    told = [f"{published['mean'][name]:.0f} ± {published['std'][name]:.0f}" for name in names]
-    scores = f"OTA scores {ours['OTA']:.0f}, HIQL {ours['HIQL']:.0f} and CRL {ours['CRL']:.0f}; "
-    assert f"{scores}{told[0]}, {told[1]} and {told[2]} are published for a million updates" in row and len(ours) == 7
-    assert "at the end of the same runs (row above), CRL and GCIVL no longer reach decidedly more than GCIQL." in row
+    names, place = ("OTA", "HIQL", "CRL"), "pointmaze-medium-navigate-v0"
+    ota, hiql, crl = (beside(place, "pointmaze_seven", name, " is published" * (name == "OTA")) for name in names)
+    assert f"OTA scores {ota}, HIQL {hiql} and CRL {crl}." in row and len(board(place, "pointmaze_seven")) == 7
+    assert "at the end of the same runs (above), CRL and GCIVL no longer reach decidedly more than GCIQL." in row
     later = verdicts("pointmaze_short").query("task.str.contains('medium-navigate')").set_index(["a", "b"])["verdict"]
     assert later["crl", "gciql"] == later["gcivl", "gciql"] == "not decided"
     early, late = (
@@ -574,7 +583,55 @@ def test_readme_tells_how_all_seven_do_on_a_point_maze():
     assert all(where[name] <= {("cpu", None), ("cpu", True)} for name in ("gcbc", "gcivl"))  # early runs do not tell
     going = {(run["algorithm"], len(run["seeds"]), run["step"]) for run in runs if run["status"] != "finished"}
     assert going == {("ota", 5, 70_000), ("hiql", 5, 80_000), ("crl", 3, 70_000)}
-    assert "after seven tenths of their runs, where OTA was stopped; HIQL was stopped after eight, and three of" in row
+    assert (
+        "After seven tenths of the runs of `pointmaze_short`, where OTA was stopped; HIQL was stopped after eight, and "
+        "three of" in row
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "report", "task", "pairs"),  # * stands for all others
+    [
+        ("[PPO is better than TRPO, and both are better than on-policy MDPO](results/on_policy_mujoco/report.md)",
+         "on_policy_mujoco", ALL, ["ppo > *", "trpo > mdpo_on_policy"]),
+        ("On [medium-replay data](results/offline_mujoco_short/report.md) of three tasks, after 50,000 updates, "
+         "TD3+BC, IQL and f-DVL are better than BC;", "offline_mujoco_short", ALL,
+         ["td3_bc > bc", "iql > bc", "f_dvl > bc"]),
+        ("on [better data](results/offline_mujoco_shorter/report.md) of them, after 25,000, BC is better than the "
+         "others.",
+         "offline_mujoco_shorter", ALL, ["bc > *"]),
+        ("Of the seven methods with goals, [OTA reaches the most goals](results/pointmaze_seven/report.md) of a point "
+         "maze;", "pointmaze_seven", "local/pointmaze-medium-navigate-v0", ["ota > *"]),
+        ("over four mazes, behaviour cloning reaches more [with temporal goal "
+         "augmentation](results/stitching/report.md) than without.", "stitching", ALL, ["* > gcbc (augment=0)"]),
+    ],
+)  # fmt: skip
+def test_what_readme_calls_better_is_decided(sentence, report, task, pairs):
+    assert sentence in LINES
+    assert_better(report, task, pairs)
+
+
+def test_readme_counts_the_methods_that_were_set_beside_other_code():
+    told = "no difference is decided for any of eight methods, most of them with three seeds, which cannot decide."
+    assert told in LINES
+    seeds = {}
+    for folder in (ROOT / "results").glob("*_vs_*"):
+        frame = verdicts(folder.name)
+        assert set(frame["verdict"]) == {"not decided"}
+        seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
+    assert len(seeds) == 8 and sum(count == 3 for count in seeds.values()) > 4
+
+
+def test_readme_names_the_methods_that_learned_for_a_million_steps():
+    assert "only the on-policy ones, stream AC and, on one task, SAC were trained for a million steps." in LINES
+    long = set()
+    for path in (ROOT / "results").glob("*/sources.json"):
+        for run in json.loads(path.read_text()):
+            ours = (ROOT / "single_file" / f"{run['algorithm']}.py").exists()
+            if ours and run["task"].endswith("-v5") and run.get("step", 0) >= 1_000_000:
+                long.add((run["algorithm"], run["task"]))
+    assert {name for name, _ in long} == {"ppo", "trpo", "mdpo_on_policy", "stream_ac", "sac"}
+    assert len({task for name, task in long if name == "sac"}) == 1
 
 
 def test_readme_counts_the_datasets_of_the_leaderboard():

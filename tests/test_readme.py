@@ -78,11 +78,21 @@ def test_examples_are_short():
         assert len(lines) <= 12
 
 
-def test_the_table_of_results_has_the_lengths_of_stored_runs():
+def test_findings_have_the_lengths_of_stored_runs():
     results = suite.ROOT / "results"
-    assert index.with_lengths(README, results) == README and len(index.RESULT.findall(README)) > 20
-    wrong = README.replace("| 50,000, 5 seeds |", "| 60,000, 4 seeds |")
-    assert wrong != README == index.with_lengths(wrong, results)
+    text = (results / "findings.md").read_text()
+    assert index.with_lengths(text, results) == text and len(index.FINDING.findall(text)) == text.count("\n### ") > 20
+    wrong = text.replace("*50,000 gradient updates, 5 seeds*", "*60,000 steps, 4 seeds*")
+    assert wrong != text == index.with_lengths(wrong, results)
+
+
+def test_findings_name_every_report_and_study():
+    results = suite.ROOT / "results"
+    links = set(re.findall(r"\]\(([^)]*)\)", (results / "findings.md").read_text()))
+    assert all((results / link).exists() for link in links)
+    named = {link.partition("/")[0] for link in links}
+    without = {"smoke", "pendulum", "stream_check", "throughput"}  # checks and measurements, which compare no methods
+    assert {path.name for path in results.iterdir() if path.is_dir()} - named == without
 
 
 def test_the_page_on_all_results_is_that_of_the_stored_ones():
