@@ -10,6 +10,10 @@ JOBS   ?= 2
 # one (by an index or a folder of wheels in its configuration, or by PIP_EXTRA_INDEX_URL).
 TORCH   = $(shell sed -n 's/^torch==//p' constraints.txt)
 
+# Byte code is written when a module is first imported: that of all installed packages would take a minute more.
+export PIP_COMPILE = 0
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow lint clean
 demo: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sweep smoke --out runs/demo

@@ -86,6 +86,10 @@ class Touched(TorchDispatchMode):
         super().__init__()
         self.places: set[tuple[int, int, int]] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # as nothing here is compiled; the compiler takes seconds to import
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.places |= {place(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         return func(*args, **(kwargs or {}))

@@ -81,7 +81,15 @@ def few(script: str) -> int:
 # -- what a GPU would refuse, shown without one ------------------------------------------------------------------------
 
 
-class OneDevice(TorchDispatchMode):
+class Mode(TorchDispatchMode):
+    """A mode that torch's compiler does not look at, which would take most of its time."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+
+class OneDevice(Mode):
     """Refuses tensors on the CPU."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -140,7 +148,7 @@ READING = (
 )  # fmt: skip
 
 
-class Unread(TorchDispatchMode):
+class Unread(Mode):
     """Refuses what makes the host wait for a GPU: numbers that it reads, and sizes that depend on numbers."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
