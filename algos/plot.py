@@ -43,14 +43,12 @@ def thousands(number: float, _: object = None) -> str:
 
 def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
     """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
-    figure, axes = plt.subplots(figsize=(7, 4.2), dpi=150, layout=layout)
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout=layout)
+    axes = figure.subplots()
     for color, (name, frame) in zip(PALETTE * len(frames), frames.items(), strict=False):
         table = frame.groupby(["seed", "step"])["return"].mean().unstack().dropna(axis=1)
         steps, scores = table.columns.to_numpy(), table.to_numpy()
@@ -76,7 +74,6 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, 
     )
     with written_aside(path) as part:
         figure.savefig(part, format="png")
-    plt.close(figure)
 
 
 def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) -> bytes:
@@ -85,14 +82,12 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) ->
     Each panel has the number of its first step, the true returns [n], NaN where they are not known, and predictions
     [seeds, n]. It leaves out the seeds with a prediction that is not finite.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
-    figure, row = plt.subplots(1, len(panels), figsize=(11, 4), dpi=150, layout=layout, sharey=True, squeeze=False)
+    figure = Figure(figsize=(11, 4), dpi=150, layout=layout)
+    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, (start, truth, predicted) in zip(row[0], panels, strict=True):
         steps = start + np.arange(len(truth))
         predicted = predicted[np.isfinite(predicted).all(1)]
@@ -113,5 +108,4 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) ->
     figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
     png = io.BytesIO()
     figure.savefig(png, format="png")
-    plt.close(figure)
     return png.getvalue()

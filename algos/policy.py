@@ -87,7 +87,7 @@ class Touched(TorchDispatchMode):
         self.places: set[tuple[int, int, int]] = set()
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # as nothing here is compiled; the compiler takes seconds to import
+    def _should_skip_dynamo(cls) -> bool:  # what hides it from the compiler would import that, for seconds
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

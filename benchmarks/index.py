@@ -17,12 +17,11 @@ from benchmarks.tables import Cell, Table, between, escape, number, word
 
 INTRODUCTION = """# Results
 
-Every file here is written by a command of this repository, from runs that it stored; this page is written by
-`python -m benchmarks.index`. Intervals are 95% intervals over seeds. The folder of a report holds its tables as CSV,
+Every table and figure here is written by a command of this repository, from runs that it stored; this page is written
+by `python -m benchmarks.index`. Intervals are 95% intervals over seeds. The folder of a report holds its tables as CSV,
 its figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
 `python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, as one page with sortable tables and
-figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command.
-[What came out](findings.md) says in words what they show."""
+figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command."""
 
 SHORT = 200  # letters of a sentence in the list of contents
 FINDING = re.compile(r"^### (.*)\n\n\*.*\*$", re.MULTILINE)  # a heading that links reports, and below it their length
@@ -155,7 +154,9 @@ def with_lengths(text: str, folder: Path) -> str:
 
     def lines(match: re.Match[str]) -> str:
         folders = [folder / name for name in re.findall(r"\]\((\w+)/", match[1])]
-        return match[0] if (folders[0] / "page.md").exists() else f"### {match[1]}\n\n*{length(folders)}*"
+        return (
+            match[0] if not folders or (folders[0] / "page.md").exists() else f"### {match[1]}\n\n*{length(folders)}*"
+        )
 
     return FINDING.sub(lines, text)
 
@@ -169,7 +170,8 @@ def contents(folder: Path) -> str:
     parts = [*map(section, reports), *map(study, studies)]
     for path in sorted(folder.glob("*/README.md")):
         parts.append(text_of(path).replace("# ", "## ", 1).strip())
-    return "\n\n".join([INTRODUCTION, "\n".join(map(entry, parts)), *parts]) + "\n"
+    told = "[What came out](findings.md) says in words what they show." if (folder / "findings.md").exists() else ""
+    return "\n\n".join(filter(None, [INTRODUCTION, told, "\n".join(map(entry, parts)), *parts])) + "\n"
 
 
 def main(args: Args) -> None:

@@ -28,16 +28,23 @@ EVERY = 5  # steps of a way of which one is stored
 
 
 def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The ways and maps of the runs and reports in some folders: tables with the columns WAYS and MAPS.
+    """The ways and maps of the seeds that have scores, from runs and reports: tables with the columns WAYS and MAPS.
 
     A way has one of five steps, without those at which the policy stood still, and positions have one decimal. A map is
-    the mean over seeds of the values of the first task's goal. Raises UserError for damaged tables.
+    the mean over seeds of the values of the first task's goal; that of a report counts as often as it has seeds with
+    ways. Raises UserError for damaged tables.
     """
+    known = {(config["task"], label(config), seed) for config in scores.sources for seed in config["seeds"]}
+
+    def scored(table: pd.DataFrame) -> pd.DataFrame:
+        keys = zip(table["task"], table["algorithm"], table["seed"], strict=True)
+        return table[np.array([key in known for key in keys], bool)]
+
     ways, values = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seeds"]))
     for folder in folders:
         if is_report(folder):
             if os.path.lexists(folder / "ways.csv"):
-                ways.append(read(folder / "ways.csv", WAYS))
+                ways.append(scored(read(folder / "ways.csv", WAYS)))
                 if os.path.lexists(folder / "maps.csv"):
                     seeds = ways[-1].groupby(["task", "algorithm"])["seed"].nunique().rename("seeds").reset_index()
                     values.append(read(folder / "maps.csv", MAPS).merge(seeds, on=["task", "algorithm"]))
@@ -45,24 +52,19 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
         for path in find(folder, "ways.parquet"):
             config = read_json(path.with_name("config.json"), Config)
             varied = config.get("varied", [])
-            way = named(read(path, [*varied, "seed", "task", "step", "x", "y"]), config, varied)
+            way = scored(named(read(path, [*varied, "seed", "task", "step", "x", "y"]), config, varied))
             way = way[(way["step"] % EVERY == 0) | (way["step"] == GOAL)].round({"x": 1, "y": 1})
             way = way.sort_values(["algorithm", "seed", "goal", "step"])
             place = way[["algorithm", "seed", "goal", "x", "y"]]
             ways.append(way[(place != place.shift()).any(axis=1) | (way["step"] <= 0)][WAYS])
             if os.path.lexists(other := path.with_name("values.parquet")):
-                table = named(read(other, [*varied, "seed", "task", "x", "y", "value"]), config, varied)
+                table = scored(named(read(other, [*varied, "seed", "task", "x", "y", "value"]), config, varied))
                 values.append(table[table["goal"] == table["goal"].min()][MAPS].assign(seeds=1))
     maps = together(values).astype({"value": float, "seeds": float})
     maps["seeds"] = maps["seeds"].where(maps["value"].notna(), 0.0)  # a mean over the seeds that have a value there
     sums = maps.assign(value=maps["value"] * maps["seeds"]).groupby(MAPS[:-1], sort=False)[["value", "seeds"]].sum()
-    maps = (sums["value"] / sums["seeds"]).round(4).rename("value").reset_index()
-    known = {(config["task"], label(config)) for config in scores.sources}
-    found = []
-    for table in (together(ways), maps):
-        kept = [key in known for key in zip(table["task"], table["algorithm"], strict=True)]
-        found.append(table[np.array(kept, bool)].reset_index(drop=True))
-    return found[0], found[1]
+    maps = ((sums["value"] / sums["seeds"]).round(4) + 0.0).rename("value").reset_index()  # without -0.0
+    return together(ways).reset_index(drop=True), maps
 
 
 def together(tables: list[pd.DataFrame]) -> pd.DataFrame:

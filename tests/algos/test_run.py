@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,6 +170,13 @@ def finish(out: Path, *flags: str, script: str = "sac") -> str:
     done = subprocess.run(command(out, *flags, script=script), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def test_a_run_that_does_not_compile_leaves_out_what_takes_seconds_to_import(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    imported = finish(tmp_path, "--total-steps", "60")
+    assert "algos.plot" in imported and "matplotlib.figure" in imported and list(tmp_path.rglob("policy.safetensors"))
+    assert "matplotlib.pyplot" not in imported and not re.search(r"\| +torch\._dynamo\n", imported)
 
 
 def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "sac", how: int = signal.SIGKILL) -> int:

@@ -214,6 +214,24 @@ def test_the_map_of_a_report_and_of_a_further_seed_is_the_mean_over_all_seeds(ru
     assert any((tmp_path / "out" / "figures").glob("values_*"))
 
 
+def test_seeds_that_are_left_out_have_no_ways_and_values(runs, tmp_path):
+    config = json.loads((path := split(runs, (0, 1)) / "seed1" / "config.json").read_text())
+    path.write_text(json.dumps(config | {"status": "running"}))
+    made(runs, tmp_path / "out", finished_only=True)
+    assert set(pd.read_csv(tmp_path / "out" / "ways.csv")["seed"]) == {0}
+    assert pd.read_csv(tmp_path / "out" / "maps.csv")["value"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_map_made_again_has_no_negative_zero(runs, tmp_path):
+    good = split(runs, (0,))
+    values = pd.read_parquet(path := good / "seed0" / "values.parquet")
+    values.assign(value=-0.00003).to_parquet(path)
+    made(runs, tmp_path / "out")
+    made(tmp_path / "out", tmp_path / "again")
+    text = (tmp_path / "out" / "maps.csv").read_text()
+    assert "-0.0" not in text and text == (tmp_path / "again" / "maps.csv").read_text()
+
+
 def test_where_a_seed_has_no_value_a_map_is_the_mean_over_the_others(runs, tmp_path):
     good = split(runs, (0, 1))
     for seed, nowhere in ((0, (0.0, 0.0)), (0, (1.0, 0.0)), (1, (1.0, 0.0))):

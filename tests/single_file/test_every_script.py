@@ -82,7 +82,7 @@ def few(script: str) -> int:
 
 
 class Mode(TorchDispatchMode):
-    """A mode that torch's compiler does not look at, which would take most of its time."""
+    """A mode without the wrapper that hides it from torch's compiler, which would take most of its time."""
 
     @classmethod
     def _should_skip_dynamo(cls):
