@@ -564,8 +564,8 @@ def test_findings_tell_how_all_seven_do_on_a_point_maze():
     ota, hiql, crl = (beside(place, "pointmaze_seven", name, " is published" * (name == "OTA")) for name in names)
     assert f"OTA scores {ota}, HIQL {hiql} and CRL {crl}." in row and len(board(place, "pointmaze_seven")) == 7
     assert (
-        "at the end of the same runs ([above](pointmaze_short/report.md)), CRL and GCIVL no longer reach decidedly more "
-        "than GCIQL." in row
+        "at the end of the same runs ([above](pointmaze_short/report.md)), CRL and GCIVL no longer reach decidedly "
+        "more than GCIQL." in row
     )
     later = verdicts("pointmaze_short").query("task.str.contains('medium-navigate')").set_index(["a", "b"])["verdict"]
     assert later["crl", "gciql"] == later["gcivl", "gciql"] == "not decided"
