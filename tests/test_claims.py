@@ -183,6 +183,20 @@ def test_sac_has_the_highest_means_beside_mdpo():
     assert set(last.idxmax(axis=1)) == {"sac"}
 
 
+def test_findings_tell_how_stream_ac_ends_beside_published_runs():
+    ends = means("stream_mujoco").droplevel("algorithm")
+    assert headline("stream_mujoco") == "mean"
+    table = pd.read_csv(ROOT / "benchmarks" / "published" / "stream_x.csv")
+    table = table[(table["algorithm"] == "stream AC") & table["protocol"].str.contains("1M")]
+    score = table.set_index("task")["score"]
+    assert (
+        f"The mean of the last 10% is {ends['HalfCheetah-v5']:,.0f} on HalfCheetah, where a published chart ends at "
+        f"about {score['HalfCheetah-v5']:,.0f}, and {ends['Ant-v5']:,.0f} on Ant, where {score['Ant-v4']:,.0f} is "
+        "logged for v4," in FOUND["stream_mujoco"]
+    )
+    assert set(score.index) == {"HalfCheetah-v5", "Ant-v4"} and set(table["seeds"]) == {1}
+
+
 def test_findings_tell_how_well_stream_td_predicts():
     assert "leave about a third of the variance" in (row := FOUND["stream_series"])
     last = means("stream_series")
