@@ -41,8 +41,13 @@ class Agent(nn.Module):
 
     @property
     def has_policy(self) -> bool:
-        """Whether there is a deterministic policy of single observations: obs, maybe goal, maybe time -> action."""
+        """Whether there is a deterministic policy: obs, maybe goal, maybe time -> action."""
         return hasattr(self, "policy")
+
+    @property
+    def policy_task(self) -> Task:
+        """The task as its policy sees it, whose observations may be stacks of the last frames."""
+        return self.task
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copies a state into this agent's tensors; raises ValueError for `assign`, which would replace them."""

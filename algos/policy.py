@@ -104,7 +104,7 @@ def place(x: Tensor) -> tuple[int, int, int]:
 
 def used_by_policy(agent: Any) -> dict[str, Tensor]:
     """Those tensors of the agent's state that its policy reads, by name."""
-    inputs = [torch.zeros(agent.runs, 1, agent.task.obs_size, device=agent.device)]
+    inputs = [torch.zeros(agent.runs, 1, agent.policy_task.obs_size, device=agent.device)]
     takes = inspect.signature(agent.policy).parameters
     if "goal" in takes:
         inputs.append(inputs[0])
@@ -164,8 +164,8 @@ class Policy(nn.Module):
 
     @property
     def task(self) -> Task:
-        """Sizes and bounds."""
-        return self.agent.task
+        """Sizes and bounds, as the policy sees them: where frames are stacked, an observation is a stack."""
+        return self.agent.policy_task
 
     @torch.no_grad()
     def forward(self, obs: Any, goal: Any = None, t: int | None = None) -> Any:
@@ -187,7 +187,7 @@ class Policy(nn.Module):
         if t is not None:
             inputs.append(torch.tensor(t, device=self.agent.device))
         action = self.act(*inputs)[0]
-        action = action.view(*lead, *action.shape[1:])
+        action = action.view(lead + action.shape[1:])
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
 
     def _tensor(self, x: Any) -> Tensor:
@@ -218,7 +218,7 @@ class PolicyFile:
             raise UserError(
                 f"{self.path.parent} has no {FILE}: it is no run's folder, or its run has not come to its first "
                 "checkpoint, or is of an earlier version, and the run's command with --resume writes the file from the "
-                "last checkpoint (runs on Atari, and of stream_td, have none)"
+                "last checkpoint (runs of stream_td have none)"
             )
         try:
             self.tensors, said = contents(self.path)

@@ -34,6 +34,7 @@ from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, run_name
 from algos.threads import Threads
 from envs import Episode, SeededEnvs
+from envs.atari import is_game
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
 from envs.tabular.tasks import table_of
@@ -151,17 +152,18 @@ class Run(Generic[Args]):
         """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id.
 
         The policy that is evaluated also gets the time in the episode if it is `timed`. `shown` are options of the
-        environment that change what it shows, and hold in evaluations too.
+        environment that change what it shows, and hold in evaluations too, which play whole games of Atari.
         """
         shown = shown or {}
+        whole: dict[str, Any] = {"episodic_life": False} if is_game(self.given.env_id) else {}
         options |= shown | {"actions": self.given.ACTIONS, "threads": self.given.threads or None}
         with env_errors(self.given.env_id):
             envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
         self.learn_from(envs)
         limit = {name: options[name] for name in ("max_episode_steps",) if name in options}
-        self.acts_in(self.given.env_id, **shown, **limit)
+        self.acts_in(self.given.env_id, **shown, **limit, **whole)
         if self.given.eval_episodes:
-            self.evaluate_in(self.given.env_id, timed, **shown)
+            self.evaluate_in(self.given.env_id, timed, **shown, **whole)
         return envs
 
     def learn_from(self, source: Source) -> None:
@@ -605,10 +607,13 @@ class Run(Generic[Args]):
         """From now on, writes the policies of an agent that has some with every checkpoint."""
         agent: Any = self.agent
         if agent and agent.has_policy:
+            place = self.environment
+            if (stack := agent.policy_task.obs_size // max(1, agent.task.obs_size)) > 1:
+                place = place | {"options": place["options"] | {"stack": stack}}
             self.export(
                 FILE,
                 lambda: policy_file(
-                    agent, policy or agent.policy, self.algorithm, self.environment, self.step, list(self.diverged)
+                    agent, policy or agent.policy, self.algorithm, place, self.step, list(self.diverged)
                 ),
             )
 

@@ -5,7 +5,7 @@ as its official code computes it. Each run keeps traces, statistics and a clock,
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -87,14 +87,15 @@ class Features(nn.Module):
     Vectors become [R, O + 1] where the task has a time limit, the time being the last number, and [R, O] elsewhere.
 
     Images [C, H, W] have no time; where IMAGES says so, the last frames are stacked, each as it was normalised when it
-    came, and the first one of an episode fills the stack.
+    came, and the first one of an episode fills the stack. Policies see such stacks of raw frames (`policy_task`).
     """
 
     frames: Tensor
 
     def __init__(self, runs: int, task: Task):
         super().__init__()
-        self.shape, self.stack, images = task.obs_shape, 1, len(task.obs_shape) == 3
+        self.policy_task, self.shape, self.stack = task, task.obs_shape, 1
+        images = len(self.shape) == 3
         if images and self.shape[1:] not in IMAGES:
             sizes = " or ".join(f"{height}x{width}" for height, width in IMAGES)
             size = "x".join(map(str, self.shape[1:]))
@@ -104,6 +105,7 @@ class Features(nn.Module):
         self.out_shape: tuple[int, ...] = self.shape
         if images and (stack := IMAGES[self.shape[1:]][2]) > 1:
             self.stack, self.out_shape = stack, (stack * self.shape[0], *self.shape[1:])
+            self.policy_task = replace(task, obs_shape=self.out_shape)
             self.register_buffer("frames", torch.zeros(runs, *self.out_shape))
         elif self.clock:
             self.out_shape = (math.prod(self.shape) + 1,)
@@ -137,12 +139,15 @@ class Features(nn.Module):
 
     @torch.no_grad()
     def seen(self, obs: Tensor, t: Tensor) -> Tensor:
-        """Features [R, B, ...] of observations [R, B, O] after t [] steps of an episode; no statistic changes."""
-        x = self.statistics.normalise(obs)
+        """Features [R, B, ...] of observations [R, B, O] after t [] steps of an episode; no statistic changes.
+
+        Where frames are stacked, observations are stacks of them, [R, B, stack O].
+        """
+        x = self.statistics.normalise(obs.reshape(len(obs), -1, math.prod(self.shape)))
         if self.clock:
             time = -0.5 + (t - 1).clamp(min=0) / self.clock.limit
             return torch.cat([x, time.to(x.dtype).expand(*x.shape[:-1], 1)], -1)
-        return x.view(*x.shape[:2], *self.shape)
+        return x.view(*obs.shape[:2], *self.out_shape)
 
     def _with_time(self, x: Tensor, time: Tensor) -> Tensor:
         return torch.cat([x, time.to(x.dtype)[:, None]], 1)

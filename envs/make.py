@@ -74,7 +74,7 @@ def make_vec(
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):
-        options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life", "stack") if name in kwargs}
         wrappers.append(partial(atari.preprocess, **options))
     else:
         wrappers.append(channels_first)

@@ -125,8 +125,8 @@ class StreamAC(Agent):
         self.output.copy_(clipped)
 
     @property
-    def has_policy(self) -> bool:
-        return self.features.stack == 1  # one observation does not show a stack of frames
+    def policy_task(self) -> Task:
+        return self.features.policy_task
 
     @torch.no_grad()
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:

@@ -122,8 +122,8 @@ class StreamQ(Agent):
         self.take(*self.choose(self.state, draws, where))
 
     @property
-    def has_policy(self) -> bool:
-        return self.features.stack == 1  # one observation does not show a stack of frames
+    def policy_task(self) -> Task:
+        return self.features.policy_task
 
     @torch.no_grad()
     def policy(self, obs: Tensor, t: Tensor) -> Tensor:

@@ -49,6 +49,9 @@ def test_a_policy_acts_as_its_agent_did(script, tmp_path):
     more |= {"t": 2} if policy.timed else {}
     actions = one(OBS[1].numpy(), **more)
     np.testing.assert_allclose(actions, expected[1].numpy(), atol=1e-5)
+    more |= {"goal": GOAL[1, 4]} if is_goals(script) else {}
+    alone = one(OBS[1, 4], **more)  # without a batch
+    torch.testing.assert_close(alone, expected[1, 4], rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,23 @@ def test_breakout_in_frames_and_whole_games():
     assert games >= 2
 
 
+def test_a_stack_has_the_last_frames_and_begins_with_the_first():
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    actions = np.random.default_rng(0).integers(0, 4, (40, 1))
+    shown: dict[int, list] = {}
+    for stack in (1, 4):
+        venv = make_vec("BreakoutNoFrameskip-v4", 1, stack=stack, episodic_life=False)
+        assert venv.single_observation_space.shape == (stack, 84, 84)
+        first = venv.reset(seed=3)[0]
+        assert (first == first[:, :1]).all()
+        shown[stack] = [first[0].copy(), *(venv.step(action)[0][0].copy() for action in actions)]
+    singles = [shown[1][0]] * 3 + shown[1]
+    for t, stacked in enumerate(shown[4]):
+        assert np.array_equal(stacked, np.concatenate(singles[t : t + 4]))
+    assert not np.array_equal(stacked[0], stacked[3])
+
+
 def test_a_time_limit_counts_steps_of_one_game_and_not_of_a_life():
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")

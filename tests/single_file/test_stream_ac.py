@@ -22,8 +22,10 @@ from algos.compile import compiled
 from algos.errors import UserError
 from algos.learner import Learner, learner_file
 from algos.obgd import ObGD
+from algos.policy import FILE, load_policy, policy_file
 from algos.run import Run
 from algos.stream import Step
+from benchmarks.trained import Place, Trained
 from envs import Task
 
 CPU = torch.device("cpu")
@@ -424,10 +426,57 @@ def test_a_policy_takes_the_most_probable_action_within_its_bounds():
 
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
-def test_stacks_of_frames_have_no_policy(script):
-    """A policy sees one observation; those of MinAtar are enough."""
-    for shape, has in (((1, 84, 84), False), ((4, 10, 10), True), ((7,), True)):
-        assert agent_of(script, [0], replace(DISCRETE, obs_shape=shape), hidden=()).has_policy == has
+def test_a_policy_of_frames_acts_on_the_stack_that_its_learner_saw(script, tmp_path):
+    """With statistics that stand still: a learner's older frames are normalised by earlier ones."""
+    agent = agent_of(script, (3, 8), replace(DISCRETE, obs_shape=(1, 84, 84)), hidden=())
+    net = agent.actor if script == "stream_ac" else agent.critic
+    frames = torch.randint(0, 256, (6, 2, 84 * 84)).double()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.normal_()
+        for obs in frames[:2]:
+            agent.features(obs)
+        agent.features.statistics.update = lambda *_: None
+        agent.features.start(frames[2], torch.ones(2))
+        for obs in frames[3:]:
+            learned_from = agent.features(obs)
+    assert not torch.equal(learned_from[:, 0], learned_from[:, 3])
+    stack = frames[2:].transpose(0, 1).reshape(2, 1, -1)  # the oldest first
+    seen = agent.features.seen(stack, torch.tensor(3))
+    assert torch.equal(seen[:, 0], learned_from)
+    action = agent.policy(stack, torch.tensor(3))
+    assert torch.equal(action[:, 0], net(learned_from).argmax(-1))
+    backwards = stack.view(2, 4, -1).flip(1).reshape(2, 1, -1)
+    assert not torch.equal(agent.features.seen(backwards, torch.tensor(3)), seen)
+
+    (tmp_path / FILE).write_bytes(policy_file(agent, agent.policy, script, {}, 0))
+    policy = load_policy(tmp_path, seed=8)
+    assert policy.task.obs_shape == (4, 84, 84) and agent.task.obs_shape == (1, 84, 84)
+    assert policy(stack[1].view(4, 84, 84), t=3) == policy(stack[1, 0], t=3) == action[1, 0]
+    with pytest.raises(ValueError, match="an observation has 28224 numbers"):
+        policy(frames[0, 0], t=3)
+
+
+def test_observations_that_are_whole_are_not_stacked():
+    for shape in ((4, 10, 10), (7,)):
+        agent = agent_of("stream_q", [0], replace(DISCRETE, obs_shape=shape), hidden=())
+        assert agent.policy_task is agent.task
+
+
+@pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
+def test_policies_for_games_are_evaluated_on_whole_games(script, train, bare_runs):
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    flags = {"total_steps": 30, "eval_every": 30, "compile": False, "max_episode_steps": 200, "seeds": ("0", "2")}
+    trained = Trained(train(script, env_id="BreakoutNoFrameskip-v4", **flags).folder)
+    options = {"max_episode_steps": 200, "episodic_life": False, "stack": 4}
+    assert trained.file.environment["options"] == options
+    policy = trained.file.policy()
+    place = Place(trained)
+    place.try_out(policy)
+    evaluator = place.evaluator(policy, 2)
+    assert place.is_own and not any(evaluator.venv.get_attr("episodic_life"))
+    assert {score.length <= 199 for of_run in evaluator(policy.act, 0) for score in of_run} == {True}  # FIRE is a step
 
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
