@@ -19,6 +19,8 @@ from algos.stream import Step
 from envs import Task
 from envs.seeding import sub_seed
 
+FILE = "learner.safetensors"
+
 
 class Learner:
     """One streaming learner by itself, for a loop of your own, such as a robot's; it takes and gives NumPy arrays.
@@ -37,6 +39,8 @@ class Learner:
 
     def __init__(self, agent: Any):
         self.agent = agent
+        self.setting: dict[str, Any] = {}  # of a run that was one of several
+        self.ended = False  # whether the last step was that of an episode
         self.random = Random([sub_seed(agent.seeds[0], "learner")])
         self.draws = agent.draws(self.random)
 
@@ -44,14 +48,17 @@ class Learner:
     def load(path: str | Path, kind: type, seed: int | None = None, **setting: float) -> "Learner":
         """The learner of one run in a file that a run or `save` wrote; `kind` is its class, such as StreamAC.
 
+        `path` may also be the folder of a run.
+
         `seed` and `setting` (values of the hyperparameters that vary) choose among the runs in the file. Raises
         UserError if the file is damaged or is another algorithm's, if not exactly one run is chosen, or if that run has
         diverged.
         """
+        path = Path(path) / FILE if Path(path).is_dir() else Path(path)
         try:
             state, said = contents(path)
             if "environment" in said:
-                beside = Path(path).with_name("learner.safetensors")
+                beside = path.with_name(FILE)
                 instead = f": take {beside}" if beside.exists() else ", and no streaming learner"
                 raise UserError(f"{path} holds policies{instead}")
             if said["algorithm"] != kind.__name__:
@@ -64,6 +71,7 @@ class Learner:
             task = checked(Task, said["task"])
             check_values(args, task, [key["seed"]], state)
             learner = Learner(kind(args, task, [key["seed"]]))
+            learner.setting = {name: value for name, value in key.items() if name != "seed"}
             drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
             chosen_state = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
             for name, tensor in learner.agent.state_dict().items():
@@ -85,31 +93,44 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Writes the learner with its normalisers, traces, clock and random numbers to one file."""
         random = {f"random/{name}": tensor for name, tensor in self.random.state_dict().items()}
-        write_atomically(Path(path), learner_file(self.agent, random))
+        write_atomically(Path(path), learner_file(self.agent, random, self.setting))
 
     def start(self, obs: Any) -> NDArray:
         """Takes the first observation of an episode; gives the action [A], or the number of a discrete one, from 0."""
         self.agent.restart(self._obs(obs), self.draws())
+        self.ended = False
         return self.agent.output[0].numpy().copy()
 
     def step(self, obs: Any, reward: float, done: bool) -> NDArray | None:
-        """Learns from the outcome of the last action, and gives the next one; None after an episode's last step."""
-        numbers = torch.tensor([[reward], [done]], dtype=torch.float64)
+        """Learns from the outcome of the last action, and gives the next one; None after an episode's last step.
+
+        Raises ValueError for what is no observation or no number, and if an episode has ended and none was started.
+        """
+        if self.ended:
+            raise ValueError("the episode has ended: begin the next one with start(obs)")
+        numbers = torch.tensor([[np.asarray(x, np.float64).item()] for x in (reward, done)], dtype=torch.float64)
         if not numbers.isfinite().all():
             raise ValueError(f"the reward must be a finite number, got {reward}")
         self.agent.update(Step(numbers[0], self._obs(obs), numbers[1]), self.draws())
+        self.ended = bool(done)
         return None if done else self.agent.output[0].numpy().copy()
 
     def _obs(self, obs: Any) -> Tensor:
-        flat = torch.as_tensor(np.asarray(obs, np.float64).reshape(1, -1))
-        if flat.shape[1] != (size := math.prod(self.agent.task.obs_shape)):
-            raise ValueError(f"an observation has {size} numbers, got {flat.shape[1]}")
+        obs = np.asarray(obs.detach().cpu() if isinstance(obs, Tensor) else obs, np.float64)
+        if math.prod(self.agent.task.lead_of(obs.shape)) != 1:
+            raise ValueError(f"this takes one observation, got the shape {obs.shape}")
+        flat = torch.as_tensor(obs.reshape(1, -1))
         if not flat.isfinite().all():
             raise ValueError("an observation must have finite numbers, got NaN or infinity")
         return flat
 
 
-def learner_file(agent: Any, random: dict[str, Tensor] | None = None) -> bytes:
-    """The bytes of a file with a streaming agent, from which `Learner.load` makes the learner of each run."""
+def learner_file(agent: Any, random: dict[str, Tensor] | None = None, setting: dict[str, Any] | None = None) -> bytes:
+    """The bytes of a file with a streaming agent, from which `Learner.load` makes the learner of each run.
+
+    `setting` names an agent of one run that was one of several settings.
+    """
     tensors = {name: tensor.contiguous() for name, tensor in (agent.state_dict() | (random or {})).items()}
-    return save(tensors, {name: json.dumps(value) for name, value in description(agent).items()})
+    said = description(agent)
+    said["runs"] = [key | (setting or {}) for key in said["runs"]]
+    return save(tensors, {name: json.dumps(value) for name, value in said.items()})

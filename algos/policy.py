@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import json
 import math
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -153,7 +154,7 @@ class Policy(nn.Module):
     [R, B, G] if the policy is `with_goals`, and then the number t [] of steps since the episode began if it is `timed`.
 
     For one run, the policy itself can be called with obs [O] or [B, O], and goals likewise, as NumPy arrays or as
-    tensors; it gives actions of the same kind.
+    tensors; it gives actions of the same kind. One goal may also serve all observations of a batch.
     """
 
     def __init__(self, agent: Any, act: Callable[..., Tensor]):
@@ -174,24 +175,33 @@ class Policy(nn.Module):
         for wanted, given, name in ((self.with_goals, goal, "goal"), (self.timed, t, "t")):
             if wanted != (given is not None):
                 raise ValueError(f"this policy takes {'a' if wanted else 'no'} {name}")
-        x = self._tensor(obs)
-        size = self.task.obs_size
-        image = x.shape[-len(self.task.obs_shape) :] == self.task.obs_shape
-        lead = x.shape[: x.dim() - (len(self.task.obs_shape) if image else 1)]
-        if not (image or x.shape[-1:] == (size,)) or len(lead) > 1:
-            raise ValueError(f"an observation has {size} numbers, got the shape {tuple(x.shape)}")
-        inputs = [x.reshape(1, math.prod(lead), size)]
+        x, size = self._tensor(obs), self.task.obs_size
+        lead = self.task.lead_of(tuple(x.shape))
+        if len(lead) > 1 or 0 in lead:
+            raise ValueError(
+                f"this takes one observation, or a batch with one axis more, got the shape {tuple(x.shape)}"
+            )
+        count = math.prod(lead)
+        inputs = [x.reshape(1, count, size)]
         if goal is not None:
-            goals = self._tensor(goal)
-            inputs.append(goals.reshape(1, -1, goals.shape[-1]).expand(1, inputs[0].shape[1], -1))
+            goals, sizes = self._tensor(goal), sorted({getattr(self.agent, "goal_size", size), size})
+            if goals.shape[-1:] not in [(n,) for n in sizes] or goals.shape[:-1] not in ((), (1,), lead):
+                told = " or ".join(map(str, sizes))
+                raise ValueError(
+                    f"a goal has {told} numbers, and there is one or one for each observation, got the shape "
+                    f"{tuple(goals.shape)}"
+                )
+            inputs.append(goals.reshape(1, -1, goals.shape[-1]).expand(1, count, -1))
         if t is not None:
-            inputs.append(torch.tensor(t, device=self.agent.device))
+            if not hasattr(t, "__index__") or operator.index(t) < 0:
+                raise ValueError(f"t is the number of steps since the episode began, got {t}")
+            inputs.append(torch.tensor(operator.index(t), device=self.agent.device))
         action = self.act(*inputs)[0]
         action = action.view(lead + action.shape[1:])
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
 
     def _tensor(self, x: Any) -> Tensor:
-        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        x = x if isinstance(x, Tensor) else torch.as_tensor(np.array(x, np.float64, order="C"))  # of any strides
         return x.to(self.agent.device, torch.get_default_dtype())
 
 
@@ -222,6 +232,8 @@ class PolicyFile:
             )
         try:
             self.tensors, said = contents(self.path)
+            if "algorithm" in said and "script" not in said:
+                raise UserError(f"{self.path} holds streaming learners: take the {FILE} beside it")
             self.script, self.algorithm = str(said["script"]), str(said["algorithm"])
             self.runs: list[dict[str, Any]] = [{"seed": int(key["seed"]), **key} for key in said["runs"]]
             self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": [], **said["environment"]}
@@ -233,16 +245,22 @@ class PolicyFile:
             if math.prod(self.task.obs_shape) > max(WIDEST**2, *(x.numel() for x in self.tensors.values()), 0):
                 raise ValueError("observations are larger than what it has for them")
             self.said = said
+        except UserError:
+            raise
         except Exception as error:  # safetensors and pydantic have many kinds
             raise UserError(f"{self.path} is no policy's file ({describe(error)})") from None
 
     def policy(self, numbers: Sequence[int] | None = None, device: torch.device | str = "cpu") -> Policy:
         """The policies of the runs with these numbers, by default of all of them.
 
-        Raises UserError if one of them diverged, if the script is none of this project's, or if the file does not fit
-        it.
+        Raises UserError if one of them diverged, if the script is none of this project's, if the file does not fit it,
+        or if there is no such device.
         """
         numbers = list(range(len(self.runs))) if numbers is None else list(numbers)
+        try:
+            torch.zeros(1, device=device).item()
+        except (AssertionError, RuntimeError) as error:
+            raise UserError(f"the device {device} cannot be used ({describe(error)})") from None
         try:
             module = script_module(self.script)
             keys = [self.runs[number] for number in numbers]

@@ -26,6 +26,18 @@ class Task:
         """The number of values in one observation."""
         return math.prod(self.obs_shape)
 
+    def lead_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes of an array of observations before those of one, which may also be flat.
+
+        Raises ValueError for an array of another shape.
+        """
+        for own in (self.obs_shape, (self.obs_size,)):
+            lead = shape[: len(shape) - len(own)]
+            if lead + own == shape:
+                return lead
+        told = f"{self.obs_size} numbers" + (f" or the shape {self.obs_shape}" if len(self.obs_shape) > 1 else "")
+        raise ValueError(f"an observation has {told}, got the shape {shape}")
+
 
 class Episode(NamedTuple):
     """One episode that ended. In an Atari game, an episode is a whole game and not one life."""

@@ -202,6 +202,7 @@ WRONG = [
     ("watch trained --setting x", "--setting takes words such as tau=0.01, got 'x'"),
     ("evaluate empty/policy.safetensors", "empty is no run's folder"),
     ("evaluate trained --env-option nothing=1", "--env-option: InvertedPendulum-v5 has no option nothing"),
+    ("evaluate trained --env-id Pendulum-v1 --env-option gg=1", "--env-option: Pendulum-v1 has no option gg"),
     ("evaluate trained --out file", "--out: cannot write to file: File exists"),
     ("watch nowhere", "nowhere is no run's folder"),
     ("watch trained --out a.gif", "--out must end in .mp4, got a.gif"),

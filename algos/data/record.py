@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from algos.errors import UserError
@@ -283,17 +283,16 @@ class Dataset:
         self.obs.sub_(mean).div_(scale)
         self.obs_scaling = mean, scale
 
-    def fit_actions(self, low: NDArray, high: NDArray, edge: float = EDGE) -> None:
-        """Maps actions from bounds [A] to [-1, 1], and then clips them to less by `edge`, both in place.
+    def fit_actions(self, low: ArrayLike, high: ArrayLike, edge: float = EDGE) -> None:
+        """Maps actions from bounds, [A] or one for all, to [-1, 1], and clips them to less by `edge`, both in place.
 
         Raises UserError if a bound is not finite.
         """
+        low, high = (np.broadcast_to(np.asarray(x, np.float32).ravel(), self.act_size) for x in (low, high))
         if not np.isfinite([low, high]).all():
             raise UserError(f"--dataset {self.name} has actions without bounds; policies need a bounded range of them")
         if (low != -1).any() or (high != 1).any():
-            middle, half_range = (
-                torch.as_tensor(x.ravel(), dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2)
-            )
+            middle, half_range = (torch.as_tensor(x, dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2))
             self.action.sub_(middle).div_(half_range)
             self.action_scaling = middle, half_range
         self.action.clamp_(-1 + edge, 1 - edge)

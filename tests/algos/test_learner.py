@@ -1,11 +1,12 @@
 """Streaming learners by themselves: files of many runs and settings, what they refuse, and that they go on exactly."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from scripts import Feed, agent_of, agent_type, learn, same, state_of
+from scripts import Feed, agent_of, agent_type, learn, same, state_of, task_of
 from torch.utils._pytree import tree_map_only
 
 from algos.errors import UserError
@@ -52,7 +53,13 @@ def test_a_setting_of_a_grid_is_chosen_by_its_values(script, name, tmp_path):
         learner.start([0.0] * 7)
         assert learner.step([1.0] * 7, 1.0, False) is not None
         learner.save(tmp_path / "one")
-        assert getattr(Learner.load(tmp_path / "one", kind).agent.args, name) == value
+        for more in (
+            {},
+            {"seed": seed},
+            {"seed": seed, name: value},
+        ):  # the call that loaded the first loads the second
+            again = Learner.load(tmp_path / "one", kind, **more)
+            assert getattr(again.agent.args, name) == value and again.setting == {name: value}
     with pytest.raises(UserError, match=rf"holds seed 5, {name} 0.5; .*: say which$"):
         Learner.load(path, kind, seed=5)
     with pytest.raises(UserError, match="say which"):
@@ -90,6 +97,42 @@ def test_a_run_that_has_diverged_is_not_loaded(tmp_path):
     Learner.load(path, agent_type("stream_td"), seed=2)
     with pytest.raises(UserError, match=r"seed 1 .* has diverged"):
         Learner.load(path, agent_type("stream_td"), seed=1)
+
+
+def test_a_folder_stands_for_its_file(tmp_path):
+    written(tmp_path / "learner.safetensors", agent_of("stream_q", seeds=(1,)))
+    assert Learner.load(tmp_path, agent_type("stream_q")).agent.seeds == [1]
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 4), (20, 20), (10, 4, 10), (2, 4, 10, 10), (399,), ()])
+def test_images_of_another_layout_are_refused(shape):
+    task = replace(task_of("stream_q"), obs_shape=(4, 10, 10))
+    image, states = np.random.default_rng(0).random((4, 10, 10)), []
+    for obs in (image, image.ravel(), torch.tensor(image, requires_grad=True)[None]):
+        learner = Learner(agent_of("stream_q", (1,), task, hidden=()))
+        learner.start(obs)
+        learner.step(obs, 1.0, False)
+        states.append(state_of(learner.agent))
+    assert all(same(tensor, other[name]) for other in states[1:] for name, tensor in states[0].items())
+    with pytest.raises(
+        ValueError, match=r"an observation has 400 numbers or the shape \(4, 10, 10\)|takes one observation"
+    ):
+        learner.start(np.zeros(shape))
+
+
+def test_a_step_after_the_end_of_an_episode_is_refused():
+    learner = Learner(agent_of("stream_ac", seeds=(3,)))
+    learner.start([0.0] * 7)
+    assert learner.step([1.0] * 7, np.array([1.0]), np.array([True])) is None
+    before = {name: tensor.clone() for name, tensor in state_of(learner.agent).items()}
+    with pytest.raises(ValueError, match=r"the episode has ended: begin the next one with start\(obs\)"):
+        learner.step([1.0] * 7, 1.0, False)
+    assert all(same(tensor, before[name]) for name, tensor in state_of(learner.agent).items())
+    learner.start([0.0] * 7)
+    assert learner.step([1.0] * 7, 1.0, False) is not None
+    for reward in (np.nan, None):
+        with pytest.raises(ValueError, match="the reward must be a finite number"):
+            learner.step([1.0] * 7, reward, False)
 
 
 @pytest.mark.parametrize("script", STREAMS)

@@ -10,6 +10,7 @@ from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is
 
 from algos.agent_file import contents
 from algos.errors import UserError
+from algos.learner import learner_file
 from algos.policy import Adapted, PolicyFile, load_policy, policy_file, used_by_policy
 from benchmarks.trained import Place, Trained
 from envs import Task
@@ -115,7 +116,9 @@ def test_arrays_give_arrays_and_tensors_tensors(sac, tmp_path):
     ("call", "said"),
     [
         (lambda p: p(np.zeros(6)), "an observation has 7 numbers"),
-        (lambda p: p(np.zeros((2, 3, 7))), "an observation has 7 numbers"),
+        (lambda p: p(np.zeros((2, 3, 7))), "takes one observation, or a batch with one axis more"),
+        (lambda p: p(np.zeros((0, 7))), "takes one observation, or a batch with one axis more"),
+        (lambda p: p(3.0), "an observation has 7 numbers"),
         (lambda p: p(np.zeros(7), goal=np.zeros(7)), "takes no goal"),
         (lambda p: p(np.zeros(7), t=3), "takes no t"),
     ],
@@ -123,6 +126,59 @@ def test_arrays_give_arrays_and_tensors_tensors(sac, tmp_path):
 def test_what_is_no_observation_is_refused(call, said, sac, tmp_path):
     with pytest.raises(ValueError, match=said):
         call(load_policy(written(tmp_path / "p.safetensors", sac), seed=1))
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "said"),
+    [
+        *(
+            ("gcbc", {"goal": np.zeros(shape)}, "a goal has 7 numbers")
+            for shape in (3, 10, (4, 7), (5, 2), (), (5, 1, 7))
+        ),
+        *(("stream_q", {"t": t}, "t is the number of steps") for t in (-1, 2.5, [1], "1")),
+    ],
+)
+def test_what_is_no_goal_or_time_is_refused(script, more, said, tmp_path):
+    policy = load_policy(written(tmp_path / "p.safetensors", trained(script), script=script), seed=1)
+    with pytest.raises(ValueError, match=said):
+        policy(OBS[1], **more)
+
+
+def test_one_goal_serves_all_observations(tmp_path):
+    policy = load_policy(written(tmp_path / "p.safetensors", trained("gcbc"), script="gcbc"), seed=1)
+    each = policy(OBS[1], goal=GOAL[1, :1].expand(5, 7))
+    for goal in (GOAL[1, 0], GOAL[1, :1]):
+        assert torch.equal(policy(OBS[1], goal=goal), each)
+
+
+def test_a_goal_that_is_a_position_may_be_a_whole_state(tmp_path):
+    agent = agent_of("gcbc", seeds=(1,), goal="position")
+    policy = load_policy(written(tmp_path / "p.safetensors", agent, script="gcbc"))
+    assert torch.equal(policy(OBS[1], goal=GOAL[1]), policy(OBS[1], goal=GOAL[1, :, :2]))
+    with pytest.raises(ValueError, match="a goal has 2 or 7 numbers"):
+        policy(OBS[1], goal=GOAL[1, :, :3])
+
+
+def test_arrays_of_any_strides_and_kinds_are_observations(sac, tmp_path):
+    policy = load_policy(written(tmp_path / "p.safetensors", sac), seed=1)
+    obs = OBS[1].numpy()
+    expected = policy(obs)
+    np.testing.assert_array_equal(policy(obs[::-1]), expected[::-1])
+    for same in (obs.astype(">f4"), obs.astype(object), np.asfortranarray(obs), obs.tolist()):
+        np.testing.assert_allclose(policy(same), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["tpu", "meta", "cuda:99"])
+def test_a_device_that_is_not_there_is_not_the_files_fault(device, sac, tmp_path):
+    path = written(tmp_path / "p.safetensors", sac)
+    with pytest.raises(UserError, match=rf"^the device {device} cannot be used"):
+        load_policy(path, seed=1, device=device)
+
+
+def test_a_learners_file_is_no_policys(tmp_path):
+    (tmp_path / "learner.safetensors").write_bytes(learner_file(agent_of("stream_q", seeds=(1,))))
+    with pytest.raises(UserError, match=r"holds streaming learners: take the policy.safetensors beside it$"):
+        load_policy(tmp_path / "learner.safetensors")
 
 
 def test_images_act_as_they_do_one_by_one():

@@ -1,5 +1,6 @@
 """The record: sampling, parts of it, and how it is prepared for a method."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -188,6 +189,17 @@ def test_scale_rewards(data, tmp_path):
     same = load(hdf5(tmp_path / "same.hdf5", d4rl_arrays(trajectories(5, 5)) | {"rewards": np.ones(10, np.float32)}))
     with pytest.raises(UserError, match="same return"):
         same.scale_rewards("range")
+
+
+def test_one_bound_may_serve_all_actions(data):
+    other = copy.deepcopy(data)
+    data.fit_actions(-2, 3.0)
+    other.fit_actions(np.full(ACT, -2.0), np.full(ACT, 3.0))
+    assert torch.equal(data.action, other.action) and torch.equal(
+        data.raw_action(data.action), other.raw_action(other.action)
+    )
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        data.fit_actions(np.zeros(ACT + 1), np.ones(ACT + 1))
 
 
 def test_fit_actions(data):
