@@ -193,9 +193,13 @@ class Policy(nn.Module):
                 )
             inputs.append(goals.reshape(1, -1, goals.shape[-1]).expand(1, count, -1))
         if t is not None:
-            if not hasattr(t, "__index__") or operator.index(t) < 0:
+            try:
+                steps = operator.index(t)
+            except TypeError:
+                steps = -1
+            if steps < 0:
                 raise ValueError(f"t is the number of steps since the episode began, got {t}")
-            inputs.append(torch.tensor(operator.index(t), device=self.agent.device))
+            inputs.append(torch.tensor(steps, device=self.agent.device))
         action = self.act(*inputs)[0]
         action = action.view(lead + action.shape[1:])
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]

@@ -135,13 +135,22 @@ def test_what_is_no_observation_is_refused(call, said, sac, tmp_path):
             ("gcbc", {"goal": np.zeros(shape)}, "a goal has 7 numbers")
             for shape in (3, 10, (4, 7), (5, 2), (), (5, 1, 7))
         ),
-        *(("stream_q", {"t": t}, "t is the number of steps") for t in (-1, 2.5, [1], "1")),
+        *(
+            ("stream_q", {"t": t}, "t is the number of steps")
+            for t in (-1, 2.5, [1], "1", np.array([1, 2, 3]), torch.tensor(2.5), torch.tensor([1, 2]))
+        ),
     ],
 )
 def test_what_is_no_goal_or_time_is_refused(script, more, said, tmp_path):
     policy = load_policy(written(tmp_path / "p.safetensors", trained(script), script=script), seed=1)
     with pytest.raises(ValueError, match=said):
         policy(OBS[1], **more)
+
+
+@pytest.mark.parametrize("t", [np.int64(3), np.array(3), torch.tensor(3)])
+def test_a_time_may_be_any_whole_number(t, tmp_path):
+    policy = load_policy(written(tmp_path / "p.safetensors", trained("stream_q"), script="stream_q"), seed=1)
+    assert torch.equal(policy(OBS[1], t=t), policy(OBS[1], t=3))
 
 
 def test_one_goal_serves_all_observations(tmp_path):
