@@ -16,6 +16,7 @@ from algos.per_run import PerRun
 from envs import Task
 
 T = TypeVar("T")
+SHOWN = 6  # runs that an error lists
 WIDEST = 4096  # width of a layer that a file need not prove by a tensor
 
 
@@ -48,7 +49,8 @@ def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any])
         return fitting[0]
     if unknown := [name for name in wanted if runs and name not in runs[0]]:
         raise UserError(f"{path} holds runs that differ in {', '.join(runs[0])}, and not in {unknown[0]}")
-    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs)
+    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs[:SHOWN])
+    held += f"; and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
     raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
 
 

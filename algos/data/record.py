@@ -119,7 +119,14 @@ class Dataset:
 
     @property
     def task(self) -> Task:
-        """The sizes and bounds that an agent needs; its policy acts in [-1, 1], see `adapt`."""
+        """The sizes and bounds that an agent needs; its policy acts in [-1, 1], see `adapt`.
+
+        Raises ValueError if actions lie elsewhere.
+        """
+        least, greatest = map(float, self.action.aminmax())
+        if least < -1 or greatest > 1:
+            told = f"from {least:g} to {greatest:g}, and policies act in [-1, 1]"
+            raise ValueError(f"the actions of {self.name} are {told}: call fit_actions(low, high) first")
         low, high = (-1.0,) * self.act_size, (1.0,) * self.act_size
         return Task(self.name, (self.obs_size,), self.act_size, False, low, high, self.limit)
 

@@ -71,6 +71,14 @@ def test_statistics_of_observations_belong_to_acting():
     assert not any(name.startswith(("critic", "reward_normaliser")) or "adam" in name for name in names)
 
 
+def test_an_error_lists_six_runs(tmp_path):
+    path = written(tmp_path / "p.safetensors", agent_of("sac", seeds=range(9)))
+    with pytest.raises(
+        UserError, match=r"holds seed 0; seed 1; seed 2; seed 3; seed 4; seed 5; and 3 more: say which$"
+    ):
+        load_policy(path)
+
+
 def test_a_run_is_chosen_by_its_setting(tmp_path):
     agent = agent_of("sac", seeds=(3, 5), vary=("actor_lr=1e-3,1e-2",))
     path = written(tmp_path / "p.safetensors", agent)

@@ -191,6 +191,14 @@ def test_scale_rewards(data, tmp_path):
         same.scale_rewards("range")
 
 
+def test_actions_outside_of_the_policies_range_are_refused(data):
+    data.action.mul_(2)
+    with pytest.raises(ValueError, match=r"and policies act in \[-1, 1\]: call fit_actions\(low, high\) first$"):
+        _ = data.task
+    data.fit_actions(-2.0, 2.0)
+    assert data.task.low == (-1.0,) * ACT
+
+
 def test_one_bound_may_serve_all_actions(data):
     other = copy.deepcopy(data)
     data.fit_actions(-2, 3.0)
