@@ -373,7 +373,7 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
     if task and task.family == "antmaze":
         data.terminated.zero_()
     elif not data.true_ends:
-        data = data.part(np.flatnonzero((data.terminated[data.index] == 0).numpy()))
+        data = data.where((data.terminated[data.index] == 0).numpy())
         if not len(data):
             raise UserError(f"--dataset {name} has no transition whose next state is known")
     if not (data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:

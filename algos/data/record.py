@@ -224,6 +224,15 @@ class Dataset:
         states = None if self.states is None else self.states[numbers]
         return replace(self, index=index, digest=digest.hexdigest(), states=states)
 
+    def where(self, kept: NDArray[np.bool_]) -> "Dataset":
+        """The part with the transitions for which `kept` [N] is true, without an array of all their numbers."""
+        digest = hashlib.sha256(self.digest.encode())
+        for part in slices(len(self)):
+            digest.update((part.start + np.flatnonzero(kept[part])).data)
+        index = torch.as_tensor(self.index.cpu().numpy()[kept], device=self.index.device)
+        states = None if self.states is None else self.states[kept]
+        return replace(self, index=index, digest=digest.hexdigest(), states=states)
+
     def first(self, transitions: int) -> "Dataset":
         """The first transitions, with no more rows than they need."""
         part = self.part(np.arange(transitions))

@@ -191,6 +191,15 @@ def test_scale_rewards(data, tmp_path):
         same.scale_rewards("range")
 
 
+def test_a_part_is_told_by_a_mask_or_by_numbers(data, monkeypatch):
+    monkeypatch.setattr("algos.data.record.CHUNK", 7)
+    mask = np.arange(len(data)) % 3 > 0
+    data.states = np.arange(len(data) * 2.0).reshape(-1, 2)
+    by_mask, by_numbers = data.where(mask), data.part(np.flatnonzero(mask))
+    assert by_mask.digest == by_numbers.digest != data.digest and by_mask.rows is data.rows
+    assert torch.equal(by_mask.index, by_numbers.index) and np.array_equal(by_mask.states, by_numbers.states)
+
+
 def test_actions_outside_of_the_policies_range_are_refused(data):
     data.action.mul_(2)
     with pytest.raises(ValueError, match=r"and policies act in \[-1, 1\]: call fit_actions\(low, high\) first$"):
