@@ -662,7 +662,11 @@ class Run(Generic[Args]):
                 )
             if self.source and not self.source.resumable and not values["final"]:
                 self.source.reset("resume", self.step)
-                self.say(f"the state of {self.given.env_id} cannot be saved: its episodes start anew")
+                print(
+                    f"warning: the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
+                    "ends otherwise than without the interruption",
+                    file=sys.stderr,
+                )
             self.say(f"resumed at step {self.step:,}")
         with self.folder.writing():
             self._write_config("running")

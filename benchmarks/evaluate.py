@@ -145,7 +145,10 @@ def main(args: Args) -> None:
 
     set_to = {name: value for name, value in place.options.items() if value not in ([], False, None)}
     where = place.env_id + (f" with {set_to}" if set_to else "")
-    print(f"{trained.config['algorithm']} after {trained.file.step:,} steps in {where}:\n")
+    taken = [steps for number, steps in enumerate(trained.config.get("taken", [])) if number in numbers]
+    least, most = (min(taken), max(taken)) if taken else (trained.file.step, trained.file.step)
+    after = f"{most:,}" if least == most else f"{least:,} to {most:,}"  # some stopped early
+    print(f"{trained.config['algorithm']} after {after} steps in {where}:\n")
     shown = table.dropna(axis=1, how="all").astype(dict.fromkeys(varied, str))
     print(shown.to_string(index=False, float_format=lambda v: f"{v:,.1f}" if abs(v) >= 100 else f"{v:.4g}"))
     if lost:

@@ -22,7 +22,6 @@ different protocols are refused, or with --mix reported with a note.
 import contextlib
 import json
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -53,13 +52,10 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.stored import write_sources
+from benchmarks.stored import TABLES, VERDICTS, keep, own_tables, write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape
 from benchmarks.variants_part import variants_part
-
-TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")
-VERDICTS = "verdicts"
 
 
 @dataclass
@@ -146,6 +142,7 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     if unknown := [curve for curve in curves if curve not in published_curves()]:
         raise UserError(f"--curves takes {', '.join(published_curves())}, got {unknown[0]!r}")
     score = headlines.pop() if args.score == "suite" else args.score
+    own_tables([*tables, *published])  # which refuses names that two would have
     return Chosen(references, name, score, list(dict.fromkeys(published)), curves, [*tables, *published])
 
 
@@ -275,9 +272,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
-    for table in chosen.tables:  # so that the report can be made again
-        if BENCHMARKS not in table.parents and table.parent.resolve() != out.resolve():
-            shutil.copy(table, out / table.name)
+    keep(chosen.tables, out)
     summary["curves"] = chosen.curves
     summary |= {"cells": scores.cells, "notes": scores.notes, "sweeps": scores.sweeps}
     write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())

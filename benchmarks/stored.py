@@ -1,15 +1,21 @@
 """The files that sweeps and reports store, each with one schema; see `algos.stored`, which has those of runs."""
 
 import json
+import shutil
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from algos.checkpoint import write_atomically
+from algos.errors import UserError
 from algos.stored import Stored, check, damaged, regular
-from benchmarks.suite import Score
+from benchmarks.suite import BENCHMARKS, Score
+
+TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")  # of a report
+VERDICTS = "verdicts"
 
 
 class Sweep(Stored):
@@ -66,3 +72,26 @@ def read_wishes(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:  # tomllib's errors are ValueErrors
         raise damaged(path, error) from None
     return content
+
+
+def own_tables(tables: Iterable[Path]) -> list[Path]:
+    """Those of some references and published tables that are not shipped, of which sweeps and reports keep copies.
+
+    Raises UserError where one has the name of a table that reports write, or two have the same name.
+    """
+    own = {path.resolve(): path for path in tables if BENCHMARKS not in path.parents}
+    names: dict[str, Path] = {}
+    for path in own.values():
+        if path.stem in (*TABLES, VERDICTS, "model"):
+            raise UserError(f"{path} has the name of a table that reports write themselves: give it another name")
+        if other := names.get(path.name):
+            raise UserError(f"{other} and {path} have the same name, and are kept side by side: rename one of them")
+        names[path.name] = path
+    return list(own.values())
+
+
+def keep(tables: Iterable[Path], out: Path) -> None:
+    """Copies the tables of a user to a folder, so that a report can be made again there."""
+    for table in own_tables(tables):
+        if table.parent.resolve() != out.resolve():
+            shutil.copy(table, out / table.name)

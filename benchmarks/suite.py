@@ -259,7 +259,8 @@ def _table(path: Path, folder: str, name: str) -> Path:
     if os.path.isfile(path.parent / name):
         return path.parent / name
     names = ", ".join(sorted(p.stem for p in (BENCHMARKS / folder).glob("*.csv")))
-    raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}")
+    raw = "; for raw scores, leave references out" if folder == "references" else ""
+    raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}{raw}")
 
 
 def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any]) -> Entry:

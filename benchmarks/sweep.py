@@ -54,7 +54,8 @@ from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.scores import family_name
-from benchmarks.suite import BENCHMARKS, Entry, Suite, find, read
+from benchmarks.stored import keep
+from benchmarks.suite import Entry, Suite, find, read
 from envs.cores import own_cores
 
 MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
@@ -216,9 +217,7 @@ def describe(suite: Suite, out: Path) -> None:
         "pid": os.getpid(),
         "cells": [(named(entry, task), task) for entry in suite.entries for task in suite.tasks],
     }
-    for table in filter(None, [suite.references, *suite.published]):
-        if BENCHMARKS not in table.parents:
-            shutil.copy(table, out / table.name)  # for the report
+    keep(filter(None, [suite.references, *suite.published]), out)
     contents = {"suite.toml": suite.path.read_bytes(), "sweep.json": json.dumps(description, indent=2).encode()}
     for name, content in contents.items():
         part = out / f".{name}.{socket.gethostname()}.{os.getpid()}"  # jobs of an array may write at the same time

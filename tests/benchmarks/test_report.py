@@ -447,6 +447,33 @@ def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
     assert first.references is not None and again.aggregates.equals(first.aggregates)
 
 
+@pytest.mark.parametrize("flag", ["references", "published"])
+@pytest.mark.parametrize("name", ["scores", "final", "verdicts"])
+def test_a_table_with_the_name_of_a_reports_own_is_refused(tmp_path, flag, name):
+    """A copy of it would take the place of the report's."""
+    synthetic.make(tmp_path / "in", ["a"], ["Mine-v0"], 5, 10)
+    path = tmp_path / f"{name}.csv"
+    row = "low,high,source\nMine-v0,0,1000,me\n"
+    more = "algorithm,score,spread,seeds,protocol,source\nMine-v0,a,1,,,theirs,me\n"
+    path.write_text(f"task,{row if flag == 'references' else more}")
+    given = str(path) if flag == "references" else (path,)
+    with pytest.raises(UserError, match=f"{name}.csv has the name of a table that reports write themselves"):
+        make(tmp_path / "in", tmp_path / "out", **{flag: given})
+
+
+def test_two_tables_of_one_name_are_refused(tmp_path):
+    synthetic.make(tmp_path / "in", ["a"], ["Mine-v0"], 5, 10)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.csv").write_text(
+            "task,algorithm,score,spread,seeds,protocol,source\nMine-v0,a,1,,,theirs,me\n"
+        )
+    paths = tuple(tmp_path / folder / "mine.csv" for folder in ("one", "two"))
+    with pytest.raises(UserError, match=r"one/mine.csv and .*two/mine.csv have the same name"):
+        make(tmp_path / "in", tmp_path / "out", published=paths)
+    assert make(tmp_path / "in", tmp_path / "out", published=(paths[0], paths[0])) is not None
+
+
 def test_nothing_of_an_earlier_report_stays(tmp_path):
     synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5", "Ant-v5"], 5, 10)
     make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))

@@ -94,6 +94,7 @@ WRONG = {
     "not among the suite's tasks": ("tasks.Hopper-v5", "tasks.Ant-v5", "algorithms.slow_sac.tasks"),
     "has no row for": ('"HalfCheetah-v5"]', '"Pendulum-v1"]', "references"),
     "there is no table 'd5rl'": ('"d4rl"', '"d5rl"', "references"),
+    "for raw scores, leave references out": ('"d4rl"', '"raw"', "references"),
     "score must be": ("[flags]", 'score = "median"\n[flags]', "score"),
     "has its own key": ("[8, 8]", "[8, 8]\nseeds = 3", "flags.seeds"),
     "names a folder": ("slow_sac]", '"slow/sac"]', "algorithms.slow/sac"),

@@ -291,6 +291,14 @@ def test_a_run_of_tables_is_evaluated_exactly(train, bare_runs):
     assert len(frame) == 2 and frame["return"].tolist() == last.tolist()
 
 
+def test_steps_are_those_that_the_evaluated_runs_took(run, capsys):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"taken": [60, 31, 42]}))
+    for seeds, said in ((("0", "1", "5"), "sac after 31 to 60 steps in"), (("5",), "sac after 42 steps in")):
+        command(evaluate, run, "--episodes", 1, "--seeds", *seeds)
+        assert said in capsys.readouterr().out
+
+
 # -- videos ------------------------------------------------------------------------------------------------------------
 
 

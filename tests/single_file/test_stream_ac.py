@@ -480,7 +480,7 @@ def test_policies_for_games_are_evaluated_on_whole_games(script, train, bare_run
 
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
-def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, monkeypatch):
+def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, monkeypatch, capsys):
     kind: Any = agent_type(script)
     seen, restart = [], kind.restart
     monkeypatch.setattr(kind, "restart", lambda agent, obs, noise: seen.append(obs) or restart(agent, obs, noise))
@@ -498,6 +498,7 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
     monkeypatch.setattr(Run, "steps", steps)
     result = train(script, **flags, resume=True)
     assert result.code == 0 and len(seen) == 2
+    assert "warning: the state of CartPole-v1 cannot be saved: its episodes start anew" in capsys.readouterr().err
     assert not torch.equal(seen[0], seen[1])
 
 
