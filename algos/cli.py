@@ -254,7 +254,8 @@ def env_errors(env_id: str, optional: bool = False) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # an environment's own code may raise anything
-        if optional and (unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error))):
+        unknown = re.search(r"unexpected keyword argument '(\w+)' was raised from .* kwargs \(.*'\1'", str(error))
+        if optional and unknown:  # Gymnasium names what the constructor was given
             raise UserError(f"--env-option: {env_id} has no option {unknown[1]}") from None
         reason = " ".join(str(error).split()) or "without a message"
         raise UserError(f"{name} cannot be made: its code raised {type(error).__name__}, {reason}") from None

@@ -40,7 +40,7 @@ class Learner:
     def __init__(self, agent: Any):
         self.agent = agent
         self.setting: dict[str, Any] = {}  # of a run that was one of several
-        self.ended = False  # whether the last step was that of an episode
+        self.ended = True  # whether the next call has to be `start`
         self.random = Random([sub_seed(agent.seeds[0], "learner")])
         self.draws = agent.draws(self.random)
 
@@ -72,6 +72,7 @@ class Learner:
             check_values(args, task, [key["seed"]], state)
             learner = Learner(kind(args, task, [key["seed"]]))
             learner.setting = {name: value for name, value in key.items() if name != "seed"}
+            learner.ended = bool(said.get("ended", False))  # that of a run goes on
             drawn = {name: state.pop(name) for name in list(state) if name.startswith("random/")}
             chosen_state = {name: tensor[run : run + 1].clone() for name, tensor in state.items()}
             for name, tensor in learner.agent.state_dict().items():
@@ -93,7 +94,7 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Writes the learner with its normalisers, traces, clock and random numbers to one file."""
         random = {f"random/{name}": tensor for name, tensor in self.random.state_dict().items()}
-        write_atomically(Path(path), learner_file(self.agent, random, self.setting))
+        write_atomically(Path(path), learner_file(self.agent, random, self.setting, self.ended))
 
     def start(self, obs: Any) -> NDArray:
         """Takes the first observation of an episode; gives the action [A], or the number of a discrete one, from 0."""
@@ -104,19 +105,22 @@ class Learner:
     def step(self, obs: Any, reward: float, done: bool) -> NDArray | None:
         """Learns from the outcome of the last action, and gives the next one; None after an episode's last step.
 
-        Raises ValueError for what is no observation or no number, and if an episode has ended and none was started.
+        Raises ValueError for what is no observation or no number, and if no episode is going on.
         """
         if self.ended:
-            raise ValueError("the episode has ended: begin the next one with start(obs)")
-        numbers = torch.tensor([[np.asarray(x, np.float64).item()] for x in (reward, done)], dtype=torch.float64)
-        if not numbers.isfinite().all():
-            raise ValueError(f"the reward must be a finite number, got {reward}")
+            raise ValueError("no episode is going on: begin one with start(obs)")
+        numbers = []
+        for name, value in (("reward", reward), ("done", done)):
+            number = array_of(value)
+            if number.size != 1 or not np.isfinite(number).all():
+                raise ValueError(f"{name} must be a finite number, got {value}")
+            numbers.append(torch.as_tensor(number.reshape(1)))
         self.agent.update(Step(numbers[0], self._obs(obs), numbers[1]), self.draws())
         self.ended = bool(done)
         return None if done else self.agent.output[0].numpy().copy()
 
     def _obs(self, obs: Any) -> Tensor:
-        obs = np.asarray(obs.detach().cpu() if isinstance(obs, Tensor) else obs, np.float64)
+        obs = array_of(obs)
         if math.prod(self.agent.task.lead_of(obs.shape)) != 1:
             raise ValueError(f"this takes one observation, got the shape {obs.shape}")
         flat = torch.as_tensor(obs.reshape(1, -1))
@@ -125,12 +129,24 @@ class Learner:
         return flat
 
 
-def learner_file(agent: Any, random: dict[str, Tensor] | None = None, setting: dict[str, Any] | None = None) -> bytes:
+def array_of(x: Any) -> NDArray:
+    """Numbers, an array or a tensor of any device as an array of float64."""
+    return np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, np.float64)
+
+
+def learner_file(
+    agent: Any,
+    random: dict[str, Tensor] | None = None,
+    setting: dict[str, Any] | None = None,
+    ended: bool = False,
+) -> bytes:
     """The bytes of a file with a streaming agent, from which `Learner.load` makes the learner of each run.
 
-    `setting` names an agent of one run that was one of several settings.
+    `setting` names an agent of one run that was one of several settings, and `ended` says that its next call has to be
+    `start`.
     """
     tensors = {name: tensor.contiguous() for name, tensor in (agent.state_dict() | (random or {})).items()}
     said = description(agent)
     said["runs"] = [key | (setting or {}) for key in said["runs"]]
+    said["ended"] = ended
     return save(tensors, {name: json.dumps(value) for name, value in said.items()})

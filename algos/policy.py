@@ -179,7 +179,7 @@ class Policy(nn.Module):
         lead = self.task.lead_of(tuple(x.shape))
         if len(lead) > 1 or 0 in lead:
             raise ValueError(
-                f"this takes one observation, or a batch with one axis more, got the shape {tuple(x.shape)}"
+                f"this takes one observation, or a batch of some with one axis more, got the shape {tuple(x.shape)}"
             )
         count = math.prod(lead)
         inputs = [x.reshape(1, count, size)]
@@ -198,7 +198,7 @@ class Policy(nn.Module):
             except TypeError:
                 steps = -1
             if steps < 0:
-                raise ValueError(f"t is the number of steps since the episode began, got {t}")
+                raise ValueError(f"t is the whole number of steps since the episode began, got {t}")
             inputs.append(torch.tensor(steps, device=self.agent.device))
         action = self.act(*inputs)[0]
         action = action.view(lead + action.shape[1:])
@@ -237,7 +237,10 @@ class PolicyFile:
         try:
             self.tensors, said = contents(self.path)
             if "algorithm" in said and "script" not in said:
-                raise UserError(f"{self.path} holds streaming learners: take the {FILE} beside it")
+                instead = (
+                    f": take {self.path.with_name(FILE)}" if self.path.with_name(FILE).exists() else ", and no policies"
+                )
+                raise UserError(f"{self.path} holds streaming learners{instead}")
             self.script, self.algorithm = str(said["script"]), str(said["algorithm"])
             self.runs: list[dict[str, Any]] = [{"seed": int(key["seed"]), **key} for key in said["runs"]]
             self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": [], **said["environment"]}

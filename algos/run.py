@@ -95,6 +95,8 @@ class Run(Generic[Args]):
         if args.task.startswith(TABULAR):
             with env_errors(args.task):
                 self.facts["table"] = table_of(args.task.removeprefix(TABULAR)).digest()
+        if args.eval_episodes and is_game(args.task):
+            self.facts["episodes"] = "whole games"  # those of evaluations in earlier versions ended with a life
         self.score_name, self.show = score, show
         self.device = device_of(args)
         self.in_bf16 = args.bf16 and not without_bf16(self.device)  # whether hidden layers are in bfloat16
@@ -608,8 +610,8 @@ class Run(Generic[Args]):
         agent: Any = self.agent
         if agent and agent.has_policy:
             place = self.environment
-            if (stack := agent.policy_task.obs_size // max(1, agent.task.obs_size)) > 1:
-                place = place | {"options": place["options"] | {"stack": stack}}
+            if (seen := agent.policy_task) is not agent.task:
+                place = place | {"options": place["options"] | {"stack": seen.obs_size // agent.task.obs_size}}
             self.export(
                 FILE,
                 lambda: policy_file(

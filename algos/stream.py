@@ -87,7 +87,8 @@ class Features(nn.Module):
     Vectors become [R, O + 1] where the task has a time limit, the time being the last number, and [R, O] elsewhere.
 
     Images [C, H, W] have no time; where IMAGES says so, the last frames are stacked, each as it was normalised when it
-    came, and the first one of an episode fills the stack. Policies see such stacks of raw frames (`policy_task`).
+    came, and the first one of an episode fills the stack. Policies see such stacks of raw frames (`policy_task`),
+    which a lost life does not begin anew where whole games are played.
     """
 
     frames: Tensor

@@ -52,7 +52,7 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.stored import TABLES, VERDICTS, keep, own_tables, write_sources
+from benchmarks.stored import OWN, TABLES, VERDICTS, keep, own_tables, write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
 from benchmarks.tables import escape
 from benchmarks.variants_part import variants_part
@@ -267,7 +267,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     for name, text in contents.items():
         write_atomically(out / name, text.encode())
     if again:
-        for name in {*(f"{name}.csv" for name in (*TABLES, VERDICTS, "model")), LOOKS} - set(contents):
+        for name in {*OWN, LOOKS} - set(contents):
             (out / name).unlink(missing_ok=True)
     write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}

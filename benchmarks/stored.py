@@ -16,6 +16,7 @@ from benchmarks.suite import BENCHMARKS, Score
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")  # of a report
 VERDICTS = "verdicts"
+OWN = [f"{name}.csv" for name in (*TABLES, VERDICTS, "model")]
 
 
 class Sweep(Stored):
@@ -79,12 +80,12 @@ def own_tables(tables: Iterable[Path]) -> list[Path]:
 
     Raises UserError where one has the name of a table that reports write, or two have the same name.
     """
-    own = {path.resolve(): path for path in tables if BENCHMARKS not in path.parents}
+    own = {path.resolve(): path for path in tables if BENCHMARKS not in path.resolve().parents}
     names: dict[str, Path] = {}
     for path in own.values():
-        if path.stem in (*TABLES, VERDICTS, "model"):
+        if path.name in OWN:
             raise UserError(f"{path} has the name of a table that reports write themselves: give it another name")
-        if other := names.get(path.name):
+        if (other := names.get(path.name)) and other.read_bytes() != path.read_bytes():
             raise UserError(f"{other} and {path} have the same name, and are kept side by side: rename one of them")
         names[path.name] = path
     return list(own.values())

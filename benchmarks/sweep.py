@@ -54,7 +54,7 @@ from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.scores import family_name
-from benchmarks.stored import keep
+from benchmarks.stored import keep, own_tables
 from benchmarks.suite import Entry, Suite, find, read
 from envs.cores import own_cores
 
@@ -233,6 +233,7 @@ def main(args: Args) -> None:
         raise UserError(
             f"--device takes cpu or cuda with --engine ray, got {args.device!r}: nodes may differ from this one"
         )
+    own_tables(filter(None, [suite.references, *suite.published]))  # which refuses names that two would have
     if args.engine == "ray" and args.job is not None:
         raise UserError("--job runs one job here, and --engine ray all of them on a cluster: leave one of them out")
     if args.address and args.engine != "ray":

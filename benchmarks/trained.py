@@ -15,6 +15,7 @@ from algos.evaluate import Evaluator, Score, TableEvaluator, maker
 from algos.goal_conditioned import check_goals
 from algos.policy import FILE, Policy, PolicyFile
 from algos.stored import EVAL, Config, read_json, read_table
+from envs.atari import is_game
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
 
@@ -157,7 +158,11 @@ class Place:
         self.env_id = env_id or own["env_id"]
         if not self.env_id:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
-        self.options = ({} if env_id and env_id != own["env_id"] else own["options"]) | options_of(options)
+        kept: dict[str, Any] = own["options"]
+        if env_id and env_id != own["env_id"]:  # the options of games hold for all of them
+            names = ("stack", "episodic_life") if is_game(env_id) else ()
+            kept = {name: kept[name] for name in names if name in kept}
+        self.options = kept | options_of(options)
         self.changed = bool(options)
         self.tasks: list[str] = own["tasks"]
         if trained.measure == "success" and (self.env_id != own["env_id"] or not self.tasks):

@@ -63,7 +63,8 @@ def played(trained: Trained, place: Place, numbers: list[int], episode: int, amo
     policy = trained.file.policy(numbers)
     evaluator = place.evaluator(policy, 1)
     assert isinstance(evaluator, Evaluator)
-    moments = list(evaluator.play(policy.act, "watch", [episode] * len(numbers)))
+    nothing = np.zeros(0)  # observations are not kept
+    moments = [m._replace(obs=nothing) for m in evaluator.play(policy.act, "watch", [episode] * len(numbers))]
     evaluator.close()
     actions = np.stack([moment.action for moment in moments])[:, :, 0]  # [T, R, A]
     running = np.stack([moment.running for moment in moments])[:, :, 0]

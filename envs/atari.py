@@ -2,8 +2,7 @@
 
 A reset begins with up to 30 no-ops and, in games that have it, FIRE. Every action is repeated for 4 frames; the
 observation is the maximum of the last two, grey and of size 84 x 84. An episode ends with a life. Rewards are not
-clipped, and frames are stacked only on demand: a learner that normalises pixels does so on single frames before it
-stacks.
+clipped, and frames are not stacked here: a learner that normalises pixels does so on single frames before it stacks.
 
 The stack differs from that of Stable-Baselines3, which much of the literature uses, in the rounding of two steps, which
 are those of Gymnasium's `AtariPreprocessing`: frames turn grey by the emulator's own palette, and they do so before the
@@ -14,7 +13,8 @@ FIRE again after a lost life.
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, RecordEpisodeStatistics, TimeLimit
+import numpy as np
+from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, TimeLimit, TransformObservation
 
 
 def is_game(env_id: str) -> bool:
@@ -22,18 +22,17 @@ def is_game(env_id: str) -> bool:
     return env_id.endswith("NoFrameskip-v4")
 
 
-def preprocess(
-    env: gym.Env, max_episode_steps: int | None = None, episodic_life: bool = True, stack: int = 1
-) -> gym.Env:
-    """Applies all wrappers: an observation is the last `stack` frames, uint8 [stack, 84, 84], the newest last.
+def preprocess(env: gym.Env, max_episode_steps: int | None = None, episodic_life: bool = True) -> gym.Env:
+    """Applies the whole stack: observations are uint8 [1, 84, 84].
 
-    At the start of an episode, all are the first one. `max_episode_steps` limits one game, in steps of 4 frames.
+    `max_episode_steps` limits one game, in steps of 4 frames.
     """
     frames = RecordEpisodeStatistics(env)
     env = AtariPreprocessing(frames, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     if max_episode_steps is not None and max_episode_steps > 0:
         env = TimeLimit(env, max_episode_steps)
-    return FrameStackObservation(Games(env, frames, episodic_life), stack)
+    env = Games(env, frames, episodic_life)
+    return TransformObservation(env, lambda obs: obs[None], gym.spaces.Box(0, 255, (1, 84, 84), np.uint8))
 
 
 class Games(gym.Wrapper):

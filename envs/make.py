@@ -19,7 +19,7 @@ import mujoco
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import FlattenObservation, TransformObservation
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TransformObservation
 
 from envs import atari
 from envs.adroit import D4RLReward
@@ -55,7 +55,9 @@ def make_vec(
     whose limit is part of their name, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
-    the usual wrappers (`envs.atari`), and images come channels first, [C, H, W]. Raises ValueError and
+    the usual wrappers (`envs.atari`), whose episodes are lives unless `episodic_life` is false. Images come channels
+    first, [C, H, W], and with `stack` as the last so many, [stack C, H, W], the newest last; at the start of an episode
+    all are the first one. Raises ValueError and
     ModuleNotFoundError as `find_spec` does.
     """
     if levels:
@@ -74,10 +76,12 @@ def make_vec(
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):
-        options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life", "stack") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
         wrappers.append(partial(atari.preprocess, **options))
     else:
         wrappers.append(channels_first)
+    if (stack := kwargs.pop("stack", 1)) > 1:
+        wrappers.append(partial(stacked, count=stack))
     if kwargs.pop("d4rl_reward", False):
         wrappers.append(D4RLReward)
     with quiet_mujoco():
@@ -118,6 +122,16 @@ def channels_first(env: gym.Env) -> gym.Env:
     low, high = (bound.transpose(2, 0, 1).astype(dtype) for bound in (space.low, space.high))
     new = gym.spaces.Box(low, high, dtype=dtype.type)  # type: ignore[union-attr]
     return TransformObservation(env, lambda obs: obs.transpose(2, 0, 1).astype(dtype), new)
+
+
+def stacked(env: gym.Env, count: int) -> gym.Env:
+    """Joins the last `count` images [C, H, W] to one, [count C, H, W], the newest last."""
+    env = FrameStackObservation(env, count)
+    space = env.observation_space
+    assert isinstance(space, gym.spaces.Box)
+    low, high = (bound.reshape(-1, *bound.shape[2:]) for bound in (space.low, space.high))
+    joined = gym.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
+    return TransformObservation(env, lambda obs: obs.reshape(joined.shape), joined)
 
 
 def find_spec(env_id: str) -> EnvSpec:

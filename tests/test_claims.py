@@ -355,8 +355,8 @@ def test_findings_tell_what_length_does_to_gcbc():
     seeds, early, late = course_of(places[1])
     published = board("pointmaze-medium-stitch-v0").loc["GCBC"]
     assert (
-        f"down to the published score: it is {early.mean():.0f} after 100,000 updates and {late.mean():.0f} at the end, "
-        f"lower for each seed; {published['mean']:.0f} ± {published['std']:.0f} is published." in row
+        f"down to the published score: it is {early.mean():.0f} after 100,000 updates and {late.mean():.0f} at the "
+        f"end, lower for each seed; {published['mean']:.0f} ± {published['std']:.0f} is published." in row
     )
     assert (late < early).all() and len(early) == 5 and seeds.index.max() == 400_000
     assert published["mean"] < late.mean() < published["mean"] + published["std"] < early.mean()

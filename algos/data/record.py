@@ -123,8 +123,9 @@ class Dataset:
 
         Raises ValueError if actions lie elsewhere.
         """
-        least, greatest = map(float, self.action.aminmax())
-        if least < -1 or greatest > 1:
+        ends = torch.stack([torch.stack(self.action[self.index[part]].aminmax()) for part in slices(len(self))])
+        least, greatest = ends[:, 0].min().item(), ends[:, 1].max().item()
+        if not -1 <= least <= greatest <= 1:
             told = f"from {least:g} to {greatest:g}, and policies act in [-1, 1]"
             raise ValueError(f"the actions of {self.name} are {told}: call fit_actions(low, high) first")
         low, high = (-1.0,) * self.act_size, (1.0,) * self.act_size
@@ -218,11 +219,9 @@ class Dataset:
 
     def part(self, numbers: NDArray[np.int64]) -> "Dataset":
         """Only the transitions with these numbers; the rows are shared."""
-        index = self.index[torch.as_tensor(numbers, device=self.index.device)]
         digest = hashlib.sha256(self.digest.encode())
         digest.update(np.ascontiguousarray(numbers).data)
-        states = None if self.states is None else self.states[numbers]
-        return replace(self, index=index, digest=digest.hexdigest(), states=states)
+        return self._with(self.index[torch.as_tensor(numbers, device=self.index.device)], digest.hexdigest(), numbers)
 
     def where(self, kept: NDArray[np.bool_]) -> "Dataset":
         """The part with the transitions for which `kept` [N] is true, without an array of all their numbers."""
@@ -230,8 +229,10 @@ class Dataset:
         for part in slices(len(self)):
             digest.update((part.start + np.flatnonzero(kept[part])).data)
         index = torch.as_tensor(self.index.cpu().numpy()[kept], device=self.index.device)
-        states = None if self.states is None else self.states[kept]
-        return replace(self, index=index, digest=digest.hexdigest(), states=states)
+        return self._with(index, digest.hexdigest(), kept)
+
+    def _with(self, index: Tensor, digest: str, kept: NDArray) -> "Dataset":
+        return replace(self, index=index, digest=digest, states=None if self.states is None else self.states[kept])
 
     def first(self, transitions: int) -> "Dataset":
         """The first transitions, with no more rows than they need."""
@@ -302,9 +303,12 @@ class Dataset:
     def fit_actions(self, low: ArrayLike, high: ArrayLike, edge: float = EDGE) -> None:
         """Maps actions from bounds, [A] or one for all, to [-1, 1], and clips them to less by `edge`, both in place.
 
-        Raises UserError if a bound is not finite.
+        Raises UserError if a bound is not finite, and ValueError if there are more or fewer than actions have numbers.
         """
-        low, high = (np.broadcast_to(np.asarray(x, np.float32).ravel(), self.act_size) for x in (low, high))
+        low, high = (np.asarray(x).ravel() for x in (low, high))
+        if {len(low), len(high)} - {1, self.act_size}:
+            raise ValueError(f"actions have {self.act_size} numbers, got {len(low)} and {len(high)} bounds")
+        low, high = (np.broadcast_to(x, self.act_size) for x in (low, high))
         if not np.isfinite([low, high]).all():
             raise UserError(f"--dataset {self.name} has actions without bounds; policies need a bounded range of them")
         if (low != -1).any() or (high != 1).any():

@@ -120,19 +120,25 @@ def test_images_of_another_layout_are_refused(shape):
         learner.start(np.zeros(shape))
 
 
-def test_a_step_after_the_end_of_an_episode_is_refused():
+def test_a_step_without_an_episode_is_refused(tmp_path):
     learner = Learner(agent_of("stream_ac", seeds=(3,)))
+    with pytest.raises(ValueError, match="no episode is going on"):
+        learner.step([1.0] * 7, 1.0, False)
     learner.start([0.0] * 7)
+    reward = torch.tensor(2.0, requires_grad=True)
+    assert learner.step(torch.ones(7), reward, torch.tensor(False)) is not None
     assert learner.step([1.0] * 7, np.array([1.0]), np.array([True])) is None
     before = {name: tensor.clone() for name, tensor in state_of(learner.agent).items()}
-    with pytest.raises(ValueError, match=r"the episode has ended: begin the next one with start\(obs\)"):
-        learner.step([1.0] * 7, 1.0, False)
+    learner.save(tmp_path / "saved")
+    for one in (learner, Learner.load(tmp_path / "saved", agent_type("stream_ac"))):
+        with pytest.raises(ValueError, match=r"no episode is going on: begin one with start\(obs\)"):
+            one.step([1.0] * 7, 1.0, False)
     assert all(same(tensor, before[name]) for name, tensor in state_of(learner.agent).items())
     learner.start([0.0] * 7)
     assert learner.step([1.0] * 7, 1.0, False) is not None
-    for reward in (np.nan, None):
-        with pytest.raises(ValueError, match="the reward must be a finite number"):
-            learner.step([1.0] * 7, reward, False)
+    for name, reward, done in (("reward", np.nan, 0), ("reward", None, 0), ("reward", [1, 2], 0), ("done", 1.0, None)):
+        with pytest.raises(ValueError, match=f"{name} must be a finite number"):
+            learner.step([1.0] * 7, reward, done)
 
 
 @pytest.mark.parametrize("script", STREAMS)

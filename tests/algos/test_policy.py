@@ -124,8 +124,8 @@ def test_arrays_give_arrays_and_tensors_tensors(sac, tmp_path):
     ("call", "said"),
     [
         (lambda p: p(np.zeros(6)), "an observation has 7 numbers"),
-        (lambda p: p(np.zeros((2, 3, 7))), "takes one observation, or a batch with one axis more"),
-        (lambda p: p(np.zeros((0, 7))), "takes one observation, or a batch with one axis more"),
+        (lambda p: p(np.zeros((2, 3, 7))), "takes one observation, or a batch of some with one axis more"),
+        (lambda p: p(np.zeros((0, 7))), "takes one observation, or a batch of some with one axis more"),
         (lambda p: p(3.0), "an observation has 7 numbers"),
         (lambda p: p(np.zeros(7), goal=np.zeros(7)), "takes no goal"),
         (lambda p: p(np.zeros(7), t=3), "takes no t"),
@@ -144,7 +144,7 @@ def test_what_is_no_observation_is_refused(call, said, sac, tmp_path):
             for shape in (3, 10, (4, 7), (5, 2), (), (5, 1, 7))
         ),
         *(
-            ("stream_q", {"t": t}, "t is the number of steps")
+            ("stream_q", {"t": t}, "t is the whole number of steps")
             for t in (-1, 2.5, [1], "1", np.array([1, 2, 3]), torch.tensor(2.5), torch.tensor([1, 2]))
         ),
     ],
@@ -193,8 +193,12 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(device, sac, tmp_path
 
 
 def test_a_learners_file_is_no_policys(tmp_path):
-    (tmp_path / "learner.safetensors").write_bytes(learner_file(agent_of("stream_q", seeds=(1,))))
-    with pytest.raises(UserError, match=r"holds streaming learners: take the policy.safetensors beside it$"):
+    agent = agent_of("stream_q", seeds=(1,))
+    (tmp_path / "learner.safetensors").write_bytes(learner_file(agent))
+    with pytest.raises(UserError, match=r"holds streaming learners, and no policies$"):
+        load_policy(tmp_path / "learner.safetensors")
+    written(tmp_path / "policy.safetensors", agent, script="stream_q")
+    with pytest.raises(UserError, match=r"holds streaming learners: take .*policy.safetensors$"):
         load_policy(tmp_path / "learner.safetensors")
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pandas as pd
 import pytest
 import stream_ac
@@ -26,7 +28,7 @@ from algos.policy import FILE, load_policy, policy_file
 from algos.run import Run
 from algos.stream import Step
 from benchmarks.trained import Place, Trained
-from envs import Task
+from envs import Task, make_vec
 
 CPU = torch.device("cpu")
 CONTINUOUS = Task("Made-v0", (7,), 3, False, (-1.0,) * 3, (1.0,) * 3, 50)
@@ -336,7 +338,7 @@ def test_a_run_leaves_a_learner(train):
 
 def test_what_a_learner_cannot_take_is_said_in_a_sentence():
     learner = Learner(agent_of("stream_ac", [0], CONTINUOUS))
-    with pytest.raises(ValueError, match="7 numbers, got 3"):
+    with pytest.raises(ValueError, match=r"an observation has 7 numbers, got the shape \(3,\)"):
         learner.start([1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="finite"):
         learner.start([math.nan] * 7)
@@ -461,6 +463,42 @@ def test_observations_that_are_whole_are_not_stacked():
     for shape in ((4, 10, 10), (7,)):
         agent = agent_of("stream_q", [0], replace(DISCRETE, obs_shape=shape), hidden=())
         assert agent.policy_task is agent.task
+
+
+class Pictures(gym.Env):
+    """Shows random pictures of the size of Atari's frames, with the channels last."""
+
+    observation_space = gym.spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.picture(), {}
+
+    def picture(self):
+        return self.np_random.integers(0, 256, (84, 84, 3), np.uint8)
+
+    def step(self, action):
+        return self.picture(), float(action), False, False, {}
+
+
+@pytest.mark.parametrize("script", ["stream_ac", "stream_q"])
+def test_policies_of_stacked_pictures_are_evaluated_where_they_learned(script, train, bare_runs):
+    gym.register("Pictures-v0", entry_point=Pictures, max_episode_steps=6)
+    try:
+        flags = {"total_steps": 15, "eval_every": 15, "compile": False, "seeds": ("0", "2")}
+        trained = Trained(train(script, env_id="Pictures-v0", **flags).folder)
+        assert trained.file.environment["options"] == {"stack": 4}
+        policy, place = trained.file.policy(), Place(trained)
+        assert policy.task.obs_shape == (12, 84, 84)
+        scores = place.evaluator(policy, 2)(policy.act, 0)
+        assert [[score.length for score in of_run] for of_run in scores] == [[6, 6]] * 2
+        venv = make_vec("Pictures-v0", 1, stack=4)
+        obs = [venv.reset(seed=1)[0][0], *(venv.step(np.zeros(1, int))[0][0] for _ in range(5))]
+        assert all(np.array_equal(new[:9], old[3:]) for old, new in zip(obs, obs[1:], strict=False))
+        assert np.array_equal(obs[0][:3], obs[0][9:]) and not np.array_equal(obs[5][:3], obs[5][9:])
+    finally:
+        del gym.registry["Pictures-v0"]
 
 
 @pytest.mark.parametrize("script", ["stream_ac", "stream_q"])

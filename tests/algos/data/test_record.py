@@ -215,7 +215,7 @@ def test_one_bound_may_serve_all_actions(data):
     assert torch.equal(data.action, other.action) and torch.equal(
         data.raw_action(data.action), other.raw_action(other.action)
     )
-    with pytest.raises(ValueError, match="could not be broadcast"):
+    with pytest.raises(ValueError, match=f"actions have {ACT} numbers, got {ACT + 1} and {ACT + 1} bounds"):
         data.fit_actions(np.zeros(ACT + 1), np.ones(ACT + 1))
 
 
