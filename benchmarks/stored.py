@@ -78,7 +78,7 @@ def read_wishes(path: Path) -> dict[str, Any]:
 def own_tables(tables: Iterable[Path]) -> list[Path]:
     """Those of some references and published tables that are not shipped, of which sweeps and reports keep copies.
 
-    Raises UserError where one has the name of a table that reports write, or two have the same name.
+    Raises UserError where one has the name of a table that reports write, or two different ones have the same name.
     """
     own = {path.resolve(): path for path in tables if BENCHMARKS not in path.resolve().parents}
     names: dict[str, Path] = {}
