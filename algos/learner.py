@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -54,7 +55,7 @@ class Learner:
         UserError if the file is damaged or is another algorithm's, if not exactly one run is chosen, or if that run has
         diverged.
         """
-        path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+        path = Path(path) / FILE if os.path.isdir(path) else Path(path)
         try:
             state, said = contents(path)
             if "environment" in said:
