@@ -16,6 +16,7 @@ import inspect
 import json
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -225,8 +226,8 @@ class PolicyFile:
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path) / FILE if Path(path).is_dir() else Path(path)
-        if not Path(path).exists():
+        self.path = Path(path) / FILE if os.path.isdir(path) else Path(path)
+        if not os.path.exists(path):  # also of a name that is too long
             raise UserError(f"there is no file or folder {path}")
         if not self.path.is_file():
             raise UserError(

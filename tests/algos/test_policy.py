@@ -192,6 +192,11 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(device, sac, tmp_path
         load_policy(path, seed=1, device=device)
 
 
+def test_a_path_may_be_any_text():
+    with pytest.raises(UserError, match=r"^there is no file or folder xxx"):
+        load_policy("x" * 5_000)
+
+
 def test_a_learners_file_is_no_policys(tmp_path):
     agent = agent_of("stream_q", seeds=(1,))
     (tmp_path / "learner.safetensors").write_bytes(learner_file(agent))
