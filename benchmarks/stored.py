@@ -80,7 +80,7 @@ def own_tables(tables: Iterable[Path]) -> list[Path]:
 
     Raises UserError where one has the name of a table that reports write, or two different ones have the same name.
     """
-    own = {path.resolve(): path for path in tables if BENCHMARKS not in path.resolve().parents}
+    own = {path.resolve(): path for path in tables if BENCHMARKS not in path.parents}
     names: dict[str, Path] = {}
     for path in own.values():
         if path.name in OWN:
