@@ -95,6 +95,16 @@ def train_short(train, bare_runs, tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture
+def short_ways_to_goals(monkeypatch):
+    """Episodes with goals have 1,000 steps by themselves, in which nothing else is shown."""
+    from scripts import EVALUATED_WITH_GOALS
+
+    from envs.make import find_spec
+
+    monkeypatch.setattr(find_spec(EVALUATED_WITH_GOALS["env_id"]), "max_episode_steps", 50)
+
+
 class Result:
     """The files that a run left in its folder."""
 

@@ -1,9 +1,9 @@
 """Seeds, settings of a grid, and errors in one sentence."""
 
+import contextlib
 import importlib
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -143,18 +143,20 @@ def test_the_command_line_says_one_sentence_before_any_work(script, flags, messa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path):
+def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path, monkeypatch, capsys):
     """A copy that keeps the name of its origin would be taken for it, by later runs and where policies are used."""
     script = (Path(sac.__file__).read_text()).replace('Run(args, "sac")', 'Run(args, "{}")')
+    monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
     for name in ("sac", "mine"):
         (tmp_path / "mine.py").write_text(script.replace('"{}"', repr(name)))
         flags = ["--env-id", "Pendulum-v1", "--total-steps", "9", "--eval-episodes", "0", "--out", str(tmp_path / name)]
-        command = [sys.executable, str(tmp_path / "mine.py"), *flags]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-        assert done.returncode == 2 * (name == "sac"), done.stderr
+        monkeypatch.setattr(sys, "argv", [str(tmp_path / "mine.py"), *flags])
+        with pytest.raises(SystemExit) if name == "sac" else contextlib.nullcontext() as stop:
+            runpy.run_path(sys.argv[0], run_name="__main__")
         assert (tmp_path / name).exists() == (name == "mine")
         if name == "sac":
-            assert "mine.py calls its run 'sac', the name of another script" in done.stderr
+            assert stop.value.code == 2
+            assert "mine.py calls its run 'sac', the name of another script" in capsys.readouterr().err
 
 
 FLAGS = "dataset env-id seeds vary total-steps device compile eval-every out resume log-every expectile"

@@ -394,6 +394,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_bitwise_same_end(train_short, tmp_path):
     """The process is killed by SIGKILL; the run has evaluations."""
     settings = EVALUATED | {"total_steps": 300, "checkpoint_every": 25, "eval_every": 75}

@@ -248,6 +248,7 @@ def test_a_streaming_policy_sees_what_its_learner_saw():
         ("stream_ac", {}),
     ],
 )
+@pytest.mark.usefixtures("short_ways_to_goals")
 def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, train_short):
     if script == "gcbc":
         pytest.importorskip("ogbench")

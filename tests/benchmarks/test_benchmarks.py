@@ -47,7 +47,7 @@ def test_environments_are_measured(tmp_path, monkeypatch, capsys):
 
 
 def test_scripts_are_measured(tmp_path):
-    args = throughput.Args(env_id="InvertedPendulum-v5", threads=1, steps=500, out=tmp_path, device="cpu")
+    args = throughput.Args(env_id="InvertedPendulum-v5", threads=1, steps=200, out=tmp_path, device="cpu")
     started = time.monotonic()
     rate, start = timing.script_rate("sac", args, 1, "--hidden", "8", "--batch-size", "8")
     passed = time.monotonic() - started

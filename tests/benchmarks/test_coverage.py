@@ -79,6 +79,7 @@ def test_pairs_are_draws_of_the_scores_that_go_together():
     assert np.corrcoef(ranks)[0, 1] == pytest.approx(6 / np.pi * np.arcsin(0.25), abs=0.02)  # Spearman's, if normal
 
 
+@pytest.mark.slow
 def test_verdicts_over_tasks_are_rarely_wrong_and_find_what_is_there_in_four_of_five():
     rng = np.random.default_rng(0)
     rows = coverage.over_tasks([10 * rng.normal(size=100), 5 + rng.normal(size=80), rng.normal(size=60)], 200)

@@ -515,6 +515,7 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # `test_a_report_can_be_made_again_from_what_it_stored` compares bytes, too
 def test_the_same_runs_give_the_same_bytes(made):
     before = {path: path.read_bytes() for path in sorted((made / "out").rglob("*")) if path.is_file()}
     assert len(before) > 20

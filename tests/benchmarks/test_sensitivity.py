@@ -278,6 +278,7 @@ def test_the_page_has_the_section_and_the_tables_have_the_hyperparameters(made):
     assert "figures/settings_iql_Ant-v5.png" in text and "| rank | expectile | temperature |" in text
 
 
+@pytest.mark.slow
 def test_a_report_of_settings_can_be_made_again_from_what_it_stored(made):
     report.main(report.Args((made / "out",), made / "again", replications=20, formats=("png",)))
     for path in sorted((made / "out").rglob("*")):

@@ -59,7 +59,7 @@ def scripts_of(out: Path) -> list[psutil.Process]:
 def whole(tmp_path_factory):
     """A sweep that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    done = do(write(folder, steps=2_000), folder / "out")
+    done = do(write(folder, steps=1_000), folder / "out")
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -87,7 +87,7 @@ def same_tables(ours: Path, theirs: Path) -> None:
 
 def test_finished_jobs_are_skipped(tmp_path, whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
-    done = do(write(tmp_path, steps=2_000), whole)
+    done = do(write(tmp_path, steps=1_000), whole)
     assert done.returncode == 0 and "1 finished before, of 1 jobs" in done.stdout
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
 
@@ -128,8 +128,8 @@ def test_a_script_that_stores_its_run_elsewhere_has_failed(run, said, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
-    running = start(write(tmp_path, steps=2_000), tmp_path / "out", "--checkpoint-every", "500")
-    wait_for_steps(tmp_path / "out", 500)
+    running = start(write(tmp_path, steps=1_000), tmp_path / "out", "--checkpoint-every", "250")
+    wait_for_steps(tmp_path / "out", 250)
     (script,) = scripts_of(tmp_path / "out")
     script.kill()
     said, _ = running.communicate(timeout=300)
@@ -141,7 +141,7 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
 
 @pytest.mark.slow
 def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=2_000)
+    suite = write(tmp_path, steps=1_000)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
     wait_for_steps(tmp_path / "out", 500)
     assert len(scripts_of(tmp_path / "out")) == 1
@@ -156,8 +156,8 @@ def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
 
 @pytest.mark.slow
 def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
-    running = start(write(tmp_path, steps=100_000), tmp_path / "out", "--checkpoint-every", "500")
-    run = wait_for_steps(tmp_path / "out", 500)
+    running = start(write(tmp_path, steps=100_000), tmp_path / "out", "--checkpoint-every", "250")
+    run = wait_for_steps(tmp_path / "out", 250)
     running.kill()
     running.wait()
     until = time.monotonic() + 30
@@ -168,9 +168,9 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=2_000)
-    running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
-    run = wait_for_steps(tmp_path / "out", 500)
+    suite = write(tmp_path, steps=1_000)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "250")
+    run = wait_for_steps(tmp_path / "out", 250)
     running.send_signal(signal.SIGINT)
     said, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
@@ -196,7 +196,7 @@ def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_damaged_table_is_set_aside_and_its_run_trained_anew(tmp_path, whole):
-    suite = write(tmp_path, steps=2_000)
+    suite = write(tmp_path, steps=1_000)
     out = tmp_path / "out"
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (table,) = out.rglob("eval.parquet")
@@ -214,7 +214,7 @@ def test_a_changed_value_of_a_table_is_seen(tmp_path, whole):
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (table,) = out.rglob("eval.parquet")
     change_a_value(table)
-    (job,) = jobs(write(tmp_path, steps=2_000), out)
+    (job,) = jobs(write(tmp_path, steps=1_000), out)
     assert job.state == "damaged"
 
 
@@ -224,7 +224,7 @@ def test_a_damaged_configuration_is_seen(tmp_path, whole, harm):
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (config,) = out.rglob("config.json")
     config.write_bytes(harm)
-    (job,) = jobs(write(tmp_path, steps=2_000), out)
+    (job,) = jobs(write(tmp_path, steps=1_000), out)
     assert job.state == "damaged"
 
 
@@ -290,7 +290,7 @@ def test_a_suite_for_gpus_on_ray_may_leave_compile_out(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ray_does_the_same(tmp_path, whole):
     pytest.importorskip("ray")
-    done = do(write(tmp_path, steps=2_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
+    done = do(write(tmp_path, steps=1_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
     assert done.returncode == 0, done.stderr
     same_tables(tmp_path / "out", whole)
 
@@ -300,8 +300,8 @@ def test_ray_does_the_same(tmp_path, whole):
 def test_ray_stops_cleanly(tmp_path, number):
     pytest.importorskip("ray")
     suite = write(tmp_path, SUITE + SECOND, 100_000)
-    running = start(suite, tmp_path / "out", "--engine", "ray", "--workers", "1", "--checkpoint-every", "500")
-    run = wait_for_steps(tmp_path / "out", 500)
+    running = start(suite, tmp_path / "out", "--engine", "ray", "--workers", "1", "--checkpoint-every", "250")
+    run = wait_for_steps(tmp_path / "out", 250)
     running.send_signal(number)
     said, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and "2 interrupted, of 2 jobs" in said, errors  # one of them had not begun

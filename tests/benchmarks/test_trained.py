@@ -320,6 +320,7 @@ def test_an_encoder_that_cannot_be_run_is_found_before_episodes_are_played(run, 
     assert end.value.code == 2 and said.startswith("error: there is no video, because the encoder /nonexistent")
 
 
+@pytest.mark.slow  # like that of a film
 def test_without_a_renderer_a_sentence_says_why(run, monkeypatch, capsys):
     pytest.importorskip("imageio_ffmpeg")
     monkeypatch.setenv("MUJOCO_GL", "none-such")
@@ -386,7 +387,7 @@ def inputs_of(policy, rows=1000):
 @pytest.mark.parametrize(
     "script",
     [
-        name if name in ("sac", "hiql", "stream_ac discrete") else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("sac", "stream_ac discrete") else pytest.param(name, marks=pytest.mark.slow)
         for name in UPDATED
         if name != "stream_td"
     ],
@@ -420,7 +421,7 @@ def test_a_run_without_an_environment_is_checked_on_made_up_observations(script,
 
 
 @needs_onnx
-@pytest.mark.parametrize("script", ["ppo", "iql"])
+@pytest.mark.parametrize("script", ["ppo", pytest.param("iql", marks=pytest.mark.slow)])
 def test_an_exported_policy_has_the_normaliser_inside(script, train_short, tmp_path):
     more = EVALUATED | {"standardise": True} if script == "iql" else {}
     run = train_short(script, seeds=("0",), **more).folder

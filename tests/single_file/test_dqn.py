@@ -294,6 +294,7 @@ def test_it_learns_to_balance(train, bare_runs):
     assert (means.drop(columns=0).mean(axis=1) > 80).sum() >= 3
 
 
+@pytest.mark.slow
 def test_runs_stop_when_they_have_solved_a_table(tmp_path):
     common = {"env_id": "tabular/gate-0.1875-sticky", "seeds": ("0:3",), "total_steps": 5_000, "eval_every": 500}
     common |= {"discount": 1.0, "quiet": True, "device": "cpu", "out": tmp_path}

@@ -40,7 +40,10 @@ def walks(episodes: int = 60, length: int = 40) -> Dataset:
     return Dataset("field", rows.view(-1, 6), index, 2, 2)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script",
+    [s if s in ("gcbc", "gcivl") else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
+)
 def test_goals_on_a_field_are_reached(script):
     """From 64 random starts to goals 2 away, within six times the steps of the straight way."""
     data, seeds = walks(), [0, 1]

@@ -203,7 +203,8 @@ def test_defaults_are_those_of_the_paper():
 SHORT = {"compile": False, "threads": 1, "log_every": 2_000}
 
 
-@pytest.mark.parametrize("target", ["q", pytest.param("sarsa", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["q", "sarsa"])
 def test_cart_pole_is_learned(target, train):
     result = train("stream_q", env_id="CartPole-v1", seeds=("0:4",), target=target, total_steps=4_000,
                    exploration=0.9, eval_every=1_000, **SHORT)  # fmt: skip

@@ -310,6 +310,7 @@ def test_it_learns_seasons(train):
     assert (table[3_000] > -10).all()  # about -1; without learning -100 and less
 
 
+@pytest.mark.slow
 def test_it_foresees_a_sum_of_waves(tmp_path):
     path = csv_of(tmp_path, 4_500)
     train_csv(tmp_path, path, hidden=(32, 32), observation_trace=0.0, total_steps=4_000, eval_every=1_000)
