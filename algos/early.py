@@ -26,7 +26,7 @@ def is_program() -> bool:
     if sys.argv[0] == "-m":  # `python -m` replaces it when the packages of a command have been imported
         pairs = itertools.pairwise(sys.orig_argv)
         return any(word == "-m" and after.startswith("benchmarks.") for word, after in pairs)
-    return Path(sys.argv[0]).absolute().parent == Path(__file__).absolute().parents[1] / "single_file"
+    return Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parents[1] / "single_file"
 
 
 if is_program():

@@ -167,7 +167,12 @@ class Policy(nn.Module):
     @property
     def task(self) -> Task:
         """Sizes and bounds, as the policy sees them: where frames are stacked, an observation is a stack."""
-        return self.agent.policy_task
+        task: Task = self.agent.policy_task
+        scaling = self.act.scaling("action") if isinstance(self.act, Adapted) else None
+        if not scaling:
+            return task
+        middle, half_range = scaling  # the agent's own bounds are those of prepared data
+        return replace(task, low=tuple((middle - half_range).tolist()), high=tuple((middle + half_range).tolist()))
 
     @torch.no_grad()
     def forward(self, obs: Any, goal: Any = None, t: int | None = None) -> Any:

@@ -53,6 +53,11 @@ class Results:
     def unit(self) -> str:
         return self.scores.measure if self.references is None else "normalised score"
 
+    def unit_of(self, task: str) -> str:
+        """The unit on one task, or over all of them."""
+        known = self.references is None and task in self.scores.tasks
+        return self.scores.measure_of(task) if known else self.unit
+
     @property
     def headline(self) -> str:
         """The column of `final` that holds the headline score, normalised where there are references."""
@@ -101,9 +106,9 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
         final = final.merge(normal, on=["task", "algorithm", "seed"], suffixes=("", "_normalised"))
     steps = scores.table.groupby("task")["step"].max()
     definitions = known_definitions(final, score)
-    least, most = limits(scores, None, scores.tasks)
     rows = []
     for task, algorithm, frame in each(final, scores):
+        least, most = limits(scores, None, [task])
         for definition in definitions:
             values = frame[definition].to_numpy()
             low, high = statistics.task_means(values[:, None])[:, 0]
@@ -117,7 +122,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     common: list[str] = []
     headline: dict[str, np.ndarray] = {}
     for definition in definitions:
-        by_algorithm, common, notes = matrices(normal, definition)
+        by_algorithm, common, notes = matrices(normal, definition, references is not None)
         by_algorithm = {name: by_algorithm[name] for name in scores.algorithms if name in by_algorithm}
         if definition == score:
             headline = by_algorithm
@@ -149,7 +154,7 @@ def limits(scores: Scores, references: pd.DataFrame | None, tasks: list[str]) ->
 
     Percentages have limits, and returns have none.
     """
-    if scores.measure == "return":
+    if any(scores.measure_of(task) == "return" for task in tasks):
         return -np.inf, np.inf
     ends = pd.DataFrame({"task": tasks * 2, "return": [0.0] * len(tasks) + [100.0] * len(tasks)})
     normal = normalise(ends, references)

@@ -109,7 +109,7 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
     if rest:
         part.folded = [(f"The other {len(rest):,} differences of means", differences(rest, digits))]
     first = sorted(named, key=lambda one: one.verdict == "not decided")[:MOST_SENTENCES]  # it keeps their order
-    part.sentences = [one.sentence(results.unit, digits) for one in first]
+    part.sentences = [one.sentence(results.unit_of(one.task), digits) for one in first]
     return part
 
 

@@ -27,6 +27,7 @@ from algos.plot import PALETTE, bound_percentages, thousands
 from benchmarks.scores import plain
 from benchmarks.tables import number
 
+DPI = 160  # of layouts too: at another one, letters are a little wider or narrower
 INK, GRID = "#1b2330", "#8d96a3"
 COLORS = [*PALETTE, "#b5651d", "#c2528b", "#6b7a3a", "#5b6ee1"]
 DASHES: Any = ["-", "--", ":"]
@@ -81,7 +82,7 @@ def style() -> Iterator[None]:
         "axes.titlesize": 10.5, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
         "grid.alpha": 0.3, "grid.color": GRID, "grid.linewidth": 0.6, "text.color": INK, "axes.labelcolor": INK,
         "axes.edgecolor": INK, "axes.titlecolor": INK, "xtick.color": INK, "ytick.color": INK, "legend.frameon": False,
-        "figure.constrained_layout.use": True, "pdf.fonttype": 42,
+        "figure.constrained_layout.use": True, "pdf.fonttype": 42, "figure.dpi": DPI,
     }  # fmt: skip
     with matplotlib.rc_context(settings):
         yield
@@ -394,12 +395,12 @@ def save(figure: Figure, path: Path, formats: Sequence[str]) -> None:
         file = path.with_name(f"{path.name}.{kind}")
         if kind == "png":
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=160)
+            figure.savefig(buffer, format=kind, dpi=DPI)
             image = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
             image.save(file, optimize=True)
         else:
             metadata = {"CreationDate": None, "Producer": None, "Creator": None}
-            figure.savefig(file, format=kind, dpi=160, metadata=metadata)
+            figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
 
 
 def svg(figure: Figure, description: str) -> str:

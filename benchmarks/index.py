@@ -11,7 +11,7 @@ from pathlib import Path
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
-from benchmarks.scores import LABELS, missing_cells
+from benchmarks.scores import LABELS, PERCENT, missing_cells
 from benchmarks.stored import Report
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
@@ -20,8 +20,9 @@ INTRODUCTION = """# Results
 Every table and figure here is written by a command of this repository, from runs that it stored; this page is written
 by `python -m benchmarks.index`. Intervals are 95% intervals over seeds. The folder of a report holds its tables as CSV,
 its figures, and in `sources.json` the arguments, commit, versions and device of every run; from these,
-`python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, as one page with sortable tables and
-figures that tell their values (`runs/NAME/report.html`). Studies have a `page.md` instead, which names its command."""
+`python -m benchmarks.report results/NAME --out runs/NAME` makes the report again, with `--mix` where its notes say what
+differs between runs, as one page with sortable tables and figures that tell their values (`runs/NAME/report.html`).
+Studies have a `page.md` instead, which names its command."""
 
 SHORT = 200  # letters of a sentence in the list of contents
 FINDING = re.compile(r"^### (.*)\n\n\*.*\*$", re.MULTILINE)  # a heading that links reports, and below it their length
@@ -67,7 +68,7 @@ def task_table(folder: Path, score: str) -> Table:
 def measure_of(folder: Path) -> str:
     """What the scores of a report are."""
     sources = read_json(folder / "sources.json", list[Config])
-    return "success (%)" if all(config.get("score") == "success" for config in sources) else "return"
+    return PERCENT if all(config.get("score") == "success" for config in sources) else "return"
 
 
 def section(folder: Path) -> str:

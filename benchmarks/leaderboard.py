@@ -11,6 +11,7 @@ mazes by OGBench's controller, and for ant mazes by another ant than OGBench's.
 OUT gets page.md and success.csv.
 """
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,12 +73,13 @@ def stored(folder: Path) -> pd.DataFrame:
             networks = f"{len(widths)} × {widths[0]}" if len(set(widths)) == 1 else " × ".join(map(str, widths))
             runs = (
                 f"ours ({path.parent.name}): {row.steps:,} updates of batches of {args['batch_size']:,}, networks "
-                f"{networks}; {row.seeds} seeds, {args['eval_episodes']} episodes"
+                f"{networks}; {row.seeds} seed{'s' * (row.seeds > 1)}, {args['eval_episodes']} episodes"
             )
             found = {"dataset": str(row.task).partition("/")[2], "runs": runs, "method": method, "mean": row.mean}
             found |= {"low": row.low, "high": row.high, "std": row.std, "seeds": row.seeds, "updates": row.steps}
+            interval = f" [{row.low:.0f}, {row.high:.0f}]" if row.seeds > 1 else ""
             found["report"] = path.parent.name
-            rows.append(found | {"text": f"{row.mean:.0f} [{row.low:.0f}, {row.high:.0f}]"})
+            rows.append(found | {"text": f"{row.mean:.0f}{interval}"})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -107,7 +109,8 @@ def main(args: Args) -> None:
         lines += [f"## {family}", table.markdown()]
     for (source, protocol), rows in read_published(PUBLISHED).groupby(["source", "protocol"], sort=False):
         lines.append(f"> {escape(f'{len(rows)} published numbers, from {source}: {protocol}')}")
-    links = (f"[{name}](../{name}/report.md)" for name in own["report"].unique())
+    there = Path(os.path.relpath(args.folder, args.out)).as_posix()
+    links = (f"[{name}]({there}/{name}/report.md)" for name in own["report"].unique())
     lines.append(f"Reports on ours: {', '.join(links)}.")
     lines.append(
         f"`{shlex.join(['python', '-m', 'benchmarks.leaderboard', str(args.folder), '--out', str(args.out)])}`"

@@ -43,7 +43,7 @@ class Found:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
     cells: list[tuple[str, str]] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, or "" for several, and sentences on them
     unfinished: list[dict[str, Any]] = field(default_factory=list)  # runs that are left out
 
 
@@ -76,12 +76,14 @@ def load(
         for path in find(folder, "suite.toml"):
             found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:
-        raise UserError(f"no run that has learned and been evaluated in {', '.join(map(str, folders))}")
+        kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
+        raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
-    notes += [note for task, note in found.left_out if not tasks or task in tasks]
-    notes += _unfinished(found.unfinished, sources, tasks, algorithms)
+    left_out = [(task, note) for task, note in found.left_out if not (tasks and task) or task in tasks]
+    left_out += [("", note) for note in _unfinished(found.unfinished, sources, tasks, algorithms)]
+    notes += dict.fromkeys(note for _, note in left_out)
     names, places = {family_name(config) for config in sources}, {task.partition(OF_TASK)[0] for task in tasks}
     wanted = dict.fromkeys(found.cells)
     cells = [(n, t) for n, t in wanted if (not algorithms or n in names) and (not tasks or t in places)]
@@ -98,7 +100,7 @@ def load(
         _together(found.watched, WATCHED, sources),
     )
     sweeps = [sweep for i, sweep in enumerate(found.sweeps) if sweep not in found.sweeps[:i]]
-    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes)
+    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out)
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
@@ -384,6 +386,7 @@ def _stored(folder: Path, found: Found) -> None:
         found.sweeps += report["sweeps"]
         found.wishes.append({**report, "folder": folder})
         found.cells += map(tuple, report.get("cells", []))
+        found.left_out += map(tuple, report.get("left_out", []))
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
@@ -392,9 +395,9 @@ def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
         for seed in config["seeds"]:
             key = (config["task"], label(config), seed)
             if key in seen:
-                raise UserError(
-                    f"seed {seed} of {key[1]} on {key[0]} occurs twice, in {seen[key]} and in {config.get('folder')}"
-                )
+                here = config.get("folder")
+                places = f"{seen[key]} and in {here}" if seen[key] != here else f"two reports on the run {here}"
+                raise UserError(f"seed {seed} of {key[1]} on {key[0]} occurs twice, in {places}")
             seen[key] = str(config.get("folder"))
 
 

@@ -15,7 +15,7 @@ from algos.errors import UserError
 from algos.stored import Finite, Stored, Whole, find, read_json
 from benchmarks.load_scores import load
 from benchmarks.plan import Job
-from benchmarks.scores import final_scores, known_definitions
+from benchmarks.scores import Scores, final_scores, known_definitions
 from benchmarks.sequential import Sequential
 from benchmarks.suite import Entry, Suite
 
@@ -136,7 +136,13 @@ def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
     return by_seed.loc[seeds].to_numpy(float)
 
 
-def stored_looks(folders: tuple[Path, ...]) -> list[dict[str, Any]]:
-    """The looks of the sweeps in some folders."""
+def stored_looks(folders: tuple[Path, ...], scores: Scores) -> list[dict[str, Any]]:
+    """The looks of the sweeps in some folders, each once, at two algorithms and at tasks of which there are scores."""
     paths = [path for folder in folders for path in find(folder, FILE)]
-    return [looks for path in paths for looks in read_json(path, list[Looks])]
+    names = {c["algorithm"] if c["variant"] == "default" else c["variant"] for c in scores.sources}  # of a suite
+    every: list[dict[str, Any]] = []
+    for looks in (looks for path in paths for looks in read_json(path, list[Looks])):
+        tasks = {task: taken for task, taken in looks["tasks"].items() if task in scores.tasks}
+        if tasks and {looks["a"], looks["b"]} <= names and (one := {**looks, "tasks": tasks}) not in every:
+            every.append(one)
+    return every

@@ -16,10 +16,11 @@ from benchmarks import figures, statistics
 from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
-from benchmarks.scores import LABELS, OF_TASK, family_name, label
+from benchmarks.scores import LABELS, OF_TASK, PERCENT, family_name, label
 from benchmarks.suite import Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 
+FINAL = {"return": "returns", PERCENT: "success", "score": "scores"}
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
 Looks = dict[str, dict[str, str]]
 
@@ -195,10 +196,13 @@ def task_part(
     source = " or of ".join(
         ["the deterministic policy"] * (False in training) + ["training episodes"] * (True in training)
     )
-    reached = results.scores.measure != "return"
-    measured = (
-        "Percentage of episodes that reach their goals, over all tasks of the environment," if reached else "Returns"
-    )
+    kinds = {
+        "return": "returns",
+        PERCENT: "percentage of episodes that reach their goals, over all tasks of the environment,",
+    }
+    measures = sorted({results.scores.measure_of(task) for task in results.scores.tasks})
+    measured = " and ".join(kinds[kind] for kind in measures)
+    measured = measured[0].upper() + measured[1:]
     text = (
         f"{measured} of {source}: mean over seeds of each seed's score with Student's interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
@@ -213,12 +217,10 @@ def task_part(
             if said["label"] in labels
         )
         text += f" Grey bands are learning curves of others, which were not run here: {'; '.join(told)}."
-    part = Part(
-        "Tasks", text, tables=[(f"Final {'success' if reached else 'returns'}{the_same(same)}", table)], legend=True
-    )
+    part = Part("Tasks", text, tables=[(f"Final {FINAL[results.scores.measure]}{the_same(same)}", table)], legend=True)
     for task, curves in panels.items():
         figure = figures.lines(
-            curves, looks, results.scores.steps, results.scores.measure, task, behind=behind.get(task)
+            curves, looks, results.scores.steps, results.scores.measure_of(task), task, behind=behind.get(task)
         )
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
     return part
@@ -288,7 +290,7 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     given = low.notna() & high.notna()
     rows["spread"] = (100 * rows["std"] / (high - low)).where(given, rows["std"])
     rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
-    units = given.map({True: "D4RL score", False: results.scores.measure})
+    units = rows["task"].map(results.scores.measure_of).where(~given, "D4RL score")
     steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
     ran = {(config["task"], label(config)): config.get("args", {}) for config in results.scores.sources}
     sizes = [sizes_of(ran[key]) for key in zip(rows["task"], rows["algorithm"], strict=True)]
@@ -316,12 +318,13 @@ def comparable(ours: str, theirs: str) -> bool:
     if theirs.startswith("d4rl/"):
         alike = bare_name(ours) == bare_name(theirs) and bare_name(ours).partition("-")[0] in TASKS
         return ours == theirs if ours.startswith("d4rl/") else alike
-    return bare_name(ours) == bare_name(theirs)
+    origins = {task.rpartition("/")[0] for task in (ours, theirs)}
+    return bare_name(ours) == bare_name(theirs) and (len(origins) == 1 or origins == {"local", "ogbench"})
 
 
 def bare_name(task: str) -> str:
-    """A task's name without its version, and a dataset's also without its origin."""
-    return task.partition("/")[2].rpartition("-")[0] or task.rpartition("-")[0]
+    """A task's name without its version and its origin."""
+    return re.sub(r"-v\d+$", "", task.rpartition("/")[2])
 
 
 def source_part(results: Results) -> Part:

@@ -50,7 +50,7 @@ from benchmarks.looks_part import looks_part
 from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
-from benchmarks.scores import LABELS, ORDER, SUCCESS, Scores, reference_of
+from benchmarks.scores import LABELS, ORDER, PERCENT, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.stored import OWN, TABLES, VERDICTS, keep, own_tables, write_sources
 from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
@@ -122,37 +122,49 @@ class Chosen:
 
 def from_suites(args: Args, scores: Scores) -> Chosen:
     """The choices of the arguments, or of the suites where the arguments make none."""
-    names = {wish.get("references", "raw") for wish in scores.wishes} or {"raw"}
+    names = (
+        {args.references} if args.references else {wish.get("references", "raw") for wish in scores.wishes} or {"raw"}
+    )
     headlines = {wish.get("score", "last") for wish in scores.wishes} or {"last"}
-    if len(names) > 1 and not args.references:
+    if len(names) > 1:
         raise UserError(f"the suites have different references ({', '.join(sorted(names))}): choose with --references")
     if len(headlines) > 1 and args.score == "suite":
         raise UserError(
             f"the suites have different headline scores ({', '.join(sorted(headlines))}): choose with --score"
         )
     folders = [wish["folder"] for wish in scores.wishes]
-    name = args.references or names.pop()
-    tables = [] if name == "raw" else [find_table("references", name, folders)]
+    (name,) = names
+    if name == "raw":
+        tables = []
+    elif args.references:
+        tables = [find_table("references", name, name, folders)]
+    else:  # each has its own, and those of one name must be one
+        tables = [find_table("references", name, folder / Path(name).name, [Path(name)]) for folder in folders]
     references = read_references(tables[0]) if tables else None
-    wished = [published for wish in scores.wishes for published in wish.get("published", [])]
-    published = [find_table("published", table, folders) for table in [*wished, *map(str, args.published)]]
-    for table in published:
+    found = [
+        find_table("published", table, wish["folder"] / Path(table).name, [Path(table)])
+        for wish in scores.wishes
+        for table in wish.get("published", [])
+    ]
+    found += [find_table("published", str(table), table, folders) for table in args.published]
+    published = {(table.name, BENCHMARKS in table.parents): table for table in found}
+    for table in published.values():
         read_published(table)  # which refuses what is no such table
     curves = list(dict.fromkeys([curve for wish in scores.wishes for curve in wish.get("curves", [])] + [*args.curves]))
     if unknown := [curve for curve in curves if curve not in published_curves()]:
         raise UserError(f"--curves takes {', '.join(published_curves())}, got {unknown[0]!r}")
     score = headlines.pop() if args.score == "suite" else args.score
-    own_tables([*tables, *published])  # which refuses names that two would have
-    return Chosen(references, name, score, list(dict.fromkeys(published)), curves, [*tables, *published])
+    own_tables([*tables, *found])  # which refuses names that two would have
+    return Chosen(references, name, score, list(published.values()), curves, [*tables, *found])
 
 
-def find_table(kind: str, name: str, folders: list[Path]) -> Path:
-    """A table that is shipped, or a file, or a copy of one that lies in the folder of a sweep or report."""
-    places = [BENCHMARKS / kind / f"{name}.csv", Path(name), *(folder / Path(name).name for folder in folders)]
-    for place in places:
+def find_table(kind: str, name: str, first: Path | str, others: list[Path]) -> Path:
+    """A table that is shipped, or the first of these places that is a file; folders stand for a copy in them."""
+    for place in (BENCHMARKS / kind / f"{name}.csv", Path(first), *others):
         with contextlib.suppress(OSError):  # a name may be too long
-            if place.is_file():
-                return place
+            file = place / Path(name).name if place.is_dir() else place
+            if file.is_file():
+                return file
     known = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 
@@ -160,7 +172,7 @@ def find_table(kind: str, name: str, folders: list[Path]) -> Path:
 def fitting(scores: Scores) -> list[str]:
     """The shipped references that have all tasks; those of success are for success only."""
     paths = sorted((BENCHMARKS / "references").glob("*.csv"))
-    wanted = [path for path in paths if (path.stem == "success") == (scores.measure != "return")]
+    wanted = [path for path in paths if (path.stem == "success") == (scores.measure == PERCENT)]
     known = {path.stem: read_references(path) for path in wanted}
     return [name for name, t in known.items() if all(reference_of(task, t) in set(t["task"]) for task in scores.tasks)]
 
@@ -182,7 +194,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     scores, out, replications = results.scores, args.out, args.replications
     looks = figures.look(results.in_curves, scores.settings)
     title, purpose = heading(args, scores)
-    taken = stored_looks(args.folders)
+    taken = stored_looks(args.folders, scores)
     ways, maps = maze_part.load(args.folders, scores)
     again = (out / "report.json").exists()  # nothing of an earlier report may stay, and its tables may be the input
     if again:
@@ -274,7 +286,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     keep(chosen.tables, out)
     summary["curves"] = chosen.curves
-    summary |= {"cells": scores.cells, "notes": scores.notes, "sweeps": scores.sweeps}
+    summary |= {"cells": scores.cells, "notes": scores.notes, "left_out": scores.left_out, "sweeps": scores.sweeps}
     write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())
 
 

@@ -10,6 +10,7 @@ from algos.errors import UserError
 from benchmarks.suite import SCORES, Score
 
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
+PERCENT = "success (%)"  # the measure of goals that are reached
 SUCCESS = "success/"  # before the name of one of the environment's tasks
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
@@ -34,7 +35,7 @@ class Scores:
     percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that sweeps were to train.
-    `notes`: sentences that a reader must know.
+    `notes`: sentences that a reader must know; `left_out` are those on runs that are left out.
     """
 
     table: pd.DataFrame
@@ -45,6 +46,7 @@ class Scores:
     wishes: list[dict[str, Any]] = field(default_factory=list)
     cells: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, or "" for several, and sentences on them
 
     @property
     def tasks(self) -> list[str]:
@@ -52,9 +54,14 @@ class Scores:
 
     @property
     def measure(self) -> str:
-        """What the score is: returns, or where all runs have goals, the percentage of episodes that reach them."""
-        reached = {config.get("score") == "success" for config in self.sources} == {True}
-        return "success (%)" if reached else "return"
+        """What the scores are: returns, percentages of episodes that reach their goals, or scores for both."""
+        kinds = {self.measure_of(task) for task in self.tasks}
+        return kinds.pop() if len(kinds) == 1 else "score"
+
+    def measure_of(self, task: str) -> str:
+        """What the scores on one task are."""
+        reached = {config.get("score") == "success" for config in self.sources if config["task"] == task} == {True}
+        return PERCENT if reached else "return"
 
     @property
     def steps(self) -> str:
@@ -179,22 +186,30 @@ def reference_of(task: str, references: pd.DataFrame) -> str:
     return task if task in set(references["task"]) else task.partition(OF_TASK)[0]
 
 
-def matrices(scores: pd.DataFrame, column: str) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
-    """Scores [N, M] of each algorithm on the tasks that all have in common; these tasks; notes on tasks left out."""
+def matrices(
+    scores: pd.DataFrame, column: str, normalised: bool = True
+) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
+    """Scores [N, M] of each algorithm on the tasks that all have in common; these tasks; notes on tasks left out.
+
+    Scores on several tasks that are not normalised have no aggregates, but probabilities of improvement.
+    """
     notes = []
     counts = scores.groupby(["algorithm", "task"])["seed"].nunique().unstack()
     tasks = list(counts.columns[counts.notna().all()])
     if not tasks:
         return {}, [], ["There is no task that all algorithms have in common, and so there are no aggregates."]
+    use = "aggregates" if normalised or len(tasks) == 1 else "probabilities of improvement"
     if left := [task for task in counts.columns if task not in tasks]:
-        notes.append(f"Aggregates are over the tasks that all algorithms have in common, without {', '.join(left)}.")
+        notes.append(
+            f"{use.capitalize()} are over the tasks that all algorithms have in common, without {', '.join(left)}."
+        )
     scores_of = {}
     for name, frame in scores.groupby("algorithm"):
         wide = {task: rows.sort_values("seed")[column].to_numpy() for task, rows in frame.groupby("task")}
         least = min(len(wide[task]) for task in tasks)
         if any(len(wide[task]) > least for task in tasks):
             notes.append(
-                f"{name} has more seeds on some tasks than on others; aggregates use the {least} lowest seeds of each."
+                f"{name} has more seeds on some tasks than on others; {use} use the {least} lowest seeds of each."
             )
         scores_of[str(name)] = np.stack([wide[task][:least] for task in tasks], 1)
     return scores_of, tasks, notes

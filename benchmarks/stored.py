@@ -51,6 +51,7 @@ class Report(Wishes):
     published: list[str]
     cells: list[tuple[str, str]] = Field(default_factory=list)  # earlier reports have none
     notes: list[str]
+    left_out: list[tuple[str, str]] = Field(default_factory=list)  # tasks and notes; earlier reports have none
     sweeps: list[Sweep]
     commands: list[str]
     report: str

@@ -1,6 +1,7 @@
 """Trained policies for the commands that use them: which runs are meant, and the environment in which they act."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -41,8 +42,10 @@ class Trained:
         varied = self.config.get("varied", [])
         success = ["success"] * (self.measure == "success")
         table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
-        end = table["step"].max()
+        end = self.scored_until = table["step"].max()
         late = table[(table["step"] > 0.9 * end) | (table["step"] == end)]
+        if not end and self.file.step:  # the policies that were scored had not learned
+            late = late[:0]
         value = 100.0 * late["success"].astype(float) if success else late["return"]
         keys = ["seed", *varied]
         means = value.groupby([late[name] for name in keys]).mean()
@@ -65,12 +68,18 @@ class Trained:
             return alive
         ranks = self.ranks(alive)
         found: list[int] = []
-        if set(words) & set(RANKS) and self.config.get("args", {}).get("eval_episodes") == 0:
-            print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
+        if ranks and set(words) & set(RANKS):
+            if self.config.get("args", {}).get("eval_episodes") == 0:
+                print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
+            if self.scored_until < 0.9 * self.file.step:
+                steps = f"{self.scored_until:,}, and the policies are those of step {self.file.step:,}"
+                print(f"note: seeds are ranked by their scores up to step {steps}")
         for word in words:
             if word in RANKS:
                 if not ranks:
-                    raise UserError(f"{flag} {word}: {self.folder} has no run with a score; name a seed")
+                    raise UserError(
+                        f"{flag} {word}: {self.folder} has no run that was scored after it began to learn; name a seed"
+                    )
                 found.append(ranks[word])
                 continue
             try:
@@ -100,7 +109,9 @@ class Trained:
         wanted = pairs_of(setting, "--setting", "tau=0.01")
         known = [number for number, key in enumerate(self.file.runs) if wanted.items() <= key.items()]
         if not known:
-            raise UserError(f"--setting: {self.folder} has no run with {' '.join(setting)}")
+            there = {name: dict.fromkeys(key[name] for key in self.file.runs) for name in self.file.runs[0]}
+            told = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in there.items())
+            raise UserError(f"--setting: {self.folder} has no run with {' '.join(setting)}; its runs have {told}")
         return known
 
     def ranks(self, numbers: Sequence[int]) -> dict[str, int]:
@@ -144,7 +155,7 @@ def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
         if name in pairs:
             raise UserError(f"{flag} names {name} twice")
         try:
-            pairs[name] = json.loads(value)
+            pairs[name] = float(value) if re.fullmatch(r"[-+]?\.\d+", value) else json.loads(value)
         except ValueError:
             pairs[name] = value
     return pairs
@@ -159,8 +170,8 @@ class Place:
         if not self.env_id:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
         kept: dict[str, Any] = own["options"]
-        if env_id and env_id != own["env_id"]:  # the options of games hold for all of them
-            names = ("stack", "episodic_life") if is_game(env_id) else ()
+        if env_id and env_id != own["env_id"]:  # the options of games hold for all of them, levels are the policy's
+            names = ("levels", *(("stack", "episodic_life") if is_game(env_id) else ()))
             kept = {name: kept[name] for name in names if name in kept}
         self.options = kept | options_of(options)
         self.changed = bool(options)

@@ -109,8 +109,19 @@ def is_batched(env_id: str) -> bool:
 
 
 def flat(env: gym.Env) -> gym.Env:
-    """Turns observations in parts, such as those with goals, into one vector, in the order of Gymnasium's spaces."""
-    return FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict) else env
+    """Turns observations in parts, such as those with goals, into one vector, in the order of Gymnasium's spaces.
+
+    Raises ValueError for parts that are no numbers, such as the text of MiniGrid's missions.
+    """
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Dict):
+        return env
+    for name, part in space.items():
+        if isinstance(part, gym.spaces.Text | gym.spaces.Graph | gym.spaces.Sequence):
+            told = f"a part {name!r} ({type(part).__name__}) that is no vector of numbers"
+            own = "register an environment of your own without it"
+            raise ValueError(f"{env.spec.id if env.spec else env}: observations have {told}; {own}")
+    return FlattenObservation(env)
 
 
 def channels_first(env: gym.Env) -> gym.Env:

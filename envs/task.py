@@ -36,6 +36,7 @@ class Task:
             if lead + own == shape:
                 return lead
         told = f"{self.obs_size} numbers" + (f" or the shape {self.obs_shape}" if len(self.obs_shape) > 1 else "")
+        told += ", the channels first" * (len(self.obs_shape) == 3)
         raise ValueError(f"an observation has {told}, got the shape {shape}")
 
 

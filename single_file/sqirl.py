@@ -286,6 +286,8 @@ class TabularSQIRL(SQIRL):
     def number(self, obs: Tensor) -> Tensor:
         """The number of each observation: obs [..., O] -> [...]."""
         codes = obs.to(torch.float64) @ self.mix
+        if torch.compiler.is_exporting():  # ONNX knows no search; all comparisons need more memory
+            return (self.codes < (codes - self.apart)[..., None]).sum(-1).clamp(max=len(self.codes) - 1)
         return torch.searchsorted(self.codes, codes - self.apart).clamp(max=len(self.codes) - 1)
 
     @torch.no_grad()

@@ -31,6 +31,7 @@ def ended(number, before=""):
 
 
 SCRIPT = f"sys.argv[0] = {str(SCRIPTS[0])!r}"
+RELATIVE = f"sys.argv[0] = {os.path.join('..', SCRIPTS[0].parents[1].name, 'single_file', SCRIPTS[0].name)!r}"
 COMMAND = "sys.argv[0] = '-m'; sys.orig_argv = ['python', '-m', 'benchmarks.sweep', 'smoke']"
 THEIRS = {  # programs of others, which may import this repository
     "a file": "",
@@ -42,7 +43,7 @@ THEIRS = {  # programs of others, which may import this repository
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("program", [SCRIPT, COMMAND])
+@pytest.mark.parametrize("program", [SCRIPT, RELATIVE, COMMAND])
 def test_a_signal_during_the_imports_ends_a_program_of_this_repository_in_one_line(number, program):
     assert ended(number, program) == (130, "interrupted\n")
 

@@ -114,9 +114,8 @@ def test_images_of_another_layout_are_refused(shape):
         learner.step(obs, 1.0, False)
         states.append(state_of(learner.agent))
     assert all(same(tensor, other[name]) for other in states[1:] for name, tensor in states[0].items())
-    with pytest.raises(
-        ValueError, match=r"an observation has 400 numbers or the shape \(4, 10, 10\)|takes one observation"
-    ):
+    told = r"an observation has 400 numbers or the shape \(4, 10, 10\), the channels first, got"
+    with pytest.raises(ValueError, match=f"{told}|takes one observation"):
         learner.start(np.zeros(shape))
 
 

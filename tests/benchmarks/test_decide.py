@@ -256,7 +256,9 @@ def test_a_difference_beyond_what_there_can_be_is_never_the_least():
     assert both.most == np.inf
     parts = [compare(t, "a", "b", scores([1.0, 2.0]), scores([2.0, 4.0])) for t in "tu"]
     assert combined("both", [replace(parts[0], most=1.0), replace(parts[1], most=3.0)]).most == 2.0
-    results = SimpleNamespace(unit="success (%)", score="last", ranked=["a"], references=None)
+    results = SimpleNamespace(
+        unit="success (%)", unit_of=lambda task: "success (%)", score="last", ranked=["a"], references=None
+    )
     part = decision_part(results, [wide, narrow], looked=False)
     place = part.tables[0][1].columns.index("least difference")
     assert [row[place][0] for row in part.tables[0][1].rows] == [f"{wide.least:.2f}", "none"]
@@ -276,7 +278,9 @@ def test_of_many_pairs_a_few_that_are_decided_are_told_first(decided, listed):
     """Ten pairs with the best algorithm, of which none is decided, and forty others."""
     found = [replace(of_p(0.5), a="best", b=f"b{i}") for i in range(10)]
     found += [replace(of_p(1e-9 if i < decided else 0.5), a="a", b=f"c{i}") for i in range(40)]
-    results = SimpleNamespace(unit="return", score="last", ranked=["best"], references=None)
+    results = SimpleNamespace(
+        unit="return", unit_of=lambda task: "return", score="last", ranked=["best"], references=None
+    )
     part = decision_part(results, corrected(found), looked=False)
     ((_, table),) = part.tables
     assert len(table.rows) == len(part.sentences) == listed
@@ -295,7 +299,9 @@ def test_verdicts_come_before_their_method_and_every_row_is_on_the_page():
     found = [replace(of_p(0.5), a="best", b=f"b{i}") for i in range(3)] + [
         replace(of_p(0.5), a="a", b=f"c{i}") for i in range(30)
     ]
-    results = SimpleNamespace(unit="return", score="last", ranked=["best"], references=None)
+    results = SimpleNamespace(
+        unit="return", unit_of=lambda task: "return", score="last", ranked=["best"], references=None
+    )
     part = decision_part(results, corrected(found), looked=False)
     assert len(part.text.split()) < 50 and "Welch's t-test" in part.method
     page = report.render(

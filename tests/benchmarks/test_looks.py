@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -129,10 +130,17 @@ def test_batches_are_added_until_it_is_clear(tmp_path, pair, capsys):
 def test_the_budget_ends_what_is_not_decided(tmp_path, pair):
     train, _ = trained(tmp_path / "out", 0.0)
     until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 10, train)
-    (looks,) = stored_looks((tmp_path / "out",))
+    sources = [{"algorithm": "sac", "variant": variant} for variant in ("default", "other")]
+    tasks = ["InvertedPendulum-v5"]
+    (looks,) = stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks))
     assert [look["decision"] for look in looks["tasks"]["InvertedPendulum-v5"]] == ["not decided"] * 2
     (sentence,) = looks_part([looks]).sentences
     assert sentence.endswith("nothing was decided before the budget was spent, after 10 seeds of each.")
+    (tmp_path / "out" / "report").mkdir()  # a report keeps a copy
+    (tmp_path / "out" / "report" / FILE).write_text(json.dumps([looks]))
+    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks)) == [looks]
+    for fewer in ({"sources": sources[:1], "tasks": tasks}, {"sources": sources, "tasks": ["Hopper-v5"]}):
+        assert not stored_looks((tmp_path / "out",), SimpleNamespace(**fewer))
 
 
 def test_the_same_command_goes_on_where_it_was(tmp_path, pair):

@@ -44,7 +44,7 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
 def make(folder, out, **flags) -> analysis.Results:
     args = report.Args((folder,), out, replications=50, **{"formats": (), "page": False} | flags)
     report.main(args)
-    loaded = load([folder], args.mix)
+    loaded = load([folder], args.mix, args.finished_only)
     chosen = report.from_suites(args, loaded)
     return analysis.compute(loaded, chosen.references, chosen.score, 50)
 
@@ -392,6 +392,11 @@ def test_what_a_suite_says_is_the_default(tmp_path):
         ("local/maze2d-umaze-v0", "d4rl/maze2d-umaze-v1", False),
         ("Hopper-v5", "Hopper-v4", True),
         ("Hopper-v5", "Walker2d-v5", False),
+        ("local/pointmaze-medium-stitch-v0", "ogbench/pointmaze-medium-stitch-v0", True),
+        ("mine:Walk", "Other", False),
+        ("ALE/Breakout-v5", "MinAtar/Breakout-v1", False),
+        ("tabular/cliff-walking", "tabular/cliff-jumping", False),
+        ("tabular/frozen-lake-4x4-h100", "tabular/frozen-lake-4x4-sticky", False),
     ],
 )
 def test_published_scores_stand_beside_what_they_say_something_about(ours, theirs, expected):
@@ -445,6 +450,77 @@ def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
     first = make(tmp_path / "in", tmp_path / "out")
     again = make(tmp_path / "out", tmp_path / "again")
     assert first.references is not None and again.aggregates.equals(first.aggregates)
+
+
+def test_the_copy_of_a_table_comes_before_a_file_of_its_name_elsewhere(tmp_path, monkeypatch):
+    synthetic.make(tmp_path / "in", ["a"], ["Mine-v0"], 5, 10)
+    (tmp_path / "in" / "suite.toml").write_text('references = "mine.csv"\npublished = ["theirs.csv"]\n')
+    row = "task,algorithm,score,spread,seeds,protocol,source\nMine-v0,a,{},,,theirs,me\n"
+    for place, high in ((tmp_path / "in", 1000), (tmp_path, 10)):
+        (place / "mine.csv").write_text(f"task,low,high,source\nMine-v0,0,{high},me\n")
+        (place / "theirs.csv").write_text(row.format(high))
+    monkeypatch.chdir(tmp_path)
+    for before, after in (("in", "out"), ("out", "again")):
+        made = make(tmp_path / before, tmp_path / after)
+        assert made.references is not None and made.references["high"].tolist() == [1000]
+        for name in ("mine.csv", "theirs.csv"):
+            assert (tmp_path / after / name).read_bytes() == (tmp_path / "in" / name).read_bytes()
+    assert make(tmp_path / "in", tmp_path / "other", references="mine.csv").references["high"].tolist() == [10]
+
+
+@pytest.mark.parametrize("name", ["references", "published"])
+def test_sources_with_different_tables_of_one_name_are_refused(tmp_path, name):
+    more = "algorithm,score,spread,seeds,protocol,source\nHopper-v5,a,{},,,theirs,me\n"
+    for folder, algorithm, high in (("one", "a", 1000), ("two", "b", 10)):
+        synthetic.make(tmp_path / folder, [algorithm], ["Hopper-v5"], 5, 10)
+        wish = "'mine.csv'" if name == "references" else "['mine.csv']"
+        (tmp_path / folder / "suite.toml").write_text(f"{name} = {wish}\n")
+        rows = "low,high,source\nHopper-v5,0,{},me\n" if name == "references" else more
+        (tmp_path / folder / "mine.csv").write_text(f"task,{rows.format(high)}")
+    args = report.Args((tmp_path / "one", tmp_path / "two"), tmp_path / "out", formats=(), page=False)
+    with pytest.raises(UserError, match=r"one/mine.csv and .*two/mine.csv have the same name"):
+        report.main(args)
+    (tmp_path / "two" / "mine.csv").write_bytes((tmp_path / "one" / "mine.csv").read_bytes())
+    report.main(args)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert text.count("| theirs |") == (name == "published")
+
+
+def test_what_was_left_out_is_told_by_reports_of_reports(tmp_path):
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), "Hopper-v5")
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), "Ant-v5")
+    store(tmp_path / "in", "b", table(ten(1, 2, 3)), "Hopper-v5", status="interrupted")
+    store(tmp_path / "in", "c", table({0: {0: [1.0]}}), "Ant-v5")
+    said = [note for note in make(tmp_path / "in", tmp_path / "out", finished_only=True).scores.notes if "left" in note]
+    assert len(said) == 2
+    for before, after in (("out", "again"), ("again", "third")):
+        again = make(tmp_path / before, tmp_path / after).scores.notes
+        assert [note for note in again if "left" in note] == said
+    fewer = load([tmp_path / "again"], tasks=["Hopper-v5"]).notes
+    assert [note for note in fewer if "left" in note] == ["b on Hopper-v5 is not finished, and is left out."]
+
+
+def test_only_unfinished_runs_are_no_finished_ones(tmp_path):
+    store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5", status="interrupted")
+    with pytest.raises(UserError, match="no finished run in"):
+        load([tmp_path], finished_only=True)
+
+
+def test_success_and_returns_are_told_apart_in_one_report(tmp_path):
+    rows = table({0: {0: [0.0], 1: [0.0]}, 10: {0: [1.0], 1: [0.0]}})
+    goals = rows.assign(task="task1", success=rows["return"] > 0)
+    store(tmp_path / "in", "a", goals, "pointmaze-medium-v0", score="success")
+    for name, gain in (("a", 0), ("b", 500)):
+        frame = table({0: {0: [1.0], 1: [2.0]}, 10: {0: [150.0 + gain], 1: [151.0 + gain]}})
+        store(tmp_path / "in", name, frame, "Hopper-v5")
+    made = make(tmp_path / "in", tmp_path / "out")
+    assert made.scores.measure == "score" and made.unit_of("pointmaze-medium-v0") == "success (%)"
+    ends = made.tasks.query("score == 'last'").set_index(["task", "algorithm"])
+    assert tuple(ends.loc[("pointmaze-medium-v0", "a"), ["low", "high"]]) == (0, 100)
+    assert ends.loc[("Hopper-v5", "b"), "high"] > 651
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "Returns and percentage of episodes that reach their goals, over all tasks of the environment, of" in text
+    assert "a is worse than b on Hopper-v5 (-500 in return" in text
 
 
 @pytest.mark.parametrize("flag", ["references", "published"])
@@ -783,6 +859,16 @@ def test_the_legend_fits_the_figure(panels, names):
         (legend,) = figure.legends
         box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+
+
+def test_long_names_are_not_cut(tmp_path):
+    names = ["grid (critic_lr=0.0001, tau=0.005)", "sac", "grid (critic_lr=0.001, tau=0.01)"]
+    with figures.style():
+        figure = figures.heatmap(names, np.full((3, 3), 0.7))
+        figures.lay_out(figure)
+        figures.save(figure, tmp_path / "heat", ("png",))
+    pixels = np.array(Image.open(tmp_path / "heat.png").convert("L"))
+    assert pixels[:, :3].min() == pixels[-3:].min() == 255 and pixels.min() < 100
 
 
 @pytest.mark.parametrize(("label", "ends"), [("success (%)", (-3, 103)), ("return", (-99, 220))])

@@ -29,6 +29,11 @@ SHORT = {"env_id": "InvertedPendulum-v5", "total_steps": 60, "eval_every": 20, "
 needs_onnx = pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="needs the extra onnx")
 
 
+class Narrow(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+
 @pytest.fixture
 def run(train, bare_runs):
     """The folder of a run of three seeds."""
@@ -105,7 +110,8 @@ def test_settings_choose_among_runs(train, bare_runs, capsys):
     trained = Trained(run)
     assert trained.numbers(["1"]) == [1, 3] and trained.numbers(["1"], ["tau=0.01"]) == [3]
     assert len(trained.numbers(["best"], ["tau=0.005"])) == 1
-    with pytest.raises(UserError, match="has no run with tau=3"):
+    assert trained.numbers(["1"], ["tau=.01"]) == trained.numbers(["1"], ["tau=1e-2"]) == [3]
+    with pytest.raises(UserError, match=r"has no run with tau=3; its runs have seed 0, 1; tau 0.005, 0.01"):
         trained.numbers([], ["tau=3"])
     trained.file.diverged += [1, 2]
     assert trained.left_out(["1"]) == [1] and trained.left_out([], ["tau=0.01"]) == [2]
@@ -257,6 +263,39 @@ def test_a_rank_by_episodes_of_learning_says_so(train, bare_runs, capsys):
     assert Trained(run).numbers(["best"]) == [0] and "the episodes that they learned from" in capsys.readouterr().out
 
 
+def test_policies_that_were_scored_before_they_learned_only_have_no_ranks(run, capsys):
+    table = pd.read_parquet(run / "eval.parquet")
+    table[table["step"] == 0].to_parquet(run / "eval.parquet", index=False)
+    with pytest.raises(UserError, match="has no run that was scored after it began to learn; name a seed"):
+        Trained(run).numbers(["best"])
+    assert Trained(run).numbers(["5"]) == [2]
+    table[table["step"] <= 40].to_parquet(run / "eval.parquet", index=False)
+    assert len(Trained(run).numbers(["best"])) == 1
+    said = "note: seeds are ranked by their scores up to step 40, and the policies are those of step 60\n"
+    assert capsys.readouterr().out == said
+
+
+def test_the_bounds_of_policies_from_data_are_those_of_their_actions(train_short, capsys):
+    run = train_short("iql", **EVALUATED).folder  # of actions in [-1, 1], in an environment of -3 to 3
+    capsys.readouterr()
+    trained = Trained(run)
+    policy = trained.file.policy([0])
+    assert (policy.task.low, policy.task.high) == ((-3.0,), (3.0,)) and policy.agent.task.high == (1.0,)
+    Place(trained, options=["reset_noise_scale=0.02"]).evaluator(policy, 1).close()
+    assert not capsys.readouterr().err
+    gym.register("Narrow-v0", Narrow)
+    Place(trained, "Narrow-v0").evaluator(policy, 1).close()
+    said = capsys.readouterr().err
+    assert said == "warning: actions of the policies are from -3 to 3, and those of Narrow-v0 are from -1 to 1\n"
+
+
+def test_levels_of_actions_go_along_to_another_environment(train, bare_runs):
+    run = train("sac", **SHORT).folder
+    trained = Trained(run)
+    trained.file.environment["options"] = {"levels": [-1, 0, 1]}
+    assert Place(trained, "InvertedPendulum-v4", ["frame_skip=3"]).options == {"levels": [-1, 0, 1], "frame_skip": 3}
+
+
 def test_runs_in_parts_are_the_same(run, monkeypatch):
     trained = Trained(run)
     whole = evaluate.evaluated(trained, Place(trained), [0, 1, 2], 4, 1)
@@ -271,7 +310,7 @@ def test_a_run_without_evaluations_can_be_evaluated(train_short, tmp_path):
     run = train_short("td3_bc").folder  # of a file that names no environment
     command(evaluate, run, "--episodes", 2, "--seeds", 0, "--env-id", "InvertedPendulum-v5", "--out", tmp_path / "new")
     assert len(pd.read_parquet(tmp_path / "new" / "episodes.parquet")) == 2
-    with pytest.raises(UserError, match="has no run with a score; name a seed"):
+    with pytest.raises(UserError, match="has no run that was scored after it began to learn; name a seed"):
         Trained(run).numbers(["best"])
 
 
@@ -418,6 +457,15 @@ def test_a_run_without_an_environment_is_checked_on_made_up_observations(script,
         shift, scale = policy.act.scaling("obs")
         prepared = (inputs["obs"] - shift) / scale
         assert prepared.mean().abs() < 0.1 and prepared.std() == pytest.approx(1, abs=0.1)
+
+
+@needs_onnx
+def test_a_table_is_exported(train_short, tmp_path):
+    run = train_short("sqirl table").folder
+    command(export, run, "--onnx", tmp_path / "p.onnx")
+    trained = Trained(run)
+    policy = trained.file.policy([0])
+    assert export.difference((tmp_path / "p.onnx").read_bytes(), policy, export.observed(policy, Place(trained))) == 0
 
 
 @needs_onnx
