@@ -520,7 +520,7 @@ def test_success_and_returns_are_told_apart_in_one_report(tmp_path):
     assert ends.loc[("Hopper-v5", "b"), "high"] > 651
     text = (tmp_path / "out" / "report.md").read_text()
     assert "Returns and percentage of episodes that reach their goals, over all tasks of the environment, of" in text
-    assert "a is worse than b on Hopper-v5 (-500 in return" in text
+    assert "Between a and b on Hopper-v5 it is not decided (-500.0 in return" in text
 
 
 @pytest.mark.parametrize("flag", ["references", "published"])
