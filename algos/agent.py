@@ -40,11 +40,6 @@ class Agent(nn.Module):
             value.values = value.values.to(self.device)
 
     @property
-    def has_policy(self) -> bool:
-        """Whether there is a deterministic policy: obs, maybe goal, maybe time -> action."""
-        return hasattr(self, "policy")
-
-    @property
     def policy_task(self) -> Task:
         """The task as its policy sees it, whose observations may be stacks of the last frames."""
         return self.task

@@ -1,7 +1,6 @@
 """Models that predict the steps of rollouts: a learned ensemble, the true simulator, and mixtures of two."""
 
 import sys
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -196,11 +195,11 @@ def observations(data: Dataset, rows: int = 1 << 13) -> list[Tensor]:
     return [data.obs[part] for part in data.index.split(rows)]
 
 
-def simulator_for(data: Dataset, threads: int, make: Callable[..., Simulator] = Simulator) -> Simulator:
+def simulator_for(data: Dataset, threads: int) -> Simulator:
     """The simulator of the environment in which a dataset's policies are evaluated; raises UserError without one."""
     if not data.env_id:
         raise UserError(f"true dynamics: --dataset {data.name} names no environment: give --env-id")
     try:
-        return make(data.env_id, threads or None, **data.env_options)
+        return Simulator(data.env_id, threads or None, **data.env_options)
     except ValueError as error:
         raise UserError(f"true dynamics: {error}") from None

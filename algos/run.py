@@ -414,7 +414,7 @@ class Run(Generic[Args]):
 
     def _flush(self, step: int, prefix: str = "") -> None:
         """Reads the metrics from the device and writes them down."""
-        self._find_diverged(self.step)
+        self._find_diverged()
         means = self.metrics.take()
         totals: list[list[float]] = [[] for _ in self.seeds]
         for episode in self.episodes:
@@ -429,11 +429,11 @@ class Run(Generic[Args]):
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()
 
-    def _find_diverged(self, step: int) -> None:
-        """Marks and freezes the runs that have a metric which is not finite at a step."""
+    def _find_diverged(self) -> None:
+        """Marks and freezes the runs that have a metric which is not finite."""
         for run in self.metrics.bad_runs():
             if run not in self.diverged:
-                self._mark_diverged(run, step)
+                self._mark_diverged(run, self.step)
 
     def _mark_diverged(self, run: int, step: int) -> None:
         """Notes the step at which a divergence was noticed, and freezes the run."""
@@ -491,7 +491,7 @@ class Run(Generic[Args]):
         A run with a return that is not finite has diverged.
         """
         started = time.perf_counter()
-        self._find_diverged(self.step)
+        self._find_diverged()
         scores: list[list[Score]] = [[] for _ in self.seeds]
         if self.evaluator and policy:
             scores = self.evaluator(policy, [step or 0 for step in steps])
@@ -608,7 +608,7 @@ class Run(Generic[Args]):
     def _export_policy(self, policy: Policy | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
         agent: Any = self.agent
-        if agent and agent.has_policy:
+        if hasattr(agent, "policy"):
             place = self.environment
             if (seen := agent.policy_task) is not agent.task:
                 place = place | {"options": place["options"] | {"stack": seen.obs_size // agent.task.obs_size}}

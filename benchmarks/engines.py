@@ -149,9 +149,9 @@ def logs_of(log: Path) -> int:
     return len(list(log.parent.glob(f"{log.name}.*.log")))
 
 
-def wait_for_lock(folder: Path, stop: Path, seconds: float = 120) -> None:
+def wait_for_lock(folder: Path, stop: Path) -> None:
     """Waits until no process trains in a folder: after a kill of the sweep, its jobs still write their checkpoints."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 120
     while (folder / ".lock").exists() and time.monotonic() < until and not stop.exists():
         try:
             with FileLock(folder / ".lock", timeout=0.5):

@@ -280,17 +280,14 @@ class SeriesEnvs:
     series is too short for any true return to be known.
     """
 
-    obs_size: int
-    act_size = 0
     resumable = True
 
     def __init__(
         self, series: Series, seeds: Sequence[int], device: torch.device | str = "cpu", discount: float = 0.99
     ):
-        self.series, self.seeds, self.runs = series, list(seeds), len(seeds)
+        self.series, self.runs = series, len(seeds)
         self.device = torch.device(device)
-        self.obs_size = series.rows.shape[1]
-        self.task = Task(series.name, (self.obs_size,), 0, False, (), (), 0)
+        self.task = Task(series.name, (series.rows.shape[1],), 0, False, (), (), 0)
         self.known = series.known(discount)  # the true return is known in all rows before this one
         if self.known < 3:
             raise ValueError(

@@ -170,14 +170,14 @@ class Analysis:
         reached[table.next_state[possible], np.nonzero(possible)[1]] = True
         return reached
 
-    def min_k(self, tie: float = 0.0, tolerance: float = PRECISION, most: int | None = None) -> int | None:
-        """The smallest k for which every greedy policy of Q^k is optimal; None if it is above `most`.
+    def min_k(self, tie: float = 0.0, tolerance: float = PRECISION) -> int | None:
+        """The smallest k for which every greedy policy of Q^k is optimal.
 
-        k = H always suffices, up to rounding: Q^H is the optimum.
+        k = H always suffices, up to rounding: Q^H is the optimum. None if no k does.
         """
-        return self.first_solved(self.q, tie, tolerance, most)
+        return self.first_solved(self.q, tie, tolerance)
 
-    def planning_window(self, tie: float = 0.0, tolerance: float = PRECISION, most: int | None = None) -> int | None:
+    def planning_window(self, tie: float = 0.0, tolerance: float = PRECISION) -> int | None:
         """The same, where the first layer is not the random policy's value but the expected reward of one step."""
         layers: list[Values] = []
 
@@ -186,13 +186,11 @@ class Analysis:
             layers.append(self.backed_up(layers[-1]) if layers else first)
             return layers[-1]
 
-        return self.first_solved(layer, tie, tolerance, most)
+        return self.first_solved(layer, tie, tolerance)
 
-    def first_solved(
-        self, layer: Callable[[int], Values], tie: float, tolerance: float, most: int | None
-    ) -> int | None:
+    def first_solved(self, layer: Callable[[int], Values], tie: float, tolerance: float) -> int | None:
         """The first k whose layer has only greedy policies that are optimal."""
-        for k in range(1, (most or self.table.horizon) + 1):
+        for k in range(1, self.table.horizon + 1):
             if self.greedy(layer(k), tie, tolerance).solves:
                 return k
         return None

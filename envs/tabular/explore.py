@@ -89,10 +89,10 @@ def explore(name: str, world: World, horizon: int, **versions: str) -> Table:
     return table
 
 
-def replay(table: Table, world: World, tree: bool, episodes: int = REPLAYS, seed: int = 0) -> str:
+def replay(table: Table, world: World, tree: bool) -> str:
     """What the world does otherwise than the table says, in random episodes; an empty string if there is nothing."""
-    generator = np.random.default_rng(seed)
-    for _ in range(episodes):
+    generator = np.random.default_rng(0)
+    for _ in range(REPLAYS):
         actions = generator.integers(table.actions, size=table.horizon)
         state = 0
         for t, (reward, ended, obs) in enumerate(world.play(actions.tolist())):
@@ -199,8 +199,6 @@ class RepeatedMujoco(Repeated):
 
 
 # -- MiniGrid ----------------------------------------------------------------------------------------------------------
-
-SHAPED = ("doors", "pickup", "lava")
 
 
 class MiniGrid:

@@ -48,14 +48,6 @@ class Table:
         """The same table with another probability of repeating the last action."""
         return replace(self, sticky=sticky, name=f"{self.name}-sticky" if sticky else self.name)
 
-    def with_horizon(self, horizon: int) -> "Table":
-        """The same table with another number of decisions."""
-        return replace(self, horizon=horizon)
-
-    def with_obs(self, obs: NDArray[np.float32] | None) -> "Table":
-        """The same table with other observations [S, O]."""
-        return replace(self, obs=obs)
-
     def digest(self) -> str:
         """The first 16 hexadecimal digits of a SHA-256 of everything but the name and the versions."""
         sha = hashlib.sha256(repr((self.next_state.shape, self.horizon, float(self.sticky))).encode())
@@ -156,7 +148,7 @@ def load_table(path: Path, horizon: int | None = None) -> Table:
             table = Table(obs=arrays.get("obs"), **{n: arrays[n] for n in OURS - {"facts"}}, **facts)
             if table.digest() != digest:
                 raise ValueError("its contents are not those that were written")
-            return table if horizon is None else table.with_horizon(horizon)
+            return table if horizon is None else replace(table, horizon=horizon)
         if set(arrays) >= BRIDGES:
             if horizon is None:
                 raise ValueError("BRIDGE's files do not say how many decisions an episode has: give a horizon")

@@ -62,7 +62,7 @@ def minigrid(env_id: str, actions: int, shaped: str = "") -> Family:
     def make(name: str, horizon: int) -> Table:
         table = explored(partial(MiniGrid, f"MiniGrid-{env_id}-v0", actions, shaped), packages, name, horizon)
         assert table.obs is not None
-        return table.with_obs(distinct(table.obs))
+        return replace(table, obs=distinct(table.obs))
 
     return Family(make, 100, packages)
 

@@ -225,11 +225,6 @@ def test_lure_chain(reward, best, random, min_k, greedy):
     assert [lure.greedy_return(k) for k in range(1, len(greedy) + 1)] == pytest.approx(greedy, abs=1e-14)
 
 
-def test_k_above_the_most_is_not_looked_for():
-    assert analysis("gate-0.75").min_k(most=3) is None
-    assert analysis("gate-0.75").planning_window(most=3) is None
-
-
 def test_discount_is_that_of_later_rewards():
     chain = Analysis(table_of("chain"), discount=0.5)
     assert chain.best_return == 1 / 8
