@@ -31,7 +31,8 @@ def store(
     rows: Sequence[tuple],
     libraries: Sequence[str],
     columns: Sequence[str] = COLUMNS,
-    finished: bool = True,
+    *,
+    finished: bool,
     **facts: Any,
 ) -> None:
     """Writes the evaluation episodes `rows` and the configuration of a run, whose `facts` stand in config.json.

@@ -156,7 +156,7 @@ def main(args: Args) -> None:
     for seed in seeds:
         started, evaluating = time.perf_counter(), 0.0
         model = make_model(args, seed)
-        for step in range(0, args.total_steps + 1, args.eval_every):
+        for step in [*range(0, args.total_steps, args.eval_every), args.total_steps]:
             if step:
                 model.learn(step - model.num_timesteps, reset_num_timesteps=False)
             before = time.perf_counter()
@@ -166,7 +166,16 @@ def main(args: Args) -> None:
             rows += [(seed, step, i, ret, length, seconds) for i, (ret, length) in enumerate(results)]
             mean = np.mean([ret for ret, _ in results])
             print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
-        store(folder, algorithm, vars(args), rows, ["stable_baselines3"], (*COLUMNS, "seconds"), env_id=args.env_id)
+        store(
+            folder,
+            algorithm,
+            vars(args),
+            rows,
+            ["stable_baselines3"],
+            (*COLUMNS, "seconds"),
+            finished=seed == seeds[-1],
+            env_id=args.env_id,
+        )
 
 
 if __name__ == "__main__":
