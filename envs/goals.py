@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envs.cores import own_cores
 from envs.make import OGBENCH, find_spec
+from envs.seeding import reset_arguments
 from envs.worlds import OGBenchMazes, OGBenchTwins, PointMazes, Worlds
 
 NATIVE = r"(pointmaze|antmaze)-(medium|large|giant|teleport)-v0"
@@ -125,17 +126,7 @@ class GoalVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray, dict[str, Any]]:
         """Starts new episodes, everywhere or where `options["reset_mask"]` [num_envs] is True."""
-        if seed is None:
-            seeds: list[int | None] = [None] * self.num_envs
-        elif isinstance(seed, (int, np.integer)):
-            seeds = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"seed needs one entry for each of the {self.num_envs} environments, got {len(seeds)}")
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(f"reset_mask must be a boolean array of shape ({self.num_envs},) with a True in it")
+        seeds, mask = reset_arguments(self.num_envs, seed, options)
         goals: dict[int, NDArray] = {}
         for i in np.flatnonzero(mask).tolist():
             own = seeds[i]

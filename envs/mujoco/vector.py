@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 from envs.cores import own_cores
 from envs.mujoco.physics import Physics, quiet_mujoco
 from envs.mujoco.tasks import TASKS, Array, Info
+from envs.seeding import reset_arguments
 
 # arguments of Gymnasium's constructors that matter for rendering only
 RENDERING = {
@@ -96,17 +97,7 @@ class MujocoVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """Starts new episodes, everywhere or where `options["reset_mask"]` [num_envs] is True, as Gymnasium does."""
-        if seed is None:
-            seeds: list[int | None] = [None] * self.num_envs
-        elif isinstance(seed, (int, np.integer)):
-            seeds = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"seed needs one entry for each of the {self.num_envs} environments, got {len(seeds)}")
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(f"reset_mask must be a boolean array of shape ({self.num_envs},) with a True in it")
+        seeds, mask = reset_arguments(self.num_envs, seed, options)
         ids = np.flatnonzero(mask)
         for i in ids:
             if seeds[i] is not None or self.generators[i] is None:

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from envs.seeding import reset_arguments
 from envs.tabular.table import Table
 from envs.tabular.tasks import table_of
 
@@ -94,13 +95,8 @@ class TabularVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray, dict[str, Any]]:
         """Starts new episodes, everywhere or where `options["reset_mask"]` [num_envs] is True, as Gymnasium does."""
-        if seed is None or isinstance(seed, int | np.integer):
-            seeds = [None if seed is None else int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"seed needs one entry for each of the {self.num_envs} environments, got {len(seeds)}")
-        ids = np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs, bool)))
+        seeds, mask = reset_arguments(self.num_envs, seed, options)
+        ids = np.flatnonzero(mask)
         new = [i for i in ids if seeds[i] is not None or not self.seeded[i]]
         self.random.seed(np.array(new, np.intp), [seeds[i] for i in new])
         self.seeded[ids] = True
