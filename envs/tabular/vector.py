@@ -71,7 +71,9 @@ class TabularVectorEnv(VectorEnv):
         self.num_envs, self.previous_action, self.time = num_envs, previous_action, time
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {"autoreset_mode": self.autoreset_mode}
-        self.features = features(table)
+        shown = np.eye(table.states, dtype=np.float32) if table.obs is None else table.obs.reshape(table.states, -1)
+        # [S + 1, O], the observations of all states; those after an end, in the last row, are zeros
+        self.features = np.append(shown, np.zeros((1, shown.shape[1]), np.float32), axis=0)
         low, high = self.features.min(0), self.features.max(0)
         extra = table.actions * previous_action + time
         low, high = np.append(low, np.zeros(extra)), np.append(high, np.ones(extra))
@@ -150,23 +152,25 @@ class TabularVectorEnv(VectorEnv):
 
     def observe(self, ids: NDArray | slice = slice(None)) -> NDArray[np.float32]:
         """What the environments `ids` show, [n, O]."""
-        return observations(
-            self.features,
-            self.table,
-            self.state[ids],
-            self.elapsed[ids],
-            self.last[ids],
-            self.previous_action,
-            self.time,
-        )
+        return self.shown(self.state[ids], self.elapsed[ids], self.last[ids])
 
     def all_observations(self, t: int) -> NDArray[np.float32]:
         """What is shown in all states at decision t, [S, O], or with the previous action [S (A + 1), O]."""
         seen = self.table.actions + 1 if self.previous_action else 1
         state, last = np.repeat(np.arange(self.table.states), seen), np.tile(np.arange(seen), self.table.states)
-        return observations(
-            self.features, self.table, state, np.full(len(state), t), last, self.previous_action, self.time
-        )
+        return self.shown(state, np.full(len(state), t), last)
+
+    def shown(self, state: NDArray, elapsed: NDArray, last: NDArray) -> NDArray[np.float32]:
+        """What is shown [n, O] in states [n], after `elapsed` decisions and the executed actions `last`.
+
+        The number of actions stands for no last action.
+        """
+        obs, table = self.features[state], self.table
+        if self.previous_action:
+            obs = np.append(obs, np.eye(table.actions + 1, table.actions, dtype=np.float32)[last], axis=1)
+        if self.time:
+            obs = np.append(obs, (elapsed / table.horizon).astype(np.float32)[:, None], axis=1)
+        return obs
 
     def get_state(self) -> dict[str, NDArray]:
         """Everything that a bitwise continuation needs, as arrays; see `set_state`."""
@@ -203,32 +207,3 @@ class TabularEnv(gym.Env):
         obs, reward, terminated, truncated, infos = self.envs.step(np.array([action]))
         info = {name: int(infos[name][0]) for name in ("state", "executed")}
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
-
-
-def features(table: Table) -> NDArray[np.float32]:
-    """The observations [S + 1, O] of all states; those after an end, in the last row, are zeros."""
-    shown = np.eye(table.states, dtype=np.float32) if table.obs is None else table.obs.reshape(table.states, -1)
-    return np.append(shown, np.zeros((1, shown.shape[1]), np.float32), axis=0)
-
-
-def observations(
-    shown: NDArray[np.float32],
-    table: Table,
-    state: NDArray,
-    elapsed: NDArray,
-    last: NDArray,
-    previous_action: bool,
-    time: bool,
-) -> NDArray[np.float32]:
-    """What an environment shows [..., O] in states, after so many decisions, and after an executed action.
-
-    `shown` are the features of the table; the number of actions stands for no last action.
-    """
-    obs = shown[state]
-    if previous_action:
-        hot = np.eye(table.actions + 1, table.actions, dtype=np.float32)
-        obs = np.concatenate([obs, np.broadcast_to(hot[last], (*obs.shape[:-1], table.actions))], -1)
-    if time:
-        passed = np.broadcast_to((elapsed / table.horizon).astype(np.float32)[..., None], (*obs.shape[:-1], 1))
-        obs = np.concatenate([obs, passed], -1)
-    return obs
