@@ -43,6 +43,7 @@ from tqdm import tqdm
 from algos.arguments import Natural, Range, check
 from algos.cli import run_command
 from algos.data import recipe_of
+from algos.data.record import normalised
 from algos.errors import UserError
 from algos.folders import writable
 from benchmarks.recipes import antmaze, manipulation, stitching
@@ -309,9 +310,9 @@ def merits(name: str, training: dict[str, Any], references: pd.DataFrame) -> str
     after = f"after {training['steps']:,} steps"
     if "speed" in training:
         return f"{name} walks {training['speed']:.2f} m/s towards its direction {after}"
-    total, (low, high) = training["return"], references[f"local/{name}-v0"]
-    scores = f"D4RL score {d4rl.score(f'{name}-v2', total):.1f}"
-    scores += f", by our own references {100 * (total - low) / (high - low):.1f}"
+    total, task = training["return"], d4rl.find(f"{name}-v2")
+    scores = f"D4RL score {normalised(total, task.low, task.high):.1f}"
+    scores += f", by our own references {normalised(total, *references[f'local/{name}-v0']):.1f}"
     return f"{name} returns {total:,.0f} ({scores}) {after}"
 
 

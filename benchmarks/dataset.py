@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from algos.cli import run_command
 from algos.data import Dataset, load, validate
+from algos.data.record import normalised
 from algos.folders import writable
 from algos.plot import PALETTE, thousands
 from algos.run_folder import folder_name
@@ -59,7 +60,7 @@ def card(data: Dataset) -> dict[str, str]:
             )
         if data.name in (own := read_references(BENCHMARKS / "references" / "recipes.csv").set_index("task")).index:
             low, high = own.loc[data.name, ["low", "high"]]
-            scores = summary(100 * (returns - low) / (high - low))
+            scores = summary(normalised(returns, low, high))
             lines["own scores"] = (
                 f"{scores}; a random policy's {low:,.1f} scores 0 and our expert's {high:,.1f} scores 100"
             )
@@ -109,7 +110,7 @@ def figure(data: Dataset) -> Figure:
         histogram(axes[0, 0], returns, "Returns", "return of a trajectory")
         if data.low is not None and data.high is not None:
             low, high = data.low, data.high
-            scores = (lambda r: 100 * (r - low) / (high - low), lambda s: low + s * (high - low) / 100)
+            scores = (data.score, lambda s: low + s * (high - low) / 100)
             axes[0, 0].secondary_xaxis("top", functions=scores).tick_params(labelsize=7, pad=0)
             axes[0, 0].set_title("Returns (above: scores)", y=1.08)
         ends = data.trajectories()[:, 1]

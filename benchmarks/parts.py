@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from algos.data.record import normalised
 from benchmarks import figures, statistics
 from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
 from benchmarks.protocols import protocol
@@ -289,7 +290,7 @@ def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     low, high = (rows["task"].map(lambda task, k=key: data[task].get(k)).astype(float) for key in ("low", "high"))
     given = low.notna() & high.notna()
     rows["spread"] = (100 * rows["std"] / (high - low)).where(given, rows["std"])
-    rows["score"] = (100 * (rows["mean"] - low) / (high - low)).where(given, rows["mean"])
+    rows["score"] = normalised(rows["mean"], low, high).where(given, rows["mean"])
     units = rows["task"].map(results.scores.measure_of).where(~given, "D4RL score")
     steps = rows["steps"].map(f"{{:,}} {results.scores.steps}".format)
     ran = {(config["task"], label(config)): config.get("args", {}) for config in results.scores.sources}

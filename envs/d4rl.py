@@ -9,10 +9,7 @@ import difflib
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 SERVER = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 # how the environment of a dataset differs from the closest one of today, by the task's family
@@ -49,7 +46,6 @@ LIMITS = {
     "kitchen": 280, "pen": 100, "door": 200, "hammer": 200, "relocate": 200, "maze2d-open": 150, "maze2d-umaze": 300,
     "maze2d-medium": 600, "maze2d-large": 800,
 }  # fmt: skip
-Returns = TypeVar("Returns", float, NDArray[np.float64])
 
 
 class D4RLTask(NamedTuple):
@@ -122,14 +118,3 @@ def _tasks_by_file() -> dict[str, D4RLTask]:
     """The tasks by the name of their file, whose last task by this order, the shortest, stays."""
     longest_first = sorted(tasks().values(), key=lambda task: len(task.name), reverse=True)
     return {Path(task.file).name: task for task in longest_first if task.file}
-
-
-def score(name: str, returns: Returns) -> Returns:
-    """Normalises mean undiscounted returns: a random policy scores 0, an expert 100.
-
-    Raises ValueError if D4RL has no such task, or no reference scores for it.
-    """
-    task = find(name)
-    if task.low is None or task.high is None:
-        raise ValueError(f"D4RL has no reference scores of {name}")
-    return 100 * (returns - task.low) / (task.high - task.low)
