@@ -49,14 +49,14 @@ def ogbench_play(
     name = f"{task}-play-v0"
     check(name, "task", task, tuple(ORACLES))
     require(name, "mazes", ogbench="ogbench")
-    world, oracles = world_of(task)
+    world, oracles = world_and_oracles(task)
     purpose = f"{name} {'validation' if validation else 'train'}"
     numbers = range(max(episodes // 10, 1) if validation else episodes)
     return (episode(world, oracles, task, rows, sub_seed(seed, purpose, i)) for i in numbers)
 
 
 @cache  # its model takes seconds to compile, and every episode begins with a reset
-def world_of(task: str) -> tuple[Any, dict[str, Any]]:
+def world_and_oracles(task: str) -> tuple[Any, dict[str, Any]]:
     """An environment that draws tasks, and OGBench's oracles that follow plans for them, by the kinds of tasks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a missing display and the precision of bounds

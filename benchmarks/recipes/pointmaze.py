@@ -22,19 +22,16 @@ the recipe stores the new one.
 """
 
 import importlib
-import io
-import os
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.recipes.grid import Grid, pick
 from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
-from envs.make import require
+from envs.make import register, require
+from envs.mazes import world_of
 from envs.seeding import sub_seed
 from envs.worlds import as_global
 
@@ -88,9 +85,7 @@ def ogbench_maze(
     task = f"{body}-{maze}-{kind}-v0"
     require(task, "mazes", ogbench="ogbench")
     importlib.import_module("ogbench.locomaze")  # registers its ids
-    # its wrappers only cut episodes and check calls
-    world: Any = gym.make(f"{body}-{maze}-v0", terminate_at_goal=False).unwrapped
-    os.remove(world.fullpath)  # a temporary file that each environment leaves behind
+    world = world_of(f"{body}-{maze}-v0", terminate_at_goal=False)  # its wrappers only cut episodes and check calls
     grid = Grid(world.maze_map == 1)
     usual, rows = ogbench_size(maze, kind)
     number = usual if episodes is None else episodes
@@ -159,18 +154,8 @@ def gymnasium_pointmaze(maze: str, dense: bool, seed: int, steps: int = 1_000_00
     """
     task = f"PointMaze_{maze}{'Dense' if dense else ''}-v3"
     check(task, "maze", maze, GYMNASIUM_MAZES)
-    world = gymnasium_world(task, continuing_task=True, reset_target=True)
+    world = world_of(register(task), continuing_task=True, reset_target=True)
     return continuing_run(world, np.random.default_rng(sub_seed(seed, task)), steps)
-
-
-def gymnasium_world(env_id: str, **options: Any) -> Any:
-    """A maze of Gymnasium-Robotics without wrappers; raises ModuleNotFoundError where the package is not installed."""
-    require(env_id, "mazes", gymnasium_robotics="gymnasium-robotics")
-    with redirect_stderr(io.StringIO()):  # a notice about other tasks
-        importlib.import_module("gymnasium_robotics")  # registers its ids
-    world: Any = gym.make(env_id, **options).unwrapped
-    os.remove(world.tmp_xml_file_path)  # a temporary file that each environment leaves behind
-    return world
 
 
 def continuing_run(world: Any, rng: np.random.Generator, steps: int) -> Iterator[Trajectory]:

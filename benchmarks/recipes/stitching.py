@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recipes.grid import Cell, Grid, pick
-from benchmarks.recipes.pointmaze import NOISE, gymnasium_world
+from benchmarks.recipes.pointmaze import NOISE
 from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
+from envs.make import register
+from envs.mazes import world_of
 from envs.seeding import sub_seed
 
 MOVES = ((0, 1), (0, -1), (-1, 0), (1, 0))  # right, left, up, down: the first one on a shortest way is taken
@@ -82,7 +84,7 @@ def stitching(maze: str, seed: int, steps: int = 1_000_000) -> Iterator[Trajecto
     ValueError for another maze, and ModuleNotFoundError where Gymnasium-Robotics is not installed.
     """
     check(f"stitching-{maze}-v0", "maze", maze, tuple(GROUPS))
-    world = gymnasium_world(ENVS[maze], **OPTIONS)
+    world = world_of(register(ENVS[maze]), **OPTIONS)
     return episodes(world, maze, seed, steps)
 
 

@@ -72,7 +72,7 @@ def test_a_task_that_is_done_is_rewarded_and_a_new_one_drawn(data):
 
 
 def test_actions_lead_from_row_to_row(data):
-    world, _ = manipulation.world_of("cube-single")
+    world, _ = manipulation.world_and_oracles("cube-single")
     world.reset(seed=0)
     (e, *_) = data["cube-single"]
     for t in range(0, 40, 5):

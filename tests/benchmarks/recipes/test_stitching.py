@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.recipes.grid import Grid
-from benchmarks.recipes.pointmaze import gymnasium_world
 from benchmarks.recipes.stitching import ENVS, GROUPS, MOVES, OPTIONS, alike, episode, stitching
 from envs import goals
+from envs.make import register
+from envs.mazes import world_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gymnasium_robotics") is None, reason="needs the package gymnasium-robotics"
@@ -35,7 +36,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def worlds():
-    return {maze: gymnasium_world(env_id, **OPTIONS) for maze, env_id in ENVS.items()}
+    return {maze: world_of(register(env_id), **OPTIONS) for maze, env_id in ENVS.items()}
 
 
 def cells(world, xy):
