@@ -1,6 +1,7 @@
 """The kind of error that users can mend: it is printed as one sentence, without a traceback."""
 
 import re
+import sys
 
 
 class UserError(Exception):
@@ -12,6 +13,11 @@ class UserError(Exception):
     def __init__(self, message: str):
         line = " ".join(line.strip() for line in message.splitlines())
         super().__init__(re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…{word[0][-100:]}", line))
+
+
+def warn(sentence: str) -> None:
+    """Prints a warning."""
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def describe(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Evaluation: episodes of every run, all at once, in environments of their own."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
+from algos.errors import warn
 from algos.signals import Signals
 from envs import make_vec
 from envs.make import is_batched
@@ -171,7 +171,7 @@ class Evaluator:
             if t == LONG and not self.named:
                 self.named = True
                 told = f"after {LONG:,} steps, episodes of the evaluation still go on; without a time limit of the task"
-                print(f"warning: {told} (max_episode_steps), they are cut after {LONGEST:,}", file=sys.stderr)
+                warn(f"{told} (max_episode_steps), they are cut after {LONGEST:,}")
             time = [torch.tensor(t, device=self.device)] if self.timed else []
             action = act(self._tensor(obs), *goals, *time).cpu().numpy()
             lost = ~np.isfinite(action.reshape(*shape, -1)).all(-1)  # policies that give no number have no return

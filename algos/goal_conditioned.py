@@ -7,7 +7,6 @@ networks have the form of OGBench's.
 import contextlib
 import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from algos.cli import check_env_id
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.names import GOALS
 from algos.data.ogbench import cached
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.evaluate import Ways
 from algos.film import Shot, film
 from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
@@ -352,11 +351,6 @@ def goal_run(
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
-
-
-def warn(sentence: str) -> None:
-    """Prints a warning."""
-    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Dataset:

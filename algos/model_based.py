@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from algos.arguments import Count, Fraction, Positive, Several, Size, Widths
 from algos.checkpoint import write_atomically
 from algos.data import Dataset
 from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file, load_ensemble
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.model_buffer import ModelBuffer
 from algos.models import Learned, Mixed, Model, Prediction, Simulated, StepDraws, observations, simulator_for
 from algos.nn import initialise, use_bf16
@@ -283,7 +282,7 @@ class ModelData:
                     if (seed, member) not in broken:
                         broken.add((seed, member))
                         named = f"member {member} of the ensemble of seed {self.seeds[seed]}"
-                        print(f"warning: {named} diverged in epoch {epoch + 1}", file=sys.stderr)
+                        warn(f"{named} diverged in epoch {epoch + 1}")
                 if training.stopped.all():
                     run.end_phase()
 
@@ -374,10 +373,9 @@ class ModelData:
         for run in (value > self.bound + self.room).nonzero().flatten().tolist():
             if run not in self.warned:
                 self.warned.add(run)
-                print(
-                    f"warning: the values of {self.run.name_of(run)} explode: they are {value[run]:,.0f} on average "
-                    f"in states of the dataset, whose rewards sum up to {self.bound[run]:,.0f} at most",
-                    file=sys.stderr,
+                warn(
+                    f"the values of {self.run.name_of(run)} explode: they are {value[run]:,.0f} on average "
+                    f"in states of the dataset, whose rewards sum up to {self.bound[run]:,.0f} at most"
                 )
 
     @torch.no_grad()

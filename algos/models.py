@@ -1,6 +1,5 @@
 """Models that predict the steps of rollouts: a learned ensemble, the true simulator, and mixtures of two."""
 
-import sys
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from algos.data import Dataset
 from algos.dynamics import Ensemble
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.terminations import Termination
 from envs.mujoco import Simulator
 
@@ -96,10 +95,9 @@ class Simulated:
         apart = float(np.median(np.abs(obs - stored).max(-1)))
         in_reward = float(np.median(np.abs(reward - batch.reward[0].double().cpu().numpy())))
         if not max(apart, in_reward) <= TOLERANCE:
-            print(
-                f"warning: steps of {self.data.env_id} are not those of {self.data.name}: half of them differ by more "
-                f"than {apart:.2g} in an observation or {in_reward:.2g} in the reward, so {self.consequence}",
-                file=sys.stderr,
+            warn(
+                f"steps of {self.data.env_id} are not those of {self.data.name}: half of them differ by more "
+                f"than {apart:.2g} in an observation or {in_reward:.2g} in the reward, so {self.consequence}"
             )
 
     def start(self, index: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from algos.arguments import Count, FewOrNone, by_domain, for_domain
 from algos.cli import RunArgs, check_env_id
 from algos.data import Dataset, check_made, check_name, is_file, load, validate
 from algos.data.record import normalised
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.run import Run
 from envs import d4rl, make_vec
 
@@ -176,7 +175,7 @@ def offline_run(
     if reward and not data.rewarded:
         raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
     if reward:

@@ -20,7 +20,7 @@ from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, check_name, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
 from algos.device import device_name
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
 from algos.nn import LARGE, use_bf16
 from algos.optim import numbers
@@ -246,17 +246,17 @@ class Run(Generic[Args]):
             if not use_bf16(agent, self.in_bf16):
                 raise UserError(f"--bf16 would change nothing: no hidden layer of an MLP has {LARGE:,} weights or more")
             if not self.in_bf16:
-                print(f"warning: --bf16 changes nothing here: {without_bf16(self.device)}", file=sys.stderr)
+                warn(f"--bf16 changes nothing here: {without_bf16(self.device)}")
         if idle := self.given.without_effect():
             default: dict[str, Any] = {f.name: f.default for f in fields(self.given) if f.name in idle}
             plain = replace(self.given, **default)
             for name in (name for name in idle if getattr(self.given, name) != getattr(plain, name)):
-                print(f"warning: {flag(name)} changes nothing {idle[name]}", file=sys.stderr)
+                warn(f"{flag(name)} changes nothing {idle[name]}")
         weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
         self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
         if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:
             total = f"--total-steps {self.given.total_steps:,} ends before --learning-starts {before:,}"
-            print(f"warning: {total}, so nothing is learned", file=sys.stderr)
+            warn(f"{total}, so nothing is learned")
 
     def took(self, steps: np.ndarray, stopped: np.ndarray) -> None:
         """Counts steps [R] of an iteration in which runs do different numbers of them; see `steps`.
@@ -439,7 +439,7 @@ class Run(Generic[Args]):
         """Notes the step at which a divergence was noticed, and freezes the run."""
         self.diverged[run] = step
         self._freeze(run)
-        print(f"warning: {self.name_of(run)} diverged before step {step:,}", file=sys.stderr)
+        warn(f"{self.name_of(run)} diverged before step {step:,}")
 
     def _freeze(self, run: int) -> None:
         """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
@@ -637,7 +637,7 @@ class Run(Generic[Args]):
         """Goes on from the last checkpoint, if there is one and --resume asks for it."""
         values, complaints = self.folder.checkpoints.load(self._parts(), self.runs) if self.given.resume else (None, [])
         for complaint in complaints:
-            print(f"warning: {complaint}", file=sys.stderr)
+            warn(complaint)
         if not values and (step := (self.folder.earlier or {}).get("step")):
             raise UserError(
                 f"{self.folder.path} has come to step {step:,} and has no checkpoint: remove it and start again"
@@ -664,10 +664,9 @@ class Run(Generic[Args]):
                 )
             if self.source and not self.source.resumable and not values["final"]:
                 self.source.reset("resume", self.step)
-                print(
-                    f"warning: the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
-                    "ends otherwise than without the interruption",
-                    file=sys.stderr,
+                warn(
+                    f"the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
+                    "ends otherwise than without the interruption"
                 )
             self.say(f"resumed at step {self.step:,}")
         with self.folder.writing():

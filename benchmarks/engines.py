@@ -4,7 +4,6 @@ import contextlib
 import os
 import queue
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from benchmarks.plan import state_of
 from benchmarks.suite import ROOT
 
@@ -80,7 +79,7 @@ def ray(address: str, workers: int, threads: int, gpu: float, retries: int) -> I
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"--address {address}: cannot reach a Ray cluster: {error}") from None
     if gpu and not ray.cluster_resources().get("GPU"):
-        print("warning: the Ray cluster has no GPU now: jobs wait until it has one", file=sys.stderr)
+        warn("the Ray cluster has no GPU now: jobs wait until it has one")
     task: Any = ray.remote(run_job).options(num_cpus=threads, num_gpus=gpu, max_retries=retries)
     sent = {}
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from algos.cli import RunArgs, settings
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.run_folder import defaults, difference, folder_name, folder_of, identity
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import ROOT, Entry, Suite, as_words
@@ -166,7 +166,7 @@ def set_aside(run: Path, out: Path) -> None:
     shutil.move(run, place)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (place / "config.json").rename(place / "config.damaged.json")
-    print(f"warning: {run} is damaged: it is now {place}, and is trained anew", file=sys.stderr)
+    warn(f"{run} is damaged: it is now {place}, and is trained anew")
 
 
 def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from algos.cli import env_errors, parse_seeds
-from algos.errors import UserError, describe
+from algos.errors import UserError, describe, warn
 from algos.evaluate import Evaluator, Score, TableEvaluator, maker
 from algos.goal_conditioned import check_goals
 from algos.policy import FILE, Policy, PolicyFile
@@ -237,7 +236,7 @@ class Place:
                     f"{name} are from {low.min():g} to {high.max():g}"
                     for name, (low, high) in zip(("the policies", self.env_id), bounds, strict=True)
                 )
-                print(f"warning: actions of {told}", file=sys.stderr)
+                warn(f"actions of {told}")
 
 
 def episode_rows(

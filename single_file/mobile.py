@@ -21,7 +21,6 @@ dynamics.safetensors there, which `--dynamics` takes.
 import algos.early  # a signal during the imports below ends the program in one line
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -43,7 +42,7 @@ from algos.arguments import (
     by_domain,
 )
 from algos.cli import cli
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
 from algos.nn import MLP
 from algos.optim import Adam, Target, cosine
@@ -255,10 +254,7 @@ class MOBILE(Agent):
 def main(args: Args) -> None:
     run, data = model_based_run(args, "mobile")
     if data.reward[data.index].mean() < 0:
-        print(
-            f"warning: rewards of {data.name} are negative on average, and targets of MOBILE are never below 0",
-            file=sys.stderr,
-        )
+        warn(f"rewards of {data.name} are negative on average, and targets of MOBILE are never below 0")
     agent = MOBILE(run.args, data.task, run.seeds, run.device)
     source, draws = ModelData(run, data, agent, soft=False), agent.draws(run.random)
     noise = source.guess_noise(args.guesses)

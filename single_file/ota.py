@@ -17,7 +17,6 @@ Results lie in runs/<dataset>/ota/<variant>/, one row per run and evaluation epi
 
 import algos.early  # a signal during the imports below ends the program in one line
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, by_domain
 from algos.cli import cli
+from algos.errors import warn
 from algos.goal_conditioned import (
     Actor,
     Representation,
@@ -216,7 +216,7 @@ class OTA(Agent):
 def main(args: Args) -> None:
     if args.option_steps > args.subgoal_steps:
         warning = f"--option-steps {args.option_steps} is more than --subgoal-steps {args.subgoal_steps}"
-        print(f"warning: {warning}, so that one option spans the high policy's advantage", file=sys.stderr)
+        warn(f"{warning}, so that one option spans the high policy's advantage")
     run, goals, held_out = goal_run(args, "ota")
     agent = OTA(run.args, goals.data.task, run.seeds, run.device)
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")

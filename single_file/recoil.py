@@ -23,7 +23,6 @@ Results lie in runs/<dataset>/recoil/<variant>/, one row per run and evaluation 
 import algos.early  # a signal during the imports below ends the program in one line
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -45,6 +44,7 @@ from algos.arguments import (
     by_domain,
 )
 from algos.cli import cli
+from algos.errors import warn
 from algos.nn import MLP, Orthogonal, dropout_factors
 from algos.offline import Decay, MixedArgs, offline_run
 from algos.optim import Adam, Target, cosine
@@ -261,7 +261,7 @@ def main(args: Args) -> None:
     others = len(both) - len(source)
     if not hidden_expert:
         few = f"fewer than {args.expert_trajectories:,} trajectories"
-        print(f"warning: {args.expert_dataset} has {few}, so nothing of it is in the mixed data", file=sys.stderr)
+        warn(f"{args.expert_dataset} has {few}, so nothing of it is in the mixed data")
     mixed, expert = both.part(np.arange(others + hidden_expert)), both.part(np.arange(others, others + labelled_expert))
     run.say(
         f"{hidden_expert:,} transitions of the mixed data are the expert's, {hidden_expert / len(mixed):.1%}; "
