@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from envs.mazes import ogbench_maze, world_of
 from envs.mujoco.physics import Physics
+from envs.mujoco.tasks import norm
 
 RADIUS = 0.7 + 1e-6  # of OGBench's point, and room for rounding
 REACHED = 0.45  # distance to the goal at which Gymnasium-Robotics' mazes are solved
@@ -104,7 +105,7 @@ class OGBenchMazes:
         else:
             self.physics.step(actions, ids)
         obs = np.concatenate([array[ids] for array in vars(self.physics.fields).values()], axis=1)
-        success = length(obs[:, :2] - self.goal[ids]) <= self.world._goal_tol
+        success = norm(obs[:, :2] - self.goal[ids]) <= self.world._goal_tol
         if self.teleports:
             self._teleport(obs[:, :2], ids)
         return Outcome(obs, success.astype(float), success.copy(), success)
@@ -121,7 +122,7 @@ class OGBenchMazes:
     def _teleport(self, xy: NDArray, ids: NDArray) -> None:
         """Sends those at an entry to an exit; the observation of this step is still that of the entry."""
         exits, reach = self.teleports["teleport_out_xys"], 1.5 * self.teleports["teleport_radius"]
-        entered = [length(xy - entry) <= reach for entry in self.teleports["teleport_in_xys"]]
+        entered = [norm(xy - entry) <= reach for entry in self.teleports["teleport_in_xys"]]
         for i in ids[np.any(entered, axis=0)]:
             data = self.physics.data[i]
             data.qpos[:2] = self.physics.fields.qpos[i, :2] = exits[self.generators[i].randint(len(exits))]
@@ -205,7 +206,7 @@ class PointMazes:
             data[i].qvel[:] = np.clip(fields.qvel[i], -5, 5)
         self.physics.step(np.clip(actions, -1, 1), ids)
         away = fields.qpos[ids] - self.goal[ids]
-        success = length(away) <= REACHED
+        success = norm(away) <= REACHED
         # the original's reward takes the norm in another way than its success
         reward = (np.linalg.norm(away, axis=-1) <= REACHED).astype(float)
         return Outcome(np.concatenate([fields.qpos[ids], fields.qvel[ids]], axis=1), reward, success.copy(), success)
@@ -218,8 +219,3 @@ class PointMazes:
 
     def close(self) -> None:
         self.physics.close()
-
-
-def length(vectors: NDArray) -> NDArray:
-    """The norms [n] of vectors [n, 2], with the rounding that `np.linalg.norm` has for each alone."""
-    return np.sqrt(np.vecdot(vectors, vectors))

@@ -203,6 +203,7 @@ class Ant(MujocoTask):
 
     fields = ("qpos", "qvel", "xpos", "cfrc_ext")
     gaussian_velocity = True
+    reset_info: Any = Swimmer.reset_info
 
     def __init__(self, env, options):
         super().__init__(env, options)
@@ -240,13 +241,6 @@ class Ant(MujocoTask):
         }
         reward = forward + survive - (control + contact)
         return reward, ~healthy & self.p.terminate_when_unhealthy, info
-
-    def reset_info(self, d):
-        return {
-            "x_position": d.qpos[:, 0].copy(),
-            "y_position": d.qpos[:, 1].copy(),
-            "distance_from_origin": norm(d.qpos[:, :2]),
-        }
 
 
 class HumanoidBody(MujocoTask):
