@@ -18,7 +18,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from algos.arguments import flag, incidental
-from algos.checkpoint import Checkpoints, write_atomically
+from algos.checkpoint import Checkpoints, write_atomically, written_aside
 from algos.cli import RunArgs
 from algos.errors import UserError
 from algos.folders import check_usable, checked_part, nearest
@@ -215,7 +215,6 @@ def git_commit() -> str | None:
 
 def write_progress(folder: Path, progress: dict[str, Any]) -> None:
     """Writes down how far a run is, for the process that started it."""
-    part = folder / "progress.json.part"
-    with contextlib.suppress(OSError):  # the next checkpoint reports a full disk
+    # an error is no matter here, as the next checkpoint reports a full disk
+    with contextlib.suppress(OSError), written_aside(folder / "progress.json") as part:
         part.write_text(json.dumps(progress))
-        os.replace(part, folder / "progress.json")

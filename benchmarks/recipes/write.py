@@ -1,7 +1,6 @@
 """Writes trajectories as a Minari dataset, or as files in the layouts of D4RL and OGBench."""
 
 import json
-import os
 import tempfile
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from algos.checkpoint import written_aside
 from algos.data import minari_in
 from benchmarks.recipes.recipe import Recipe
 from benchmarks.recipes.trajectory import Trajectory
@@ -101,16 +101,13 @@ def write_d4rl(recipe: Recipe, path: Path, data: list[Trajectory]) -> None:
     }
     for name in data[0].infos:
         columns[f"infos/{name}"] = [t.infos[name][: len(t.reward)] for t in data]
-    part = path.with_name(path.name + ".part")
-    with h5py.File(part, "w") as file:
+    with written_aside(path) as part, h5py.File(part, "w") as file:
         for name, arrays in columns.items():
             file.create_dataset(name, data=np.concatenate(arrays), compression="gzip", compression_opts=1)
-    os.replace(part, path)
 
 
 def write_npz(path: Path, data: list[Trajectory]) -> None:
     """Writes a file in OGBench's layout, which lacks the last observation of each episode."""
-    part = path.with_name(path.name + ".part.npz")
     columns: dict[str, Any] = {
         "observations": np.concatenate([t.obs[:-1] for t in data]),
         "actions": np.concatenate([t.action for t in data]),
@@ -119,8 +116,8 @@ def write_npz(path: Path, data: list[Trajectory]) -> None:
     for name in ("qpos", "qvel", "button_states"):
         if name in data[0].infos:
             columns[name] = np.concatenate([t.infos[name][:-1] for t in data])
-    np.savez_compressed(part, **columns)
-    os.replace(part, path)
+    with written_aside(path) as part, open(part, "wb") as file:
+        np.savez_compressed(file, **columns)
 
 
 def without_last(t: Trajectory) -> Trajectory:
