@@ -14,7 +14,7 @@ from torch import Tensor
 
 from algos.arguments import Count, FewOrNone, by_domain, for_domain
 from algos.cli import RunArgs, check_env_id
-from algos.data import Dataset, check_made, check_name, is_file, load, validate
+from algos.data import Dataset, action_box, check_made, check_name, is_file, load, validate
 from algos.data.record import normalised
 from algos.errors import UserError, warn
 from algos.run import Run
@@ -228,14 +228,12 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
 
     Raises UserError if an environment is needed and there is none, or if it cannot be made.
     """
-    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
-    box: Any = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
     if args.eval_episodes and not data.env_id:
         raise UserError(
             f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
         )
     if not data.env_id or not (args.eval_episodes or args.env_id):
-        return None, box
+        return None, action_box(data)
     check_env_id(data.env_id)
     try:
         venv = make_vec(data.env_id, 1, **data.env_options)

@@ -83,7 +83,7 @@ def main(args: Args) -> None:
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
     data.scale_rewards("range")
-    data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
+    data.fit_actions(-1, 1)
     folder = writable(args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default")
     rows = []
     for seed in seeds:

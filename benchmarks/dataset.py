@@ -11,7 +11,6 @@ and with the coverage of states: positions in a maze, and the first two principa
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import torch
 import tyro
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from algos.cli import run_command
-from algos.data import Dataset, load, validate
+from algos.data import Dataset, action_box, load, validate
 from algos.data.record import normalised
 from algos.folders import writable
 from algos.plot import PALETTE, thousands
@@ -154,9 +153,7 @@ def coverage(data: Dataset, chosen: torch.Tensor) -> tuple[NDArray, tuple[str, s
 def main(args: Args) -> None:
     data = load(args.name, args.exact_d4rl)
     path = writable(args.out) / f"{folder_name(data.name)}.png"
-    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
-    space = gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
-    notes = validate(data, act_space=space if known_bounds(data) else None)
+    notes = validate(data, act_space=action_box(data) if known_bounds(data) else None)
     for name, line in card(data).items():
         print(f"{name:<14} {line}")
     for note in notes:

@@ -216,7 +216,7 @@ def main(args: Args) -> None:
     data = load(args.dataset)
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
-    data.fit_actions(-np.ones(data.act_size), np.ones(data.act_size))
+    data.fit_actions(-1, 1)
     make_importable(args.code)
     folder = writable(args.out / folder_name(args.dataset) / "offlinerl_kit_mopo" / "default")
     rows = []

@@ -12,10 +12,10 @@ A file that has the name of one of D4RL's files is taken for it: `data/hopper_me
 `d4rl/hopper-medium-v2`.
 """
 
-from algos.data.check import validate
+from algos.data.check import action_box, validate
 from algos.data.files import is_file
 from algos.data.minari import minari_in, recipe_of
 from algos.data.names import check_made, check_name, load
 from algos.data.record import Dataset
 
-__all__ = ["Dataset", "check_made", "check_name", "is_file", "load", "minari_in", "recipe_of", "validate"]
+__all__ = ["Dataset", "action_box", "check_made", "check_name", "is_file", "load", "minari_in", "recipe_of", "validate"]

@@ -39,6 +39,12 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
     return warnings
 
 
+def action_box(data: Dataset) -> gym.spaces.Box:
+    """The space of the data's actions: the bounds that the format has, or else -1 and 1."""
+    low, high = data.bounds or (-np.ones(data.act_size), np.ones(data.act_size))
+    return gym.spaces.Box(low.astype(np.float64), high.astype(np.float64), dtype=np.float64)
+
+
 def _check_finite(data: Dataset) -> None:
     """Raises UserError, with the first place, if a number is infinite or not a number."""
     names = ["observation"] * data.obs_size + ["action"] * data.act_size + ["reward", "terminated"]
