@@ -41,13 +41,20 @@ def thousands(number: float, _: object = None) -> str:
     return f"{number / 1e6:g}M" if abs(number) >= 1e6 else f"{number / 1e3:g}k" if abs(number) >= 1e3 else f"{number:g}"
 
 
-def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
-    """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …)."""
+def noted(width: float, height: float, note: str) -> Any:
+    """An empty figure of this size in inches, with a note below."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout=layout)
+    layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note
+    figure = Figure(figsize=(width, height), dpi=150, layout=layout)
+    figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
+    return figure
+
+
+def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
+    """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …)."""
+    figure = noted(7, 4.2, "mean over seeds with its 95% interval; thin lines are seeds")
     axes = figure.subplots()
     for color, (name, frame) in zip(PALETTE * len(frames), frames.items(), strict=False):
         table = frame.groupby(["seed", "step"])["return"].mean().unstack().dropna(axis=1)
@@ -64,14 +71,6 @@ def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, 
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    figure.text(
-        0.99,
-        0.012,
-        "mean over seeds with its 95% interval; thin lines are seeds",
-        ha="right",
-        fontsize=7,
-        color="#666",
-    )
     with written_aside(path) as part:
         figure.savefig(part, format="png")
 
@@ -82,11 +81,8 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) ->
     Each panel has the number of its first step, the true returns [n], NaN where they are not known, and predictions
     [seeds, n]. It leaves out the seeds with a prediction that is not finite.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    layout = ConstrainedLayoutEngine(rect=(0, 0.045, 1, 0.955))  # room for the note below
-    figure = Figure(figsize=(11, 4), dpi=150, layout=layout)
+    note = "predictions: mean of seeds with one standard deviation; true sums end where the series' end cuts them"
+    figure = noted(11, 4, note)
     row = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, (start, truth, predicted) in zip(row[0], panels, strict=True):
         steps = start + np.arange(len(truth))
@@ -104,8 +100,6 @@ def predictions(panels: list[tuple[int, np.ndarray, np.ndarray]], title: str) ->
     row[0][0].set(ylabel="discounted sum of cumulants to come")
     row[0][-1].legend(frameon=False, loc="best")
     figure.suptitle(title, parse_math=False)
-    note = "predictions: mean of seeds with one standard deviation; true sums end where the series' end cuts them"
-    figure.text(0.99, 0.012, note, ha="right", fontsize=7, color="#666")
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()
