@@ -9,15 +9,14 @@ forward position.
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from algos.dynamics import FormName
 from algos.errors import UserError
 
 Termination = Callable[[Tensor], Tensor]
-Rules = Literal["ravl", "offlinerl_kit"]
 LIMIT = 100.0  # greatest magnitude of a healthy state's numbers
 
 
@@ -88,7 +87,7 @@ RULES: dict[str, tuple[tuple[int, ...], Termination, Termination]] = {
 }
 
 
-def termination(env_id: str | None, obs_size: int, rules: Rules) -> Termination:
+def termination(env_id: str | None, obs_size: int, rules: FormName) -> Termination:
     """The rule of an environment; raises UserError if there is none, or if observations have another layout."""
     name = (env_id or "").rpartition("/")[2].partition("-")[0]
     hint = "give --never-terminates, or a function of your own with --terminates module:function"

@@ -42,7 +42,7 @@ MOST_BANDS = 10  # curves that a figure still shows with bands
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # steps [T], centre [T], interval [2, T], seeds [N, T]
 Points = tuple[np.ndarray, ...]  # value of a hyperparameter, mean, low and high end of the interval, [V] each
-Looks = dict[str, dict[str, str]]
+Styles = dict[str, dict[str, str]]  # colour and line style by algorithm
 
 
 class Drawing(Figure):
@@ -88,7 +88,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def look(names: Sequence[str], settings: dict[str, dict[str, float]] | None = None) -> Looks:
+def look(names: Sequence[str], settings: dict[str, dict[str, float]] | None = None) -> Styles:
     """Colour and line style of each algorithm, the same in all figures.
 
     If all are settings of the same hyperparameters, the colour tells the first one's value and the line style the
@@ -116,7 +116,7 @@ def ramp(count: int) -> list[str]:
 
 def intervals(
     rows: dict[str, tuple[float, float, float]],
-    looks: Looks | None,
+    looks: Styles | None,
     label: str,
     middle: float | None,
     names: dict[str, str] | None = None,
@@ -148,7 +148,7 @@ def intervals(
 
 def lines(
     curves: dict[str, Curve],
-    looks: Looks,
+    looks: Styles,
     x: str,
     y: str,
     title: str = "",
@@ -202,7 +202,7 @@ def grey_lines(names: Sequence[str]) -> list[Line2D]:
     return [Line2D([], [], linewidth=1.1, color=GRID, linestyle=DASHES[i % len(DASHES)]) for i in range(len(names))]
 
 
-def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Looks) -> None:
+def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Styles) -> None:
     seed_lines = sum(len(seeds) for *_, seeds in curves.values()) <= MOST_SEED_LINES
     for name, (steps, centre, (low, high), seeds) in curves.items():
         color = looks[name]["color"]
@@ -221,7 +221,7 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Looks) -> None:
 
 def grid(
     panels: dict[str, dict[str, Curve]],
-    looks: Looks,
+    looks: Styles,
     x: str,
     y: str,
     note: str,

@@ -2,12 +2,12 @@
 
 from benchmarks import figures
 from benchmarks.analysis import Results, curves_by_task, each
-from benchmarks.figures import LINEAR, Looks
+from benchmarks.figures import LINEAR, Styles
 from benchmarks.parts import Part
 from benchmarks.tables import Table, number, word
 
 
-def model_part(results: Results, looks: Looks) -> Part:
+def model_part(results: Results, looks: Styles) -> Part:
     """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
     long = results.scores.watched
     ends = results.scores.table.groupby("task")["step"].max()

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from algos.data.record import normalised
 from benchmarks import figures, statistics
 from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
+from benchmarks.figures import Styles
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, PERCENT, family_name, label
@@ -23,7 +24,6 @@ from benchmarks.tables import Cell, Table, between, number, word
 
 FINAL = {"return": "returns", PERCENT: "success", "score": "scores"}
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
-Looks = dict[str, dict[str, str]]
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Part:
     folded: list[tuple[str, Table]] = field(default_factory=list)  # tables that the page shows on demand only
 
 
-def aggregate_part(results: Results, looks: Looks) -> Part:
+def aggregate_part(results: Results, looks: Styles) -> Part:
     """Aggregates over seeds and tasks."""
     raw = results.references is None
     frame = results.aggregates
@@ -90,7 +90,7 @@ def the_same(definitions: Sequence[Score]) -> str:
     return f" (the same by {', '.join(LABELS[one] for one in definitions)})" if definitions else ""
 
 
-def course_part(results: Results, looks: Looks, replications: int) -> Part:
+def course_part(results: Results, looks: Styles, replications: int) -> Part:
     """Performance profiles and sample efficiency."""
     every = np.concatenate([matrix.ravel() for matrix in results.matrices.values()])
     thresholds = np.linspace(min(0.0, np.quantile(every, 0.01)), max(every.max(), 1e-3), 101)
@@ -173,7 +173,7 @@ def curves_behind(results: Results, names: Sequence[str]) -> dict[str, dict[str,
 
 def task_part(
     results: Results,
-    looks: Looks,
+    looks: Styles,
     panels: dict[str, dict[str, figures.Curve]],
     behind: dict[str, dict[str, figures.Curve]],
 ) -> Part:
@@ -227,7 +227,7 @@ def task_part(
     return part
 
 
-def value_part(results: Results, looks: Looks) -> Part:
+def value_part(results: Results, looks: Styles) -> Part:
     """The values that critics predict against the returns that followed."""
     values = results.scores.values.assign(bias=lambda t: t["predicted"] - t["observed"])
     ends = results.scores.table.groupby("task")["step"].max()
