@@ -156,7 +156,7 @@ def model_based_run(args: Args, algorithm: str) -> tuple[Run[Args], Dataset]:
     return offline_run(args, algorithm, "none", None, args.real < args.batch_size, **facts)
 
 
-class Learner(Protocol):
+class RolloutAgent(Protocol):
     """The part of an agent that rollouts call."""
 
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class ModelData:
     `soft` says that the agent's values count entropy.
     """
 
-    def __init__(self, run: Run[Any], data: Dataset, agent: Learner, soft: bool = True):
+    def __init__(self, run: Run[Any], data: Dataset, agent: RolloutAgent, soft: bool = True):
         self.run, self.data, self.agent, self.args = run, data, agent, run.given
         args, random = self.args, run.random
         self.real, self.modelled = args.real, args.batch_size - args.real
