@@ -185,17 +185,8 @@ def versions() -> dict[str, str]:
     """The versions of Python and of the packages that determine results."""
     installed = {"python": platform.python_version()}
     packages = (
-        "torch",
-        "gymnasium",
-        "mujoco",
-        "numpy",
-        "seedbed",
-        "dm_control",
-        "shimmy",
-        "minatar",
-        "minigrid",
-        "ale-py",
-    )
+        "torch", "gymnasium", "mujoco", "numpy", "seedbed", "dm_control", "shimmy", "minatar", "minigrid", "ale-py",
+    )  # fmt: skip
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
             installed[package] = version(package)

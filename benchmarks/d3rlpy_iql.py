@@ -105,15 +105,8 @@ def main(args: Args) -> None:
                 mean = np.mean([score.total for score in scores])
                 print(f"{args.dataset} seed {seed} update {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         evaluator.close()
-        store(
-            folder,
-            "d3rlpy_iql",
-            vars(args),
-            rows,
-            ["d3rlpy"],
-            finished=seed == seeds[-1],
-            **facts_of(data, args.dataset),
-        )
+        facts = facts_of(data, args.dataset)
+        store(folder, "d3rlpy_iql", vars(args), rows, ["d3rlpy"], finished=seed == seeds[-1], **facts)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,8 @@ def measure_discrete(args: Any) -> list[dict[str, Any]]:
     for _ in range(args.rounds):
         for kind, flags in KINDS[:1] if cuda else KINDS:
             for seeds in (1, 8):
-                add(
-                    named(f"dqn{kind}", seeds),
-                    seeds,
-                    script_rate("dqn", settings, seeds, "--eval-episodes", "0", *flags)[0],
-                )
+                rate, _ = script_rate("dqn", settings, seeds, "--eval-episodes", "0", *flags)
+                add(named(f"dqn{kind}", seeds), seeds, rate)
         if peers:
             add(peer, 1, peer_rate("sb3", settings, "--algorithm", "dqn"))
         for form, seeds in (("network", 1), ("network", 10), ("table", 100)):
@@ -68,17 +65,8 @@ def sqirl_rate(args: Any, form: str, seeds: int) -> float:
     else:
         flags = ["--env-id", "tabular/frozen-lake-4x4", "--m", "300", "--lr", "1e-3", "--total-steps", "30000"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            str(SCRIPTS / "sqirl.py"),
-            *flags,
-            "--seeds",
-            f"0:{seeds}",
-            "--quiet",
-            "--out",
-            folder,
-        ]
-        command += ["--eval-every", "1000000", "--device", args.device, "--threads", str(args.threads)]
+        command = [sys.executable, str(SCRIPTS / "sqirl.py"), *flags, "--seeds", f"0:{seeds}", "--out", folder]
+        command += ["--eval-every", "1000000", "--device", args.device, "--threads", str(args.threads), "--quiet"]
         output_of(command, thread_variables(args))
         config = json.loads(next(Path(folder).rglob("config.json")).read_text())
     return statistics.mean(config["taken"]) / config["seconds"]

@@ -20,33 +20,15 @@ from algos.device import choose_device
 from algos.goal_conditioned import transitions
 from algos.goals import Clusters, Goals
 from algos.random import Random
-from benchmarks.timing import (
-    median_ratio,
-    named,
-    output_of,
-    random_file,
-    script_log,
-    thread_variables,
-    ways_of_updates,
-)  # fmt: skip
+from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables, ways_of_updates
 
 ROWS = 100_000  # transitions of the random data
 SIZES = ((512, 1024, 1), (256, 256, 5))  # width of the layers, batch size, seeds
 METHODS = ("gcivl", "gciql", "hiql")
 OTHERS = ("gcbc", "crl", "qrl", "ota")  # with published sizes alone
 RVS = (
-    "--goal",
-    "position",
-    "--anchors",
-    "trajectories",
-    "--loss",
-    "mse",
-    "--augment",
-    "0.5",
-    "--hidden",
-    "1024",
-    "1024",
-)
+    "--goal", "position", "--anchors", "trajectories", "--loss", "mse", "--augment", "0.5", "--hidden", "1024", "1024",
+)  # fmt: skip
 
 
 def measure_goals(args: Any) -> list[dict[str, Any]]:

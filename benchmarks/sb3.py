@@ -167,15 +167,9 @@ def main(args: Args) -> None:
             mean = np.mean([ret for ret, _ in results])
             print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         store(
-            folder,
-            algorithm,
-            vars(args),
-            rows,
-            ["stable_baselines3"],
-            (*COLUMNS, "seconds"),
-            finished=seed == seeds[-1],
-            env_id=args.env_id,
-        )
+            folder, algorithm, vars(args), rows, ["stable_baselines3"], (*COLUMNS, "seconds"),
+            finished=seed == seeds[-1], env_id=args.env_id,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -55,9 +55,7 @@ class Dataset:
     limit: int = 0  # the most steps of an episode; 0 if unknown
     bounds: tuple[NDArray, NDArray] | None = None  # the least and the greatest action [A], if the format has them
     rewarded: bool = True  # whether there are rewards
-    true_ends: bool = (
-        True  # whether next observations of terminal transitions are true; else they are of other episodes
-    )
+    true_ends: bool = True  # whether terminal transitions have true next observations; else those of other episodes
     breaks: int = 0  # transitions that the following one does not continue, though no end is marked
     fault: str = ""  # a known fault of the file
     recipe: dict[str, Any] = field(default_factory=dict)  # the values that a recipe stored with its data

@@ -250,16 +250,8 @@ class HumanoidBody(MujocoTask):
     """
 
     fields: tuple[str, ...] = (
-        "qpos",
-        "qvel",
-        "cinert",
-        "cvel",
-        "qfrc_actuator",
-        "cfrc_ext",
-        "ctrl",
-        "ten_length",
-        "ten_velocity",
-    )
+        "qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl", "ten_length", "ten_velocity",
+    )  # fmt: skip
 
     def observe(self, d):
         n, p = len(d.qpos), self.p

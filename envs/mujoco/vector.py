@@ -21,15 +21,9 @@ from envs.seeding import reset_arguments
 
 # arguments of Gymnasium's constructors that matter for rendering only
 RENDERING = {
-    "render_mode",
-    "width",
-    "height",
-    "camera_id",
-    "camera_name",
-    "default_camera_config",
-    "max_geom",
+    "render_mode", "width", "height", "camera_id", "camera_name", "default_camera_config", "max_geom",
     "visual_options",
-}
+}  # fmt: skip
 # the part of MuJoCo's state that an exact continuation needs; all else is computed anew in every step
 STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
