@@ -93,11 +93,6 @@ class GoalArgs(OfflineArgs):
             check_goals(self.env_id)
         elif self.env_id:
             check_env_id(self.env_id)
-        for name in ("value_goals", "actor_goals"):
-            if hasattr(self, name):
-                check_mix(f"--{name.replace('_', '-')}", getattr(self, name))
-        if hasattr(self, "subgoal_steps") and self.actor_goals[0]:  # type: ignore[attr-defined]
-            raise UserError("--actor-goals must begin with 0: the high policy has no share of current states as goals")
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -137,6 +132,11 @@ class ValueArgs(GoalArgs):
     def actor_mix(self) -> Mix:
         """Where goals of the actor come from."""
         return Mix(*self.actor_goals, geometric=self.actor_geometric)
+
+    def check_task(self) -> None:
+        super().check_task()
+        check_mix("--value-goals", self.value_goals)
+        check_mix("--actor-goals", self.actor_goals)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------

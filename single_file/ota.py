@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Positive, PositiveFraction, Tunable, by_domain
 from algos.cli import cli
-from algos.errors import warn
+from algos.errors import UserError, warn
 from algos.goal_conditioned import (
     Actor,
     Representation,
@@ -64,6 +64,11 @@ class Args(ValueArgs):
     """inverse temperature of the low policy's weights"""
     representation_size: Count = 10
     """size of phi"""
+
+    def check_task(self) -> None:
+        super().check_task()
+        if self.actor_goals[0]:
+            raise UserError("--actor-goals must begin with 0: the high policy has no share of current states as goals")
 
 
 class Goal(NamedTuple):

@@ -43,7 +43,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from algos.agent import Agent
-from algos.arguments import Count, FractionBelowOne, Levels, Natural, Positive, PositiveFraction, Tunable, Widths
+from algos.arguments import Count, FractionBelowOne, Levels, Natural, Positive, PositiveFraction, Tunable, Widths, flag
 from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
@@ -110,7 +110,7 @@ class Args(RunArgs):
         table = self.env_id.startswith(TABULAR)
         for name in ("append_previous_action", "append_time"):
             if getattr(self, name) and not table:
-                raise UserError(f"--{name.replace('_', '-')} works for ids {TABULAR}… only, not for {self.env_id}")
+                raise UserError(f"{flag(name)} works for ids {TABULAR}… only, not for {self.env_id}")
         if self.form == "table" and not table:
             raise UserError(f"--form table needs a finite number of states: take an id {TABULAR}…, not {self.env_id}")
 
