@@ -38,9 +38,9 @@ from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_ta
 from benchmarks import figures
 from benchmarks.parts import file_name
 from benchmarks.report import origin
-from benchmarks.scores import Scores, label
+from benchmarks.scores import label
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, between, number, word
+from benchmarks.tables import Table, between, number, purpose, word
 
 BONUS = 2.0  # alpha of UCB: the bonus is sqrt(alpha ln n / plays), times the spread
 VALUES = ("start_value", "policy_value")  # of a policy by its critic, as runs log it
@@ -243,7 +243,7 @@ def main(args: Args) -> None:
         ["task", "algorithm", "policies", "of", *(f"{n} episode{'s' * (n > 1)}" for n in shown), "best of them",
          "a random one", "the critic's choice", "10 to 90% of games at the end"], [],
     )  # fmt: skip
-    lines = ["# Choosing among policies", " ".join((__doc__ or "").split("\n\n")[2].split())]
+    lines = ["# Choosing among policies", purpose(__doc__)]
     curves, best = [], []
     for task, algorithms in found.items():
         with figures.style():
@@ -266,7 +266,7 @@ def main(args: Args) -> None:
         "episodes it has here: with few of them, the best looks better than it is.",
         listing.markdown(),
     ]
-    made = origin(Scores(table, table, table, sources), "budget")
+    made = origin("budget", sources)
     lines.append(f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     for name, columns, rows_of in (

@@ -36,10 +36,10 @@ from algos.stored import Config, read_csv, read_json
 from benchmarks import figures, report, statistics
 from benchmarks.decide import LEVEL, Comparison, combined, compare, corrected, least_difference
 from benchmarks.load_scores import load
-from benchmarks.scores import Scores, final_scores
+from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, number, word
+from benchmarks.tables import Table, number, purpose, word
 
 SIZES = (3, 5, 10, 20)  # seeds
 SEEDS = ((3, 3), (5, 5), (10, 10), (20, 20), (3, 10), (5, 20))  # of the two sides of a verdict
@@ -270,7 +270,7 @@ def main(args: Args) -> None:
     decided = pd.DataFrame(rates, columns=["scores", "seeds", "others", "case", "share"])
     with figures.style():
         figures.save(draw(held), args.out / "figures" / "coverage", ("png",))
-    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    about = purpose(__doc__)
     lines = ["# How often intervals and verdicts are right", about]
     lines += [
         "![coverage of intervals](figures/coverage.png)",
@@ -329,7 +329,7 @@ def main(args: Args) -> None:
         cells = [number(x) for x in (truth.mean(), truth.std(ddof=1), truth.min(), truth.max())]
         spread.rows.append([word(name), number(len(truth), 0), *cells])
     lines += ["The scores that count as the truth (mean of last 10% of each seed):", spread.markdown()]
-    made = report.origin(Scores(table, table, table, sources), "coverage")
+    made = report.origin("coverage", sources)
     lines += [f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}, {args.repetitions:,} draws"]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     held.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")

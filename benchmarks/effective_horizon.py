@@ -266,9 +266,10 @@ def main(args: Args) -> None:
     with figures.style():
         sections = parts(found, scores.sources, args.tolerance)
         pages = report.drawn(sections, args.out, ("png",), page=True)
+    origin = report.origin("effective_horizon", scores.sources, scores.sweeps)
     page = report.render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
-        origin=report.origin(scores, "effective_horizon"), score="exact return",
+        origin=origin, score="exact return",
         over=" over tasks", method=f"Intervals are percentiles of {REPLICATIONS:,} bootstrap replications over tasks.",
     )  # fmt: skip
     if args.page:
@@ -282,7 +283,7 @@ def main(args: Args) -> None:
         lines += [f"## {part.title}", part.text]
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
         lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
-    lines.append(f"`{report.origin(scores, 'effective_horizon')['report']}`")
+    lines.append(f"`{origin['report']}`")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     records(scores.table).to_csv(args.out / "scores.csv", index=False)
     found.samples.to_csv(args.out / "samples.csv", index=False)

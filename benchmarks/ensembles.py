@@ -35,7 +35,7 @@ from algos.folders import writable
 from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
 from benchmarks.stored import Sweep, write_sources
-from benchmarks.tables import Table, number, word
+from benchmarks.tables import Table, number, purpose, word
 
 KEYS = ("seed", "member", "output")
 MEASURED = ("error", "inside_50", "inside_90")
@@ -158,7 +158,7 @@ def main(args: Args) -> None:
     writable(args.out / "figures")
     with figures.style():
         figures.save(draw(curves), args.out / "figures" / "ensembles", ("png",))
-    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    about = purpose(__doc__)
     title = "# Ensembles of the dynamics, on transitions that were held out"
     lines = [title, about, "![error on the holdout, one line a seed](figures/ensembles.png)"]
     sweeps = [read_json(path, Sweep)["command"] for folder in args.folders for path in find(folder, "sweep.json")]

@@ -30,7 +30,7 @@ from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, between, escape, number, word
+from benchmarks.tables import Table, between, escape, number, purpose, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
 
@@ -121,8 +121,8 @@ def main(args: Args) -> None:
         cells += [number(float(str(row.m)), 0), number(float(str(row.share)), 2)]
         cells += [between(float(str(row.low)), float(str(row.high)), 2), number(float(str(row.seeds)), 0)]
         listing.rows.append(cells)
-    made = report.origin(scores, "more_data")
-    about = " ".join((__doc__ or "").split("\n\n")[2].split())
+    made = report.origin("more_data", scores.sources, scores.sweeps)
+    about = purpose(__doc__)
     lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
     lines += [f"> {escape(note)}" for note in scores.notes]
     lines.append(listing.markdown())

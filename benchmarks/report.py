@@ -177,15 +177,15 @@ def fitting(scores: Scores) -> list[str]:
     return [name for name, t in known.items() if all(reference_of(task, t) in set(t["task"]) for task in scores.tasks)]
 
 
-def origin(scores: Scores, command: str) -> dict[str, Any]:
+def origin(command: str, sources: list[dict[str, Any]], sweeps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """The commands, commits, devices and dates of the runs, and the command of the report."""
     return {
-        "commands": list(dict.fromkeys(sweep["command"] for sweep in scores.sweeps)),
+        "commands": list(dict.fromkeys(sweep["command"] for sweep in sweeps)),
         "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
-        "commits": sorted({config["commit"] for config in scores.sources if config.get("commit")}),
-        "devices": sorted({config["device"] for config in scores.sources if config.get("device")}),
-        "dates": sorted({config["date"] for config in scores.sources if "date" in config})
-        or sorted({sweep["date"] for sweep in scores.sweeps}),
+        "commits": sorted({config["commit"] for config in sources if config.get("commit")}),
+        "devices": sorted({config["device"] for config in sources if config.get("device")}),
+        "dates": sorted({config["date"] for config in sources if "date" in config})
+        or sorted({sweep["date"] for sweep in sweeps}),
     }
 
 
@@ -250,7 +250,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         )
         figures.save(together, out / "figures" / "learning_curves", args.formats)
 
-    made = origin(scores, "report")
+    made = origin("report", scores.sources, scores.sweeps)
     if args.page:
         page = render(
             title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,

@@ -48,6 +48,11 @@ def escape(text: str) -> str:
     return re.sub(r"([\\|*_<>`\[\]$~#&])", r"\\\1", " ".join(text.split()))
 
 
+def purpose(doc: str | None) -> str:
+    """The third paragraph of a command's docstring on one line: its page begins with it."""
+    return " ".join((doc or "").split("\n\n")[2].split())
+
+
 def table_of(frame: pd.DataFrame) -> Table:
     """A data frame with its numbers made readable."""
 
