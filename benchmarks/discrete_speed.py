@@ -1,6 +1,5 @@
 """The speed of scripts for discrete actions and of exact answers; see `benchmarks.throughput`."""
 
-import importlib.util
 import json
 import statistics
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from algos.device import choose_device
-from benchmarks.timing import SCRIPTS, median_ratio, named, output_of, peer_rate, script_rate, thread_variables
+from benchmarks.timing import SCRIPTS, median_ratio, named, output_of, peer_rate, peers, script_rate, thread_variables
 from envs.tabular.exact import Analysis
 from envs.tabular.tasks import FAMILIES, STICKINESS
 
@@ -25,9 +24,7 @@ GRIDS = [
 def measure_discrete(args: Any) -> list[dict[str, Any]]:
     """Measures DQN on CartPole against Stable-Baselines3's, SQIRL for one and ten seeds, and the tables of MiniGrid."""
     cuda = choose_device(args.device).type == "cuda"
-    peers = args.peers and not cuda and importlib.util.find_spec("stable_baselines3") is not None
-    if args.peers and not cuda and not peers:
-        print("stable_baselines3 is not installed and left out: pip install -e '.[peers]'")
+    with_peer = peers(args, "stable_baselines3")
     settings, peer = replace(args, env_id=TASK), "sb3 dqn, 1 seed"
     rates: dict[str, list[float]] = {}
     seeds_of: dict[str, int] = {peer: 1}
@@ -42,7 +39,7 @@ def measure_discrete(args: Any) -> list[dict[str, Any]]:
             for seeds in (1, 8):
                 rate, _ = script_rate("dqn", settings, seeds, "--eval-episodes", "0", *flags)
                 add(named(f"dqn{kind}", seeds), seeds, rate)
-        if peers:
+        if with_peer:
             add(peer, 1, peer_rate("sb3", settings, "--algorithm", "dqn"))
         for form, seeds in (("network", 1), ("network", 10), ("table", 100)):
             add(named(f"sqirl --form {form}", seeds), seeds, sqirl_rate(settings, form, seeds))
@@ -50,7 +47,7 @@ def measure_discrete(args: Any) -> list[dict[str, Any]]:
     for name, values in rates.items():
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-steps/s"] = row["rate"] * seeds_of[name]
-        if peers and name.startswith("dqn"):
+        if with_peer and name.startswith("dqn"):
             row["ratio to sb3"] = seeds_of[name] * median_ratio(values, rates[peer])
         if name == named("sqirl --form network", 10):
             row["time / 1 seed"] = median_ratio(rates[named("sqirl --form network", 1)], values)

@@ -1,6 +1,5 @@
 """The speed of scripts that learn from a dataset; see `benchmarks.throughput`."""
 
-import importlib.util
 import math
 import os
 import statistics
@@ -14,7 +13,7 @@ import torch
 from algos.data import Dataset
 from algos.device import choose_device
 from algos.random import Random
-from benchmarks.timing import LOG, named, peer_rate, random_file, script_log
+from benchmarks.timing import LOG, named, peer_rate, peers, random_file, script_log
 
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
@@ -22,9 +21,7 @@ CORL = 103  # updates per second of CORL's iql.py, measured once with two thread
 def measure_offline(args: Any) -> list[dict[str, Any]]:
     """Measures IQL for one seed, ours and theirs, in every round, and many seeds and the other scripts once."""
     cuda = choose_device(args.device).type == "cuda"
-    peers = args.peers and not cuda and importlib.util.find_spec("d3rlpy") is not None
-    if args.peers and not cuda and not peers:
-        print("d3rlpy is not installed and left out: pip install -e '.[peers]'")
+    with_peer = peers(args, "d3rlpy")
     kinds: list[tuple[str, tuple[str, ...]]] = [("", ())] if cuda else [("", ()), (" --compile", ("--compile",))]
     many = 16 if cuda else 5
     rates: dict[str, list[float]] = {}
@@ -45,7 +42,7 @@ def measure_offline(args: Any) -> list[dict[str, Any]]:
         for round_number in range(args.rounds):
             for kind, flags in kinds:
                 measure("iql", kind, flags, 1)
-            if peers:
+            if with_peer:
                 rates.setdefault("d3rlpy iql, 1 seed", []).append(peer_rate("d3rlpy", args, "--dataset", str(file)))
                 print(f"d3rlpy iql, 1 seed: {rates['d3rlpy iql, 1 seed'][-1]:.0f} updates/s", flush=True)
             if round_number == 0:
@@ -60,7 +57,7 @@ def measure_offline(args: Any) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-updates/s"] = row["rate"] * seeds
         if name.startswith("iql") and seeds == 1:
-            if peers:
+            if with_peer:
                 pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
                 row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
             if not cuda and (args.threads or os.cpu_count()) == 2:

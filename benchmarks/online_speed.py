@@ -1,7 +1,6 @@
 """The speed of scripts that act in environments, with and without replay; see `benchmarks.throughput`."""
 
 import contextlib
-import importlib.util
 import math
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ from benchmarks.timing import (
     median_ratio,
     named,
     peer_rate,
+    peers,
     script_log,
     script_rate,
     ways_of_updates,
@@ -41,13 +41,7 @@ def busy(processes: int) -> Iterator[None]:
 def measure_scripts(args: Any) -> list[dict[str, Any]]:
     """Measures SAC for one seed, ours and theirs, in every round, and many seeds and DSAC-T once."""
     cuda = choose_device(args.device).type == "cuda"
-    peers = []
-    if args.peers and not cuda:
-        for library, module in (("sb3", "stable_baselines3"), ("sbx", "sbx")):
-            if importlib.util.find_spec(module):
-                peers.append(library)
-            else:
-                print(f"{module} is not installed and left out: pip install -e '.[peers]'")
+    libraries = [name for name, package in (("sb3", "stable_baselines3"), ("sbx", "sbx")) if peers(args, package)]
     kinds = [("".join(f" {flag}" for flag in flags), flags) for flags in ways_of_updates(cuda)]
     many = 16 if cuda else 4
     free: dict[str, list[float]] = {}  # rates in each round
@@ -75,7 +69,7 @@ def measure_scripts(args: Any) -> list[dict[str, Any]]:
     for round_number in range(args.rounds):
         for kind, flags in kinds:
             measure_script("sac", kind, flags, 1)
-        for library in peers:
+        for library in libraries:
             measure(f"{library} sac, 1 seed", partial(peer_rate, library, args))
         if round_number == 0:
             for kind, flags in kinds:
@@ -90,7 +84,7 @@ def measure_scripts(args: Any) -> list[dict[str, Any]]:
         if args.beside:
             row[f"beside {args.beside}"] = statistics.median(beside[name])
             row["kept"] = median_ratio(beside[name], free[name])
-        for library in peers if ours else []:
+        for library in libraries if ours else []:
             row[f"ratio to {library}"] = median_ratio(free[name], free[f"{library} sac, 1 seed"])
             if args.beside:
                 theirs = beside[f"{library} sac, 1 seed"]
@@ -133,10 +127,7 @@ def measure_on_policy(args: Any) -> list[dict[str, Any]]:
 
     Figures are over whole iterations of 2,048 steps, so `steps` is rounded up to them; the first one does not count.
     """
-    cuda = choose_device(args.device).type == "cuda"
-    peers = args.peers and not cuda and importlib.util.find_spec("stable_baselines3") is not None
-    if args.peers and not cuda and not peers:
-        print("stable_baselines3 is not installed and left out: pip install -e '.[peers]'")
+    with_peer = peers(args, "stable_baselines3")
     horizon, iterations = 2048, math.ceil(args.steps / 2048)
     kinds: list[tuple[str, str, int, tuple[str, ...]]] = []
     kinds += [(named("ppo", n), "ppo", n, ()) for n in (1, 8, 16, 32, 64)]
@@ -151,7 +142,7 @@ def measure_on_policy(args: Any) -> list[dict[str, Any]]:
             log = log[log.index >= horizon]
             rates.setdefault(name, []).append((log.index[-1] - log.index[0]) / (log.iloc[-1] - log.iloc[0]))
             print(f"{name}: {rates[name][-1] * seeds:,.0f} run-steps/s", flush=True)
-        if peers:
+        if with_peer:
             rate = peer_rate("sb3", replace(args, steps=horizon * iterations), "--algorithm", "ppo")
             rates.setdefault("sb3 ppo, 1 seed", []).append(rate)
             print(f"sb3 ppo, 1 seed: {rate:,.0f} steps/s", flush=True)
@@ -166,7 +157,7 @@ def measure_on_policy(args: Any) -> list[dict[str, Any]]:
         seeds = seeds_of.get(name, 1)
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-steps/s"] = row["rate"] * seeds
-        if peers and name in seeds_of:
+        if with_peer and name in seeds_of:
             row["ratio to sb3"] = seeds * median_ratio(values, rates["sb3 ppo, 1 seed"])
         if name in sweep:
             row["cost"] = fastest / row["run-steps/s"]

@@ -1,5 +1,6 @@
 """Speeds of scripts and of other libraries, each measured in a process of its own."""
 
+import importlib.util
 import os
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ import pandas as pd
 
 from algos.cli import env_errors
 from algos.compile import multiplies_bf16
+from algos.device import choose_device
 from algos.errors import UserError
 from envs import make_vec
 
@@ -94,6 +96,15 @@ def script_rate(script: str, args: Any, seeds: int, *flags: str) -> tuple[float,
     """Steps per second of each seed, and the seconds before: 1,000 steps without updates and 1,000 with them."""
     seconds = script_log(script, args, seeds, "--learning-starts", "1000", "--eval-episodes", "1", *flags)
     return args.steps / (seconds[WARM_UP + args.steps] - seconds[WARM_UP]), seconds[WARM_UP]
+
+
+def peers(args: Any, package: str) -> bool:
+    """Whether this other library is measured too: where it is wanted and installed, and not beside scripts on CUDA."""
+    wanted = choose_device(args.device).type != "cuda" and args.peers
+    if wanted and importlib.util.find_spec(package) is None:
+        print(f"{package} is not installed and left out: pip install -e '.[peers]'")
+        return False
+    return wanted
 
 
 def peer_rate(library: str, args: Any, *flags: str) -> float:
