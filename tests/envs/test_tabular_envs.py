@@ -661,6 +661,8 @@ def test_without_resets_an_ended_episode_stays_ended():
     obs, infos = venv.reset(options={"reset_mask": np.array([True, False])})
     np.testing.assert_array_equal(obs[0], first[0])
     assert infos["state"].tolist() == [0, 3]
+    with pytest.raises(ValueError, match="reset_mask must be a boolean array"):
+        venv.reset(options={"reset_mask": [True, False]})
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
