@@ -132,9 +132,12 @@ def main(args: Args) -> None:
     table = summary(frame, varied)
     write_atomically(out / "episodes.parquet", parquet_bytes(frame))
     write_atomically(out / "runs.csv", table.to_csv(index=False).encode())
+    every = trained.config.get("taken", [])
+    taken = [every[number] for number in numbers] if every else []
     said = {
         "command": f"python -m benchmarks.evaluate {shlex.join(sys.argv[1:])}",
         "algorithm": trained.config["algorithm"], "variant": trained.config["variant"], "step": trained.file.step,
+        "taken": taken,
         "own": place.is_own,
         "env_id": place.env_id, "options": place.options, "tasks": place.tasks,
         "episodes": int(frame["episode"].nunique()),
@@ -145,7 +148,6 @@ def main(args: Args) -> None:
     write_atomically(out / "evaluation.json", json.dumps(said, indent=2).encode())
 
     where = place.env_id + (f" with {set_to}" if set_to else "")
-    taken = [steps for number, steps in enumerate(trained.config.get("taken", [])) if number in numbers]
     least, most = (min(taken), max(taken)) if taken else (trained.file.step, trained.file.step)
     after = f"{most:,}" if least == most else f"{least:,} to {most:,}"  # some stopped early
     print(f"{trained.config['algorithm']} after {after} steps in {where}:\n")
@@ -163,7 +165,9 @@ def main(args: Args) -> None:
     spread = ""
     if (count := means.count()) > 1:
         best = run_name(keys[int(np.nanargmax(means))])
-        spread = f"; mean over {count} runs {means.mean():,.4g}, std over them {means.std():,.4g}, best {best}"
+        settings = {tuple(key[name] for name in varied) for key in keys}
+        over = f"mean over {count} runs {means.mean():,.4g}, std over them {means.std():,.4g}, "
+        spread = f"; {over if len(settings) == 1 else ''}best {best}"  # runs of different settings have no common mean
     seconds = math.ceil(time.monotonic() - started)
     print(f"\n{len(frame):,} episodes in {seconds} s{spread}; tables in {out}")
 

@@ -306,14 +306,17 @@ def main(args: Args) -> None:
             holder = f" (process {other['pid']} on {other['host']})"
         raise UserError(f"--out: another sweep is at work in {out}{holder}: wait for it, or end it") from None
 
-    counts = Counter(outcome.status for outcome in outcomes.values())
+    counts = Counter(
+        "not begun" if outcome.status == "interrupted" and not outcome.attempts else outcome.status
+        for outcome in outcomes.values()
+    )
     skipped = max(len(jobs) - len(outcomes), 0)
-    words = [f"{counts[s]} {s}" for s in ("finished", "interrupted", "failed") if counts[s]]
+    words = [f"{counts[s]} {s}" for s in ("finished", "interrupted", "not begun", "failed") if counts[s]]
     print(
         ", ".join([*words, *([f"{skipped} finished before"] if skipped else [])])
         + f", of {max(len(jobs), len(outcomes))} jobs in {out}"
     )
-    if counts["interrupted"]:
+    if counts["interrupted"] or counts["not begun"]:
         raise SystemExit(130)
     if counts["failed"]:
         raise SystemExit(1)

@@ -607,6 +607,7 @@ def evaluated(script: str) -> dict[str, Any]:
 
 
 @whole_runs
+@pytest.mark.usefixtures("short_ways_to_goals")
 def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_short, poisoned, monkeypatch, capsys):
     """From the log at which it is noticed, nothing of it moves; its neighbour goes on as if nothing had happened."""
     report, states = Run._report_progress, {}
@@ -709,6 +710,7 @@ def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_sho
     assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
 
 
+@pytest.mark.usefixtures("short_ways_to_goals")
 @pytest.mark.parametrize("script", ["gcbc", "qrl", "ota"])
 def test_a_run_with_goals_resumes_to_the_same_evaluations_and_tables_of_its_maze(script, train_short, monkeypatch):
     overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3, **EVALUATED_WITH_GOALS}
