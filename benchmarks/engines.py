@@ -20,7 +20,7 @@ from benchmarks.suite import ROOT
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: `finished`, `interrupted` or `failed`, with the log of its last attempt."""
+    """How a job ended, with the log of its last attempt: `finished`, `interrupted`, `not begun` or `failed`."""
 
     status: str
     attempts: int
@@ -113,7 +113,7 @@ def run_job(
     for attempt in range(1, retries + 2):
         wait_for_lock(folder, stop)
         if stop.exists():
-            return Outcome("interrupted", attempt - 1, None, path)
+            return Outcome(left(folder), attempt - 1, None, path)
         with contextlib.ExitStack() as stack:
             output = None
             if log:
@@ -141,6 +141,11 @@ def run_job(
         if code in (0, 2):  # no retry helps: its run is in another folder (0), or its arguments were refused (2)
             break
     return Outcome("failed", attempt, code, path)
+
+
+def left(folder: Path) -> str:
+    """The status of a job whose turn does not come any more."""
+    return "interrupted" if state_of(folder) == "started" else "not begun"
 
 
 def logs_of(log: Path) -> int:

@@ -115,8 +115,9 @@ def main(args: Args) -> None:
     place = Place(trained, args.env_id, args.env_option)
     numbers = trained.numbers(args.seeds, args.setting)
     lost = [trained.file.runs[number] for number in trained.left_out(args.seeds, args.setting)]
-    set_to = {name: value for name, value in place.options.items() if value not in ([], False, None)}
-    options = "".join(f"-{name}-{value}" for name, value in set_to.items()) if not place.is_own else ""
+    own = trained.file.environment["options"]
+    other = {n: value for n, value in place.options.items() if value not in ([], None) and own.get(n, []) != value}
+    options = "".join(f"-{name}-{value}" for name, value in other.items()) if not place.is_own else ""
     name = "".join(
         c if c.isalnum() or c in "-._" else "_"
         for c in folder_name(place.env_id) + options + "".join(f"-{word}" for word in (*args.seeds, *args.setting))
@@ -147,6 +148,7 @@ def main(args: Args) -> None:
     }  # fmt: skip
     write_atomically(out / "evaluation.json", json.dumps(said, indent=2).encode())
 
+    set_to = {n: value for n, value in place.options.items() if n in other or value not in ([], False, None)}
     where = place.env_id + (f" with {set_to}" if set_to else "")
     least, most = (min(taken), max(taken)) if taken else (trained.file.step, trained.file.step)
     after = f"{most:,}" if least == most else f"{least:,} to {most:,}"  # some stopped early

@@ -68,7 +68,8 @@ def task_table(folder: Path, score: str) -> Table:
 def measure_of(folder: Path) -> str:
     """What the scores of a report are."""
     sources = read_json(folder / "sources.json", list[Config])
-    return PERCENT if all(config.get("score") == "success" for config in sources) else "return"
+    reached = {config.get("score") == "success" for config in sources}
+    return "score" if len(reached) > 1 else PERCENT if reached == {True} else "return"
 
 
 def section(folder: Path) -> str:

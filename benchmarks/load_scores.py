@@ -19,7 +19,7 @@ import pandas as pd
 from algos.errors import UserError
 from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, read_csv, read_json, read_table
 from benchmarks.protocols import differences, protocol
-from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Scores, family_name, label, missing_cells
+from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Scores, Unfinished, family_name, label, missing_cells
 from benchmarks.stored import Report, Sweep, read_wishes
 
 FEW_SEEDS = 10
@@ -43,8 +43,8 @@ class Found:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     wishes: list[dict[str, Any]] = field(default_factory=list)
     cells: list[tuple[str, str]] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, or "" for several, and sentences on them
-    unfinished: list[dict[str, Any]] = field(default_factory=list)  # runs that are left out
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
+    unfinished: list[Unfinished] = field(default_factory=list)  # runs that are left out
 
 
 def load(
@@ -81,9 +81,10 @@ def load(
     sources = _chosen(found.sources, tasks, algorithms)
     _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
-    left_out = [(task, note) for task, note in found.left_out if not (tasks and task) or task in tasks]
-    left_out += [("", note) for note in _unfinished(found.unfinished, sources, tasks, algorithms)]
-    notes += dict.fromkeys(note for _, note in left_out)
+    left_out = [(task, note) for task, note in dict.fromkeys(found.left_out) if not tasks or task in tasks]
+    notes += [note for _, note in left_out]
+    unfinished = _unfinished(found.unfinished, sources, tasks, algorithms)
+    notes += _not_finished(unfinished, sources)
     names, places = {family_name(config) for config in sources}, {task.partition(OF_TASK)[0] for task in tasks}
     wanted = dict.fromkeys(found.cells)
     cells = [(n, t) for n, t in wanted if (not algorithms or n in names) and (not tasks or t in places)]
@@ -100,7 +101,7 @@ def load(
         _together(found.watched, WATCHED, sources),
     )
     sweeps = [sweep for i, sweep in enumerate(found.sweeps) if sweep not in found.sweeps[:i]]
-    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out)
+    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out, unfinished)
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
@@ -136,18 +137,25 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
 
 
 def _unfinished(
-    runs: list[dict[str, Any]], sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]
-) -> list[str]:
+    runs: list[Unfinished], sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]
+) -> list[Unfinished]:
+    """Those of some unfinished runs that are asked for, each with the seeds that no source has."""
+    known: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for config in sources:
+        known[label(config), config["task"]] |= set(config["seeds"])
+    seeds: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for name, family, task, own in runs:
+        if (not algorithms or {name, family} & set(algorithms)) and (not tasks or task in tasks):
+            seeds[name, family, task] |= set(own) - known[name, task]
+    return [(*key, sorted(own)) for key, own in seeds.items() if own or not known[key[0], key[2]]]
+
+
+def _not_finished(runs: list[Unfinished], sources: list[dict[str, Any]]) -> list[str]:
     """A sentence on the runs that are left out, with their seeds where other seeds are not; none without such runs."""
     kept = {(label(config), config["task"]) for config in sources}
-    seeds: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for config in runs:
-        wanted = not algorithms or {label(config), family_name(config)} & set(algorithms)
-        if wanted and (not tasks or config["task"] in tasks):
-            seeds[label(config), config["task"]] |= set(config.get("identity", {}).get("seeds", []))
     pairs = [
-        (f"{name} (seeds {', '.join(map(str, sorted(own)))})" if (name, task) in kept else name, task)
-        for (name, task), own in seeds.items()
+        (f"{name} (seeds {', '.join(map(str, own))})" if (name, task) in kept else name, task)
+        for name, _, task, own in runs
     ]
     verb = "is" if len(pairs) == 1 else "are"
     return [f"{_named(pairs)} {verb} not finished, and {verb} left out."] if pairs else []
@@ -235,7 +243,9 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
         found.left_out.append((config["task"], note))
         return
     if finished_only and config["status"] not in FINISHED:
-        found.unfinished.append(parts[0] if len(parts) == 1 else config)
+        run = parts[0] if len(parts) == 1 else config
+        seeds = config.get("identity", {}).get("seeds", [])
+        found.unfinished.append((label(run), family_name(run), config["task"], seeds))
         return
     if config["status"] not in FINISHED:  # its checkpoint may be older than its tables
         last = int(frame["step"].max())
@@ -387,6 +397,7 @@ def _stored(folder: Path, found: Found) -> None:
         found.wishes.append({**report, "folder": folder})
         found.cells += map(tuple, report.get("cells", []))
         found.left_out += map(tuple, report.get("left_out", []))
+        found.unfinished += map(tuple, report.get("unfinished", []))
 
 
 def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
@@ -396,8 +407,10 @@ def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
             key = (config["task"], label(config), seed)
             if key in seen:
                 here = config.get("folder")
-                places = f"{seen[key]} and in {here}" if seen[key] != here else f"two reports on the run {here}"
-                raise UserError(f"seed {seed} of {key[1]} on {key[0]} occurs twice, in {places}")
+                where = f", in {seen[key]} and in {here}"
+                if seen[key] == str(here):
+                    where = f": {here} is read twice, from folders or reports that overlap"
+                raise UserError(f"seed {seed} of {key[1]} on {key[0]} occurs twice{where}")
             seen[key] = str(config.get("folder"))
 
 

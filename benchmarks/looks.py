@@ -137,12 +137,18 @@ def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
 
 
 def stored_looks(folders: tuple[Path, ...], scores: Scores) -> list[dict[str, Any]]:
-    """The looks of the sweeps in some folders, each once, at two algorithms and at tasks of which there are scores."""
+    """The looks of the sweeps in some folders, each once, at two algorithms and at tasks of which there are scores.
+
+    Of looks that a sweep took and that reports of it kept, the most are taken.
+    """
     paths = [path for folder in folders for path in find(folder, FILE)]
     names = {c["algorithm"] if c["variant"] == "default" else c["variant"] for c in scores.sources}  # of a suite
-    every: list[dict[str, Any]] = []
+    every: dict[tuple, dict[str, Any]] = {}
     for looks in (looks for path in paths for looks in read_json(path, list[Looks])):
         tasks = {task: taken for task, taken in looks["tasks"].items() if task in scores.tasks}
-        if tasks and {looks["a"], looks["b"]} <= names and (one := {**looks, "tasks": tasks}) not in every:
-            every.append(one)
-    return every
+        if tasks and {looks["a"], looks["b"]} <= names:
+            plan = tuple(looks.get(name) for name in ("a", "b", "score", "batch", "most", "first", "level"))
+            known = every.setdefault(plan, {**looks, "tasks": {}})["tasks"]
+            for task, taken in tasks.items():
+                known[task] = max(known.get(task, []), taken, key=len)
+    return list(every.values())

@@ -319,13 +319,14 @@ def comparable(ours: str, theirs: str) -> bool:
     if theirs.startswith("d4rl/"):
         alike = bare_name(ours) == bare_name(theirs) and bare_name(ours).partition("-")[0] in TASKS
         return ours == theirs if ours.startswith("d4rl/") else alike
-    origins = {task.rpartition("/")[0] for task in (ours, theirs)}
-    return bare_name(ours) == bare_name(theirs) and (len(origins) == 1 or origins == {"local", "ogbench"})
+    return bare_name(ours) == bare_name(theirs)
 
 
 def bare_name(task: str) -> str:
-    """A task's name without its version and its origin."""
-    return re.sub(r"-v\d+$", "", task.rpartition("/")[2])
+    """A task's name without its version, and without the origin of data that recipes here make, too."""
+    name = re.sub(r"-v\d+$", "", task)
+    origin, _, rest = name.partition("/")
+    return rest if origin in ("local", "ogbench", "d4rl") else name
 
 
 def source_part(results: Results) -> Part:

@@ -286,7 +286,13 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     keep(chosen.tables, out)
     summary["curves"] = chosen.curves
-    summary |= {"cells": scores.cells, "notes": scores.notes, "left_out": scores.left_out, "sweeps": scores.sweeps}
+    summary |= {
+        "cells": scores.cells,
+        "notes": scores.notes,
+        "left_out": scores.left_out,
+        "unfinished": scores.unfinished,
+        "sweeps": scores.sweeps,
+    }
     write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())
 
 
@@ -382,7 +388,8 @@ def main(args: Args) -> None:
     aggregates = results.aggregates[results.aggregates["score"] == results.score]
     iqm = aggregates[aggregates["statistic"] == "IQM"]
     if len(iqm):
-        unit = "returns" if chosen.references is None else f"scores normalised by {chosen.name}"
+        raw = parts.FINAL[scores.measure_of(results.common[0])]  # there is one common task
+        unit = raw if chosen.references is None else f"scores normalised by {chosen.name}"
         print(f"\nIQM of {unit} over {', '.join(results.common)}:\n")
         print(iqm[["algorithm", "value", "low", "high", "seeds"]].to_string(index=False, float_format="{:,.3f}".format))
     made = (args.out / ("report.html" if args.page else "report.md")).resolve()

@@ -21,6 +21,8 @@ LABELS: dict[Score, str] = {
     "best": "best over training",
 }
 
+Unfinished = tuple[str, str, str, list[int]]  # name and family of an algorithm, task, seeds
+
 
 @dataclass
 class Scores:
@@ -35,7 +37,8 @@ class Scores:
     percent).
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that sweeps were to train.
-    `notes`: sentences that a reader must know; `left_out` are those on runs that are left out.
+    `notes`: sentences that a reader must know. `left_out`: those on runs without evaluations; and `unfinished`, the
+    other runs that are left out.
     """
 
     table: pd.DataFrame
@@ -46,7 +49,8 @@ class Scores:
     wishes: list[dict[str, Any]] = field(default_factory=list)
     cells: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, or "" for several, and sentences on them
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
+    unfinished: list[Unfinished] = field(default_factory=list)
 
     @property
     def tasks(self) -> list[str]:

@@ -80,20 +80,21 @@ def sensitivity_part(results: Results) -> Part:
             grid = grid_of(results, algorithms, task)
             if not grid.settings:
                 continue
+            unit = results.unit_of(task)
             for name in grid.names:
-                figure = sensitivity_figure(results, grid, name, f"{family} on {task}")
+                figure = sensitivity_figure(results, grid, name, f"{family} on {task}", unit)
                 place = f"sensitivity_{file_name(family)}_{name}_{file_name(task)}"
-                part.figures.append((place, figure, f"{results.unit} of {family} on {task} against {name}"))
+                part.figures.append((place, figure, f"{unit} of {family} on {task} against {name}"))
             if len(grid.names) == 2:
-                figure = settings_figure(results, grid, f"{family} on {task}")
+                figure = settings_figure(results, grid, f"{family} on {task}", unit)
                 place = f"settings_{file_name(family)}_{file_name(task)}"
-                part.figures.append((place, figure, f"Mean {results.unit} of {family} on {task} with each setting"))
+                part.figures.append((place, figure, f"Mean {unit} of {family} on {task} with each setting"))
         part.tables += ranking_tables(results, family, algorithms)
     part.tables_in_markdown = len(part.tables)
     return part
 
 
-def sensitivity_figure(results: Results, grid: Grid, name: str, title: str) -> Figure:
+def sensitivity_figure(results: Results, grid: Grid, name: str, title: str, unit: str) -> Figure:
     """The score against one hyperparameter."""
     others = grid.others(name)
     lines = {}
@@ -103,11 +104,11 @@ def sensitivity_figure(results: Results, grid: Grid, name: str, title: str) -> F
     label = f"mean over {len(others)} settings of {', '.join(key for key in grid.names if key != name)}"
     if len(others) == 1:
         label = spoken(others[0]) or "mean over seeds"
-    axis = f"{results.unit}, {LABELS[results.score]}"
+    axis = f"{unit}, {LABELS[results.score]}"
     return figures.sensitivity(lines, (label, mean) if mean else None, grid.values(name), name, axis, title)
 
 
-def settings_figure(results: Results, grid: Grid, title: str) -> Figure:
+def settings_figure(results: Results, grid: Grid, title: str, unit: str) -> Figure:
     """The mean score with each combination of two hyperparameters."""
     first, second = grid.names
     rows, columns = grid.values(first), grid.values(second)
@@ -117,7 +118,7 @@ def settings_figure(results: Results, grid: Grid, title: str) -> Figure:
         cells[rows.index(setting[first]), columns.index(setting[second])] = mean
     return figures.cells(
         cells, [plain(value) for value in rows], [plain(value) for value in columns], first, second,
-        f"{title}\nmean {results.unit}, {LABELS[results.score]}", digits=None if results.references is None else 3,
+        f"{title}\nmean {unit}, {LABELS[results.score]}", digits=None if results.references is None else 3,
     )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ class Report(Wishes):
     cells: list[tuple[str, str]] = Field(default_factory=list)  # earlier reports have none
     notes: list[str]
     left_out: list[tuple[str, str]] = Field(default_factory=list)  # tasks and notes; earlier reports have none
+    unfinished: list[tuple[str, str, str, list[int]]] = Field(default_factory=list)
     sweeps: list[Sweep]
     commands: list[str]
     report: str

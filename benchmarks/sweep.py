@@ -143,7 +143,7 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
                 if stop.exists():
                     for future in list(pending):
                         if engine.cancel(future):
-                            end(future, Outcome("interrupted", 0))
+                            end(future, Outcome(engines.left(pending[future].folder), 0))
                 display.update()
         except BaseException:
             stop.touch()
@@ -170,7 +170,7 @@ def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> N
         environment = {"OMP_NUM_THREADS": str(args.threads)} | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
         outcome = engines.run_job(job.command, job.folder, None, stop, environment, args.retries)
     if outcome.status != "finished":
-        raise SystemExit(130 if outcome.status == "interrupted" else 1)
+        raise SystemExit(130 if outcome.status in ("interrupted", "not begun") else 1)
 
 
 @contextlib.contextmanager
@@ -306,10 +306,7 @@ def main(args: Args) -> None:
             holder = f" (process {other['pid']} on {other['host']})"
         raise UserError(f"--out: another sweep is at work in {out}{holder}: wait for it, or end it") from None
 
-    counts = Counter(
-        "not begun" if outcome.status == "interrupted" and not outcome.attempts else outcome.status
-        for outcome in outcomes.values()
-    )
+    counts = Counter(outcome.status for outcome in outcomes.values())
     skipped = max(len(jobs) - len(outcomes), 0)
     words = [f"{counts[s]} {s}" for s in ("finished", "interrupted", "not begun", "failed") if counts[s]]
     print(

@@ -19,6 +19,7 @@ from envs.atari import is_game
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
 
+NUMBER = r"[-+]?(\d+\.|\.\d+)(e[-+]?\d+)?|\+\d+(\.\d+)?(e[-+]?\d+)?"  # that JSON does not know
 RANKS = ("best", "median", "worst")
 RESERVED = ("threads", "num_envs", "autoreset_mode", "render_mode")  # which the commands choose
 
@@ -27,7 +28,8 @@ class Trained:
     """A run's policies, and the score by which its runs are ranked.
 
     `scores` [R] are the means over the evaluations after 90% of the steps, of returns, or in percent of successes where
-    these are the score; NaN for runs that diverged. The path of the folder's policy.safetensors stands for the folder.
+    these are the score; NaN for runs that diverged, or were scored only before they learned. The path of the folder's
+    policy.safetensors stands for the folder.
     Raises UserError if the folder is no run's, or has no policies.
     """
 
@@ -70,8 +72,9 @@ class Trained:
         if ranks and set(words) & set(RANKS):
             if self.config.get("args", {}).get("eval_episodes") == 0:
                 print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
-            if self.scored_until < 0.9 * self.file.step:
-                steps = f"{self.scored_until:,}, and the policies are those of step {self.file.step:,}"
+            last = min(self.file.step, self.config.get("args", {}).get("total_steps", self.file.step))
+            if self.scored_until < 0.9 * last:
+                steps = f"{self.scored_until:,}, and the policies are those of step {last:,}"
                 print(f"note: seeds are ranked by their scores up to step {steps}")
         for word in words:
             if word in RANKS:
@@ -154,7 +157,7 @@ def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
         if name in pairs:
             raise UserError(f"{flag} names {name} twice")
         try:
-            pairs[name] = float(value) if re.fullmatch(r"[-+]?\.\d+", value) else json.loads(value)
+            pairs[name] = float(value) if re.fullmatch(NUMBER, value) else json.loads(value)
         except ValueError:
             pairs[name] = value
     return pairs
@@ -171,7 +174,7 @@ class Place:
         kept: dict[str, Any] = own["options"]
         if env_id and env_id != own["env_id"]:  # the options of games hold for all of them, levels are the policy's
             names = ("levels", *(("stack", "episodic_life") if is_game(env_id) else ()))
-            kept = {name: kept[name] for name in names if name in kept}
+            kept = {name: kept[name] for name in names if kept.get(name) not in (None, [])}
         self.options = kept | options_of(options)
         self.changed = bool(options)
         self.tasks: list[str] = own["tasks"]

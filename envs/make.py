@@ -111,13 +111,17 @@ def is_batched(env_id: str) -> bool:
 def flat(env: gym.Env) -> gym.Env:
     """Turns observations in parts, such as those with goals, into one vector, in the order of Gymnasium's spaces.
 
-    Raises ValueError for parts that are no numbers, such as the text of MiniGrid's missions.
+    Raises ValueError for parts that are no numbers, such as MiniGrid's missions.
     """
     space = env.observation_space
     if not isinstance(space, gym.spaces.Dict):
         return env
     for name, part in space.items():
-        if isinstance(part, gym.spaces.Text | gym.spaces.Graph | gym.spaces.Sequence):
+        try:
+            numbers = isinstance(gym.spaces.flatten_space(part), gym.spaces.Box)
+        except NotImplementedError:
+            numbers = False
+        if not numbers:
             told = f"a part {name!r} ({type(part).__name__}) that is no vector of numbers"
             own = "register an environment of your own without it"
             raise ValueError(f"{env.spec.id if env.spec else env}: observations have {told}; {own}")

@@ -248,10 +248,10 @@ def test_a_streaming_policy_sees_what_its_learner_saw():
         ("stream_ac", {}),
     ],
 )
-@pytest.mark.usefixtures("short_ways_to_goals")
-def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, train_short):
+def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, train_short, request):
     if script == "gcbc":
         pytest.importorskip("ogbench")
+        request.getfixturevalue("short_ways_to_goals")
     result = train_short(script, seeds=("0", "3"), **more)
     trained = Trained(result.folder) if len(result.eval) else None
     if script == "stream_ac":  # it is not evaluated

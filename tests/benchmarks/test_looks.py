@@ -139,6 +139,9 @@ def test_the_budget_ends_what_is_not_decided(tmp_path, pair):
     (tmp_path / "out" / "report").mkdir()  # a report keeps a copy
     (tmp_path / "out" / "report" / FILE).write_text(json.dumps([looks]))
     assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks)) == [looks]
+    before = {task: taken[:1] for task, taken in looks["tasks"].items()}  # and one that was made before the last look
+    (tmp_path / "out" / "report" / FILE).write_text(json.dumps([{**looks, "tasks": before}]))
+    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks)) == [looks]
     for fewer in ({"sources": sources[:1], "tasks": tasks}, {"sources": sources, "tasks": ["Hopper-v5"]}):
         assert not stored_looks((tmp_path / "out",), SimpleNamespace(**fewer))
 

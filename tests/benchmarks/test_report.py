@@ -392,6 +392,7 @@ def test_what_a_suite_says_is_the_default(tmp_path):
         ("local/maze2d-umaze-v0", "d4rl/maze2d-umaze-v1", False),
         ("Hopper-v5", "Hopper-v4", True),
         ("Hopper-v5", "Walker2d-v5", False),
+        ("minari/mujoco/hopper/medium-v0", "minari/mujoco/walker2d/medium-v0", False),
         ("local/pointmaze-medium-stitch-v0", "ogbench/pointmaze-medium-stitch-v0", True),
         ("mine:Walk", "Other", False),
         ("ALE/Breakout-v5", "MinAtar/Breakout-v1", False),
@@ -496,8 +497,16 @@ def test_what_was_left_out_is_told_by_reports_of_reports(tmp_path):
     for before, after in (("out", "again"), ("again", "third")):
         again = make(tmp_path / before, tmp_path / after).scores.notes
         assert [note for note in again if "left" in note] == said
-    fewer = load([tmp_path / "again"], tasks=["Hopper-v5"]).notes
-    assert [note for note in fewer if "left" in note] == ["b on Hopper-v5 is not finished, and is left out."]
+    for chosen, kept in (
+        ({"tasks": ["Hopper-v5"]}, [said[1]]),
+        ({"tasks": ["Ant-v5"]}, [said[0]]),
+        ({"algorithms": ["a"]}, [said[0]]),
+    ):
+        assert [note for note in load([tmp_path / "again"], **chosen).notes if "left" in note] == kept
+    assert said[1] == "b on Hopper-v5 is not finished, and is left out."
+    store(tmp_path / "later", "b", table(ten(1, 2, 3)), "Hopper-v5")
+    both = load([tmp_path / "again", tmp_path / "later"]).notes
+    assert [note for note in both if "left" in note] == [said[0]]
 
 
 def test_only_unfinished_runs_are_no_finished_ones(tmp_path):

@@ -217,7 +217,7 @@ def test_few_combinations_are_lines_and_many_are_one_mean(tmp_path):
     results = results_of(tmp_path)
     grid = sensitivity.grid_of(results, results.scores.grids["iql"], "Hopper-v5")
     with figures.style():
-        drawn = {name: sensitivity.sensitivity_figure(results, grid, name, "T") for name in "abc"}
+        drawn = {name: sensitivity.sensitivity_figure(results, grid, name, "T", "return") for name in "abc"}
     assert [len(figure.axes[0].lines) for figure in drawn.values()] == [1, 7, 7]  # 9 combinations; 6 and their mean
     widths = [line.get_linewidth() for line in drawn["b"].axes[0].lines]
     assert widths[-1] > max(widths[:-1])
@@ -243,7 +243,7 @@ def test_the_cells_of_two_hyperparameters_hold_the_mean_scores(tmp_path):
     results = results_of(tmp_path)
     grid = sensitivity.grid_of(results, results.scores.grids["iql"], "Hopper-v5")
     with figures.style():
-        (axes,) = sensitivity.settings_figure(results, grid, "T").axes
+        (axes,) = sensitivity.settings_figure(results, grid, "T", "return").axes
     cells = {text.get_position(): text.get_text() for text in axes.texts}
     mean = results.final.groupby("algorithm")[results.headline].mean()
     assert len(cells) == 12 and cells[2, 0] == f"{mean['iql (expectile=0.5, temperature=10)']:.3f}"

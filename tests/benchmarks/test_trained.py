@@ -111,6 +111,9 @@ def test_settings_choose_among_runs(train, bare_runs, capsys):
     assert trained.numbers(["1"]) == [1, 3] and trained.numbers(["1"], ["tau=0.01"]) == [3]
     assert len(trained.numbers(["best"], ["tau=0.005"])) == 1
     assert trained.numbers(["1"], ["tau=.01"]) == trained.numbers(["1"], ["tau=1e-2"]) == [3]
+    assert options_of(["a=.5e-3", "b=1.", "c=+0.5", "d=-.1", "e=nan", "f=.", "g=0x1"]) == {
+        "a": 0.0005, "b": 1.0, "c": 0.5, "d": -0.1, "e": "nan", "f": ".", "g": "0x1"
+    }  # fmt: skip
     with pytest.raises(UserError, match=r"has no run with tau=3; its runs have seed 0, 1; tau 0.005, 0.01"):
         trained.numbers([], ["tau=3"])
     trained.file.diverged += [1, 2]
@@ -294,6 +297,22 @@ def test_levels_of_actions_go_along_to_another_environment(train, bare_runs):
     trained = Trained(run)
     trained.file.environment["options"] = {"levels": [-1, 0, 1]}
     assert Place(trained, "InvertedPendulum-v4", ["frame_skip=3"]).options == {"levels": [-1, 0, 1], "frame_skip": 3}
+    trained.file.environment["options"] = {"levels": []}
+    assert Place(trained, "InvertedPendulum-v4").options == {}
+
+
+@pytest.mark.parametrize("option", ["reset_noise_scale=0", "render_fps=false"])
+def test_an_option_that_is_nothing_is_an_option(train, bare_runs, option, monkeypatch):
+    run = train("sac", **SHORT).folder
+    command(evaluate, run, "--episodes", 1)
+    own = (run / "evaluation" / "InvertedPendulum-v5" / "evaluation.json").read_bytes()
+    monkeypatch.setattr(Place, "try_out", lambda *_: None)
+    monkeypatch.setattr(evaluate, "evaluated", lambda *_: pd.read_parquet(
+        run / "evaluation" / "InvertedPendulum-v5" / "episodes.parquet"
+    ))  # fmt: skip
+    command(evaluate, run, "--episodes", 1, "--env-option", option)
+    assert (run / "evaluation" / "InvertedPendulum-v5" / "evaluation.json").read_bytes() == own
+    assert len(list((run / "evaluation").iterdir())) == 2
 
 
 def test_runs_in_parts_are_the_same(run, monkeypatch):
