@@ -481,6 +481,7 @@ def test_sources_with_different_tables_of_one_name_are_refused(tmp_path, name):
     args = report.Args((tmp_path / "one", tmp_path / "two"), tmp_path / "out", formats=(), page=False)
     with pytest.raises(UserError, match=r"one/mine.csv and .*two/mine.csv have the same name"):
         report.main(args)
+    assert not (tmp_path / "out").exists()
     (tmp_path / "two" / "mine.csv").write_bytes((tmp_path / "one" / "mine.csv").read_bytes())
     report.main(args)
     text = (tmp_path / "out" / "report.md").read_text()
