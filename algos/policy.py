@@ -181,8 +181,8 @@ class Policy(nn.Module):
         for wanted, given, name in ((self.with_goals, goal, "goal"), (self.timed, t, "t")):
             if wanted != (given is not None):
                 raise ValueError(f"this policy takes {'a' if wanted else 'no'} {name}")
-        x, size = self._tensor(obs), self.task.obs_size
-        lead = self.task.lead_of(tuple(x.shape))
+        x, task = self._tensor(obs), self.agent.policy_task
+        size, lead = task.obs_size, task.lead_of(tuple(x.shape))
         if len(lead) > 1 or 0 in lead:
             raise ValueError(
                 f"this takes one observation, or a batch of some with one axis more, got the shape {tuple(x.shape)}"

@@ -137,16 +137,16 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     if name == "raw":
         tables = []
     elif args.references:
-        tables = [find_table("references", name, name, folders)]
+        tables = [find_table("references", name, [None, *folders])]
     else:  # each has its own, and those of one name must be one
-        tables = [find_table("references", name, folder / Path(name).name, [Path(name)]) for folder in folders]
+        tables = [find_table("references", name, [folder, None]) for folder in folders]
     references = read_references(tables[0]) if tables else None
     found = [
-        find_table("published", table, wish["folder"] / Path(table).name, [Path(table)])
+        find_table("published", table, [wish["folder"], None])
         for wish in scores.wishes
         for table in wish.get("published", [])
     ]
-    found += [find_table("published", str(table), table, folders) for table in args.published]
+    found += [find_table("published", str(table), [None, *folders]) for table in args.published]
     published = {(table.name, BENCHMARKS in table.parents): table for table in found}
     for table in published.values():
         read_published(table)  # which refuses what is no such table
@@ -158,13 +158,13 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     return Chosen(references, name, score, list(published.values()), curves, [*tables, *found])
 
 
-def find_table(kind: str, name: str, first: Path | str, others: list[Path]) -> Path:
-    """A table that is shipped, or the first of these places that is a file; folders stand for a copy in them."""
-    for place in (BENCHMARKS / kind / f"{name}.csv", Path(first), *others):
+def find_table(kind: str, name: str, folders: Sequence[Path | None]) -> Path:
+    """A table that is shipped, or the first there is of copies in folders and, for None, of the path itself."""
+    own = [folder / Path(name).name if folder else Path(name) for folder in folders]
+    for place in (BENCHMARKS / kind / f"{name}.csv", *own):
         with contextlib.suppress(OSError):  # a name may be too long
-            file = place / Path(name).name if place.is_dir() else place
-            if file.is_file():
-                return file
+            if place.is_file():
+                return place
     known = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
     raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
 

@@ -451,6 +451,8 @@ def test_tables_of_ones_own_are_found_again(tmp_path, monkeypatch):
     first = make(tmp_path / "in", tmp_path / "out")
     again = make(tmp_path / "out", tmp_path / "again")
     assert first.references is not None and again.aggregates.equals(first.aggregates)
+    monkeypatch.chdir(tmp_path / "in")
+    assert make(Path(), tmp_path / "from here").aggregates.equals(first.aggregates)
 
 
 def test_the_copy_of_a_table_comes_before_a_file_of_its_name_elsewhere(tmp_path, monkeypatch):
