@@ -227,12 +227,12 @@ def check_name(algorithm: str) -> None:
         )
 
 
-def check_env_id(env_id: str) -> None:
+def check_env_id(env_id: str, flag: str = "--env-id") -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
         find_spec(env_id)
     except (ModuleNotFoundError, ValueError) as error:
-        raise UserError(f"--env-id: {error}") from None
+        raise UserError(f"{flag}: {error}") from None
 
 
 def env_error(error: Exception) -> UserError:

@@ -36,11 +36,12 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
+from benchmarks.load_scores import no_seed_twice, part_of
 from benchmarks.parts import file_name
 from benchmarks.report import origin
 from benchmarks.scores import label
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, between, number, purpose, word
+from benchmarks.tables import Table, between, escape, number, purpose, word
 
 BONUS = 2.0  # alpha of UCB: the bonus is sqrt(alpha ln n / plays), times the spread
 VALUES = ("start_value", "policy_value")  # of a policy by its critic, as runs log it
@@ -84,6 +85,7 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
             sources.append(config)
     if not parts:
         raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
+    no_seed_twice([part for config in sources for part in settings_of(config)])
     whole = pd.concat(parts, ignore_index=True)
     counted = [
         rows.assign(policy=rows.groupby(["source", "policy"], sort=False).ngroup())
@@ -91,6 +93,31 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
     ]
     table = pd.concat(counted, ignore_index=True)
     return table[["task", "algorithm", "policy", "episode", "return", "value"]], sources
+
+
+def settings_of(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The configuration of each setting of a run, as if a process had trained it alone."""
+    named = {"task": config.get("task") or config["env_id"], "seeds": seeds_of(config)}
+    varied, settings = config.get("varied", []), config.get("settings") or [{}]
+    return [part_of(config | named, {name: setting[name] for name in varied}) for setting in settings]
+
+
+def seeds_of(config: dict[str, Any]) -> list[int]:
+    """The seeds of a run."""
+    return config.get("seeds") or config.get("identity", {}).get("seeds", [])
+
+
+def notes_of(sources: list[dict[str, Any]]) -> list[str]:
+    """A sentence on each setting of which seeds diverged."""
+    notes = []
+    for part in (part for config in sources for part in settings_of(config)):
+        if lost := part["diverged"]:
+            seeds = ", ".join(f"{row['seed']} (before step {row['step']:,})" for row in lost)
+            notes.append(
+                f"Seed{'s' * (len(lost) > 1)} {seeds} of {label(part)} on {part['task']} diverged; a policy that did "
+                "counts with the episodes of its last evaluation, if it has one."
+            )
+    return notes
 
 
 def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
@@ -102,9 +129,7 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     keys = ["seed", *varied]
     stored = sorted((folder / "evaluation").glob("*/episodes.parquet"))
     said = [(path, read_json(path.with_name("evaluation.json"), dict)) for path in stored]
-    whole = len(config.get("seeds") or config.get("identity", {}).get("seeds", [])) * len(
-        config.get("settings") or [{}]
-    ) - len(config.get("diverged", []))
+    whole = len(seeds_of(config)) * len(config.get("settings") or [{}]) - len(config.get("diverged", []))
     own = [
         path for path, made in said
         if made.get("own", True) and made.get("step") == config.get("step") and len(made.get("runs", [])) >= whole
@@ -240,10 +265,10 @@ def main(args: Args) -> None:
     writable(args.out / "figures")
     shown = [budget for budget in BUDGETS if budget <= args.plays]
     listing = Table(
-        ["task", "algorithm", "policies", "of", *(f"{n} episode{'s' * (n > 1)}" for n in shown), "best of them",
-         "a random one", "the critic's choice", "10 to 90% of games at the end"], [],
+        ["task", "algorithm", "policies", "of", "episodes of each", *(f"{n} episode{'s' * (n > 1)}" for n in shown),
+         "best of them", "a random one", "the critic's choice", "10 to 90% of games at the end"], [],
     )  # fmt: skip
-    lines = ["# Choosing among policies", purpose(__doc__)]
+    lines = ["# Choosing among policies", purpose(__doc__), *(f"> {escape(note)}" for note in notes_of(sources))]
     curves, best = [], []
     for task, algorithms in found.items():
         with figures.style():
@@ -255,7 +280,8 @@ def main(args: Args) -> None:
             low, high = np.quantile(one["chosen"][:, -1], [0.1, 0.9])
             listing.rows.append(
                 [word(task), word(algorithm), number(one["policies"], 0), number(len(one["truth"]), 0),
-                 *(number(means[n - 1]) for n in shown), number(one["best"][-1]), number(one["truth"].mean()),
+                 number(one["episodes"], 0), *(number(means[n - 1]) for n in shown), number(one["best"][-1]),
+                 number(one["truth"].mean()),
                  number(one["by_value"][-1]), between(low, high)]
             )  # fmt: skip
             curves += [(task, algorithm, n + 1, mean) for n, mean in enumerate(means)]

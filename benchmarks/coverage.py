@@ -16,6 +16,7 @@ OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and 
 what it stored.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,9 +79,8 @@ def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFr
     sources = [config for folder in stored for config in read_json(folder / "sources.json", list[Config])]
     if runs := [folder for folder in folders if folder not in stored]:
         scores = load(runs, mix=True)  # they are not compared
-        for step in steps or (int(scores.table["step"].max()),):
-            early = scores.table[scores.table["step"] <= step]
-            parts.append(final_scores(early).rename(columns={"mean": "score"}).assign(step=step))
+        for (_, rows), step in itertools.product(scores.table.groupby("task"), steps or (None,)):
+            parts.append(scored(rows, step))
         sources += scores.sources
     elif steps:
         raise UserError(f"--steps is for folders of runs, and {stored[0]} has stored scores: leave it out")
@@ -90,6 +90,16 @@ def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFr
         name = f"seed {row['seed']} of {row['algorithm']} on {row['task']}"
         raise UserError(f"{name} occurs twice at step {row['step']:,}")
     return table, sources
+
+
+def scored(rows: pd.DataFrame, step: int | None) -> pd.DataFrame:
+    """The scores of training on a task up to a step, or of all of it; raises UserError for a step outside of it."""
+    first, last = int(rows.loc[rows["step"] > 0, "step"].min()), int(rows["step"].max())
+    step = last if step is None else step
+    if not first <= step <= last:
+        task = rows["task"].iloc[0]
+        raise UserError(f"--steps: {task} is evaluated from step {first:,} to {last:,}, and {step:,} is outside")
+    return final_scores(rows[rows["step"] <= step]).rename(columns={"mean": "score"}).assign(step=step)
 
 
 def populations(table: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:

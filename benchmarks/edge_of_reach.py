@@ -20,7 +20,7 @@ from algos.stored import Finite, Stored
 from benchmarks import figures, line_world, statistics
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.scores import Scores, final_scores, label
-from benchmarks.tables import table_of
+from benchmarks.tables import escape, table_of
 
 
 @dataclass
@@ -52,7 +52,10 @@ def place(args: dict[str, Any]) -> float | None:
 
 
 def mixtures(scores: Scores) -> pd.DataFrame:
-    """The last return and the last value of the policy of each seed: task, place, seed, return, policy_value."""
+    """The last return and the last value of the policy of each seed: task, place, seed, return, policy_value.
+
+    A seed that diverged has no value.
+    """
     own = [config for config in scores.sources if config["algorithm"] == "mopo"]
     for config in own:
         check_arguments(config, ModelArguments)
@@ -82,7 +85,7 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         figure.subplots(1, 2), ("return", "policy_value"), ("return", "value of the policy"), strict=True
     ):
         places = sorted(table["place"].unique())
-        groups = [table.loc[table["place"] == where, name].to_numpy() for where in places]
+        groups = [table.loc[table["place"] == where, name].dropna().to_numpy() for where in places]
         low, high = np.array([statistics.task_means(v[:, None])[:, 0] for v in groups]).T
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
@@ -99,7 +102,7 @@ def main(args: Args) -> None:
     tasks = [task for task, count in several.items() if count > 2]
     if not tasks:
         raise UserError(f"{args.folder} has no task with the base method by three models or more")
-    lines = ["# The base method with other models, and the line world"]
+    lines = ["# The base method with other models, and the line world", *(f"> {escape(n)}" for n in scores.notes)]
     with figures.style():
         for number, task in enumerate(tasks):
             own = table[table["task"] == task]
@@ -108,7 +111,10 @@ def main(args: Args) -> None:
             figures.save(figure, args.folder / "figures" / name, ("png",))
             lines.append(f"![{task}: the base method by its model](figures/{name}.png)")
             means = own.groupby("place")[["return", "policy_value"]].mean().reset_index()
-            means["seeds"] = own.groupby("place")["seed"].nunique().to_numpy()
+            counts = own.groupby("place")[["return", "policy_value"]].count()
+            means["seeds"] = counts["return"].to_numpy()
+            if (counts["policy_value"] < counts["return"]).any():
+                means["seeds with a value"] = counts["policy_value"].to_numpy()
             places = "-1: an ensemble with random weights, 0: the trained one, 1: MuJoCo itself"
             lines += [f"{task}, {places}:", table_of(means).markdown()]
     about = (line_world.__doc__ or "").split("\n\n")

@@ -40,6 +40,8 @@ class Args:
     """folders of sweeps over tables"""
     out: Path
     """where the page goes"""
+    tasks: tuple[str, ...] = ()
+    """these tasks only"""
     tolerance: Annotated[float, Range(STOPPED_AT, 1)] = STOPPED_AT
     """share of J* - J_random that a policy may lack to count as a solution; runs stop at 0.05"""
     page: bool = True
@@ -145,7 +147,7 @@ def claims_table(found: Study) -> Table:
     add(
         "tasks that SQIRL solves of those that PPO or DQN solves",
         "78%, says a review of the submitted paper",
-        f"{both} of {int(deep.sum())}, {both / max(int(deep.sum()), 1):.0%}",
+        f"{both} of {int(deep.sum())}, {both / int(deep.sum()):.0%}" if deep.any() else "neither solves any",
     )
     for name in ("ppo", "dqn"):
         rows = found.correlations.query("a in ['sqirl', @name] and b in ['sqirl', @name]")
@@ -249,14 +251,18 @@ def tiny(value: float) -> Cell:
 
 def main(args: Args) -> None:
     check(args)
-    scores = load(list(args.folders), mix=True, finished_only=True)
+    scores = load(list(args.folders), mix=True, finished_only=True, tasks=args.tasks, cut=False)
     found = study(scores, args.tolerance)
     found.correlations = correlate(found)
     writable(args.out / "figures")
     ratio = ""
     if {"sqirl", "ppo"} <= set(found.algorithms):
         both = ratios(found.tasks)
-        ratio = f" Median of N(sqirl) / N(ppo) over the {len(both)} tasks that both solve: {both.median():.2g}."
+        ratio = (
+            f" Median of N(sqirl) / N(ppo) over the {len(both)} tasks that both solve: {both.median():.2g}."
+            if len(both)
+            else " No task is solved by both SQIRL and PPO."
+        )
     purpose = (
         "Does acting greedily on the values of a random policy explain where deep RL works? "
         f"{len(found.tasks)} tables, with exact answers and exact evaluation.{ratio} This is our own set of tasks, not "

@@ -53,10 +53,13 @@ def load(
     finished_only: bool = False,
     tasks: Sequence[str] = (),
     algorithms: Sequence[str] = (),
+    cut: bool = True,
 ) -> Scores:
     """All evaluations below some folders; with `finished_only`, without those of runs that are not finished.
 
     With `tasks` and `algorithms`, all others are left out; the name of an algorithm stands for all of its settings too.
+    Runs on one task are cut at the last step that all have reached. Without `cut`, for studies of what each run came to
+    by itself, they keep all evaluations, and there is no note on how few the seeds are for the intervals of reports.
     Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and,
     unless `mix` is set, if runs on one task follow different protocols.
     """
@@ -79,7 +82,7 @@ def load(
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
-    _no_seed_twice(sources)
+    no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     left_out = [(task, note) for task, note in dict.fromkeys(found.left_out) if not tasks or task in tasks]
     notes += [note for _, note in left_out]
@@ -105,9 +108,9 @@ def load(
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
-    _cut(scores)
+    _cut(scores, cut)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
-    if (few := seeds.min()) < FEW_SEEDS:
+    if cut and (few := seeds.min()) < FEW_SEEDS:
         where = "" if few == seeds.max() else " in places"
         scores.notes.append(
             f"Only {few} seeds{where}: intervals of so few hold if scores are nearly normal, and are too narrow if not."
@@ -232,7 +235,7 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
     config.get("args", {}).pop("out", None)  # a place on somebody's machine
     varied = config.pop("varied", [])
     settings = config.pop("settings", None) or [{}]
-    parts = [_part(config, {name: setting[name] for name in varied}) for setting in settings]
+    parts = [part_of(config, {name: setting[name] for name in varied}) for setting in settings]
     whole = label(parts[0] if len(parts) == 1 else config)
     table = path.with_name("eval.parquet")
     success = ["task", "success"] if config.get("score") == "success" else []
@@ -298,7 +301,7 @@ def _run(path: Path, found: Found, finished_only: bool) -> None:
         raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
 
 
-def _part(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:
+def part_of(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:
     """The configuration of one setting, as if a process had trained it alone."""
     part = {**config, "setting": setting, "diverged": []}
     diverged = config.get("diverged", [])
@@ -381,7 +384,7 @@ def _stored(folder: Path, found: Found) -> None:
     for config in read_json(path, list[Config]):
         config.setdefault("task", config["env_id"])
         if isinstance(config.get("diverged", {}), dict):
-            config = _part(config, {})
+            config = part_of(config, {})
             del config["setting"]
         own = of_source.get((config["task"], label(config)), pd.Series(dtype=int))
         known = set(map(int, own.unique()))  # of all processes with this name; a source has its own seeds
@@ -400,7 +403,8 @@ def _stored(folder: Path, found: Found) -> None:
         found.unfinished += map(tuple, report.get("unfinished", []))
 
 
-def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
+def no_seed_twice(sources: list[dict[str, Any]]) -> None:
+    """Raises UserError if two sources have the same seed of an algorithm, in one setting, on a task."""
     seen: dict[tuple[str, str, int], str] = {}
     for config in sources:
         for seed in config["seeds"]:
@@ -442,19 +446,26 @@ def _without_numbers(scores: Scores) -> None:
     scores.table = table
 
 
-def _cut(scores: Scores) -> None:
-    """Cuts every task at the last step that all its runs have reached; diverged seeds keep the return that they had."""
+def _cut(scores: Scores, cut: bool) -> None:
+    """Cuts every task at the last step that all its runs have reached; diverged seeds keep the return that they had.
+
+    Without `cut`, every run keeps all of its evaluations.
+    """
     parts = []
     diverged = _diverged(scores)
+    done = {(c["task"], label(c), seed): c.get("step") for c in scores.sources for seed in c["seeds"]}
     for task, frame in scores.table.groupby("task", sort=True):
         last = frame.groupby(["algorithm", "seed"])["step"].max()
         alive = last[[(task, *key) not in diverged for key in last.index]]
-        end = int(alive.min()) if len(alive) else int(last.max())
+        end = int(alive.min()) if len(alive) and cut else int(last.max())
         wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
-        if len(alive) and end < wanted:
+        if cut and len(alive) and end < wanted:
+            # in a report's tables, all end where they were cut: its sources say which runs went no further
+            steps_done = alive.where(alive > end, [max(done[task, *key] or 0, end) for key in alive.index])
+            least = steps_done.min()
             shortest: list[str] = []
-            for name, steps_of in alive.groupby("algorithm"):
-                seeds_of = [f"{name} (seed {seed})" for (_, seed), step in steps_of.items() if step == end]
+            for name, steps_of in steps_done.groupby("algorithm"):
+                seeds_of = [f"{name} (seed {seed})" for (_, seed), step in steps_of.items() if step == least]
                 shortest += [name] if len(seeds_of) == len(steps_of) > 1 else seeds_of
             names = ", ".join(shortest[:6]) + (f" and {len(shortest) - 6} more" if len(shortest) > 6 else "")
             scores.notes.append(
@@ -468,7 +479,7 @@ def _cut(scores: Scores) -> None:
             if where != task:
                 continue
             own = frame[(frame["algorithm"] == name) & (frame["seed"] == seed)].sort_values("step")
-            if len(own):
+            if len(own) and cut:
                 later = [step for step in steps if own["step"].max() < step <= end]
                 parts += [pd.concat([own.tail(1)] * len(later)).assign(step=later)] if later else []
             fates[name, len(own) > 0].append((seed, noticed))

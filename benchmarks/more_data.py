@@ -6,12 +6,14 @@
 With a k below min_k, the values that SQIRL estimates are right in the limit, and acting greedily on them is wrong, so
 that more episodes make it fail more surely; with min_k itself, they make it succeed.
 
-OUT gets page.md, figures/more_data.png, seeds.csv and sources.json.
+OUT gets page.md, figures/more_data.png, seeds.csv and sources.json. It can be made again from what it stored.
 """
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +26,7 @@ from scipy.stats import binomtest
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
-from algos.stored import Stored
+from algos.stored import Config, Stored, read_csv, read_json
 from benchmarks import figures, report
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
@@ -34,11 +36,13 @@ from benchmarks.tables import Table, between, escape, number, purpose, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
 
+KINDS = {"task": "words", "k": "whole", "m": "whole", "seed": "whole", "optimal": "truth"}
+
 
 @dataclass
 class Args:
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """folders of sweeps of sqirl.py over tables"""
+    """folders of sweeps of sqirl.py over tables, or the one that this command wrote"""
     out: Path
     """where the page goes"""
 
@@ -51,7 +55,7 @@ class SqirlArguments(Stored):
 
 
 def seeds(scores: Scores) -> pd.DataFrame:
-    """Whether the last policy of each seed is optimal: task, k, m, seed, optimal."""
+    """Whether the last policy of each seed, at the end of its own run, is optimal: task, k, m, seed, optimal."""
     known = {(c["task"], label(c)): c["args"] for c in scores.sources}
     for key, name in (("form", "--form"), ("discount", "--discount")):
         if len(kinds := {args.get(key) for args in known.values()}) > 1:
@@ -98,16 +102,34 @@ def draw(table: pd.DataFrame, least: dict[str, int]) -> Figure:
     return figure
 
 
-def main(args: Args) -> None:
-    scores = load(list(args.folders), mix=True, finished_only=True)
+@dataclass
+class Study:
+    """What the page is made of."""
+
+    seeds: pd.DataFrame  # task, k, m, seed, optimal
+    sources: list[dict[str, Any]]
+    sweeps: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def study(folders: Sequence[Path]) -> Study:
+    """Reads runs, or what this command stored of them; raises UserError for other runs."""
+    if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
+        found = read_csv(folders[0] / "seeds.csv", list(KINDS), ["task", "k", "m", "seed"], KINDS)
+        return Study(found, read_json(folders[0] / "sources.json", list[Config]))
+    scores = load(list(folders), mix=True, finished_only=True, cut=False)
     strange = next((c for c in scores.sources if c["algorithm"] != "sqirl" or not c["task"].startswith(TABULAR)), None)
     if strange:
         raise UserError(f"{strange['algorithm']} on {strange['task']} is no run of sqirl.py on a table {TABULAR}…")
     for config in scores.sources:
         check_arguments(config, SqirlArguments)
-    found = seeds(scores)
-    table = shares(found)
-    least = {task: Analysis(known_table(task)).min_k() or 0 for task in scores.tasks}
+    return Study(seeds(scores), scores.sources, scores.sweeps, scores.notes)
+
+
+def main(args: Args) -> None:
+    found = study(args.folders)
+    table = shares(found.seeds)
+    least = {task: Analysis(known_table(task)).min_k() or 0 for task in found.seeds["task"].unique()}
     writable(args.out / "figures")
     with figures.style():
         figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))
@@ -121,18 +143,18 @@ def main(args: Args) -> None:
         cells += [number(float(str(row.m)), 0), number(float(str(row.share)), 2)]
         cells += [between(float(str(row.low)), float(str(row.high)), 2), number(float(str(row.seeds)), 0)]
         listing.rows.append(cells)
-    made = report.origin("more_data", scores.sources, scores.sweeps)
+    made = report.origin("more_data", found.sources, found.sweeps)
     about = purpose(__doc__)
     lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
-    lines += [f"> {escape(note)}" for note in scores.notes]
+    lines += [f"> {escape(note)}" for note in found.notes]
     lines.append(listing.markdown())
     lines += [
         *(f"`{command}`" for command in made["commands"]),
         f"`{made['report']}`, commit {', '.join(made['commits'])}",
     ]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
-    found.to_csv(args.out / "seeds.csv", index=False)
-    write_sources(args.out, scores.sources)
+    found.seeds.to_csv(args.out / "seeds.csv", index=False)
+    write_sources(args.out, found.sources)
     print(args.out / "page.md")
 
 

@@ -98,14 +98,9 @@ def medians_of(samples: pd.DataFrame) -> pd.DataFrame:
 def records(table: pd.DataFrame) -> pd.DataFrame:
     """The evaluations at which a seed was better than ever before, from which all sample complexities follow.
 
-    The first and the last evaluation of each seed are kept too, and where the last one lies before the last step of its
-    task, because that of a run which went beyond it is left out, it stands there too: a page that is made of these
-    records then compares the same steps.
+    The first and the last evaluation of each seed are kept too.
     """
-    last = table.sort_values("step").groupby(["task", "algorithm", "seed"]).tail(1)
-    ends = last["task"].map(table.groupby("task")["step"].max())
-    whole = pd.concat([table, last.assign(step=ends)[last["step"] < ends]])
-    learned = whole[whole["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
+    learned = table[table["step"] > 0].sort_values(["task", "algorithm", "seed", "step"])
     by_seed = learned.groupby(["task", "algorithm", "seed"])
     before = by_seed["return"].cummax().groupby(by_seed.ngroup()).shift(fill_value=-np.inf)
     kept = learned[(learned["return"] > before) | (learned["step"] == by_seed["step"].transform("max"))]
@@ -150,7 +145,7 @@ def check_table(config: dict[str, Any]) -> None:
     if there not in (None, here):
         raise UserError(
             f"{config['folder']} learned in another table {config['task']} ({there}) than the one that this machine "
-            f"makes ({here}): the versions of libraries differ"
+            f"makes ({here}): the versions of libraries or the kind of processor differ; --tasks can leave it out"
         )
 
 

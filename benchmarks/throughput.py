@@ -17,6 +17,10 @@ is not installed, it is left out and a line says so. `seconds to step …` shows
 sac.py and dsac_t.py are measured for one seed and for four, iql.py for one and for five, and the other offline scripts
 for five; on CUDA, sixteen seeds take the place of four and of five.
 
+In the table of environments, `ratio` compares with Gymnasium's vector of the same environments, one after the other.
+`physics share` is the part of its time that MuJoCo's own steps take, and `ratio's ceiling` what the ratio would be if
+all cores computed these and nothing else took any time.
+
 With `scripts --beside N`, each figure is measured a second time while N other processes compute without a pause. `kept`
 is that figure divided by the one without them.
 
@@ -152,6 +156,7 @@ def write_tables(folder: Path) -> None:
         except (OSError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"--out: {path} holds no measurement of this command ({describe(error)})") from None
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+    print(folder / "README.md")
 
 
 def main(args: Args) -> None:
@@ -172,7 +177,7 @@ def main(args: Args) -> None:
     if args.what == "envs" and not args.env_ids:
         raise UserError("--env-ids names no environment")
     for env_id in args.env_ids if args.what == "envs" else (args.env_id,):
-        check_env_id(env_id)
+        check_env_id(env_id, "--env-ids" if args.what == "envs" else "--env-id")
         if args.what in ("envs", "scripts", "on_policy"):
             check_continuous(env_id)
     writable(args.out)

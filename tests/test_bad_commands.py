@@ -317,7 +317,7 @@ WRONG = [
     ("throughput scripts --out file", "--out: cannot write to file: File exists"),
     ("throughput envs --env-ids", "--env-ids"),
     ("throughput envs --env-ids Hopper-v5 CartPole-v1 --out new", "CartPole-v1 has Discrete actions"),
-    ("throughput envs --env-ids Hopper-v2", "--env-id: Hopper-v2 is no longer part"),
+    ("throughput envs --env-ids Hopper-v2", "--env-ids: Hopper-v2 is no longer part"),
     ("throughput goal_conditioned --ogbench empty", "--ogbench takes the folder impls"),
     ("throughput goal_conditioned --ogbench-python python", "--ogbench-python runs the code of --ogbench"),
     ("throughput streams --beside 1", "--beside is for scripts only"),

@@ -68,7 +68,7 @@ def test_a_page_is_made_of_runs_and_again_of_itself(run, tmp_path, capsys):
     few = "note: iql on data.hdf5 has 4 policies only: the bandit chooses among these\n"
     assert few in capsys.readouterr().out
     page = (tmp_path / "page" / "page.md").read_text()
-    assert "| iql | 4 | 4 |" in page and (tmp_path / "page" / "figures" / "budget_data.hdf5.png").exists()
+    assert "| iql | 4 | 4 | 3 |" in page and (tmp_path / "page" / "figures" / "budget_data.hdf5.png").exists()
     episodes = pd.read_csv(tmp_path / "page" / "episodes.csv")
     assert len(episodes) == 4 * 3 and episodes["value"].notna().all()
     last = pd.read_parquet(run / "eval.parquet").query("step == 20")
@@ -159,3 +159,11 @@ def test_one_policy_is_no_choice(train_short, tmp_path):
     folder = train_short("bc", **EVALUATED).folder
     with pytest.raises(UserError, match="has one policy, and there is no choice"):
         budget.main(budget.Args((folder,), tmp_path / "page"))
+
+
+def test_policies_that_are_given_twice_are_refused(run, tmp_path):
+    budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
+    for twice in ((run, run), (run, run.parent), (tmp_path / "page", run), (tmp_path / "page", tmp_path / "page")):
+        with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0\.6\) on data\.hdf5 occurs twice"):
+            budget.main(budget.Args(twice, tmp_path / "other"))
+    assert not (tmp_path / "other").exists()

@@ -67,6 +67,18 @@ def test_scores_of_training_up_to_a_step_are_those_of_that_step(tmp_path):
     table, _ = coverage.truths((tmp_path,), (50, 100))
     for step, more in ((50, 0.0), (100, 1000.0)):
         assert table[table["step"] == step]["score"].tolist() == [seed + more for seed in range(60)]
+    for step in (5, 1_000):
+        with pytest.raises(UserError, match=f"--steps: Made-v0 is evaluated from step 50 to 100, and {step:,} is"):
+            coverage.main(coverage.Args((tmp_path,), tmp_path / "page", (50, step)))
+    assert not (tmp_path / "page").exists()
+
+
+def test_scores_are_named_by_the_steps_of_their_own_task(tmp_path):
+    for task, last in (("A-v0", 100), ("B-v0", 300)):
+        rows = [(seed, step, 0, float(seed + step)) for seed in range(60) for step in (0, last)]
+        synthetic.store(tmp_path / task, "a", pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), task)
+    table, _ = coverage.truths((tmp_path,), ())
+    assert table.groupby("task")["step"].unique().map(list).to_dict() == {"A-v0": [100], "B-v0": [300]}
 
 
 def test_pairs_are_draws_of_the_scores_that_go_together():

@@ -7,7 +7,8 @@ from synthetic import store
 
 from algos.errors import UserError
 from benchmarks import report
-from benchmarks.edge_of_reach import Args, main, place
+from benchmarks.edge_of_reach import Args, draw, main, mixtures, place
+from benchmarks.load_scores import load
 
 BASE = {"penalty_weight": 0.0, "real_ratio": 0.05, "dynamics": "", "model_mix": 0.0, "mix_with": "true"}
 
@@ -28,11 +29,12 @@ def test_a_run_has_its_place_between_a_random_and_a_true_model(change, expected)
     assert place(BASE | change) == expected
 
 
-def run(folder, variant, level, **change):
+def run(folder, variant, level, diverged=(), **change):
     steps = np.arange(11) * 10
     rows = [(seed, step, 0, level + seed + step) for seed in range(3) for step in steps]
     table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
-    path = store(folder, "mopo", table, "Walker2d-v5", variant, args=BASE | change)
+    lost = [{"seed": seed, "step": 100} for seed in diverged]
+    path = store(folder, "mopo", table, "Walker2d-v5", variant, args=BASE | change, diverged=lost)
     train = table.rename(columns={"return": "value"}).assign(metric="policy_value", value=lambda t: 10 * t["value"] + 1)
     train[["seed", "step", "metric", "value"]].to_parquet(path / "train.parquet", write_page_checksum=True)
 
@@ -51,6 +53,20 @@ def test_the_page_has_each_mixture_and_the_line_world(tmp_path):
     ]  # fmt: skip
     assert "| edge worth 1,000 | 909.1 | 5.00 |" in text
     assert (tmp_path / "out" / "figures" / "mixtures.png").stat().st_size > 5_000
+
+
+def test_a_seed_that_diverged_has_no_value(tmp_path):
+    run(tmp_path / "runs", "learned", 0)
+    run(tmp_path / "runs", "half", 20, model_mix=0.5)
+    run(tmp_path / "runs", "true", 50, dynamics="true", diverged=[2])
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    main(Args(tmp_path / "out"))
+    text = (tmp_path / "out" / "check.md").read_text()
+    assert "| 1.00 | 151.0 | 1,506.0 | 3 | 2 |" in text and "| 0.50 | 121.0 | 1,211.0 | 3 | 3 |" in text
+    assert "> Seed 2 of mopo" in text
+    table = mixtures(load([tmp_path / "out"]))
+    line = draw(table, "Walker2d-v5").axes[1].lines[0]
+    assert line.get_ydata().tolist() == pytest.approx([1011, 1211, 1506])
 
 
 def test_two_settings_with_one_model_are_no_point(tmp_path):

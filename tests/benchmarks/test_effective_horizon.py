@@ -171,14 +171,18 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     assert not (tmp_path / "page").exists()
 
 
-def test_records_reach_the_last_step_of_their_task():
-    """The last evaluation of a run that went beyond it is left out by then."""
-    rows = [("tabular/gate-0.75", name, 0, step, 1, value) for name, step, value in
-            (("gorp", 0, 0.1), ("gorp", 60, 0.7), ("gorp", 80, 0.7), ("ppo", 0, 0.0), ("ppo", 50, 0.5),
-             ("ppo", 100, 0.4))]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["task", "algorithm", "seed", "step", "episodes", "return"])
-    kept = records(table)
-    gorp = kept[kept["algorithm"] == "gorp"]
-    assert gorp["step"].tolist() == [0, 60, 100] and gorp["return"].tolist() == [0.1, 0.7, 0.7]
-    assert kept[kept["algorithm"] == "ppo"]["step"].tolist() == [0, 50, 100]
-    pd.testing.assert_frame_equal(records(kept), kept)
+def test_runs_with_fewer_steps_do_not_change_what_the_others_needed(tmp_path):
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "stop_when_solved": True, "env_id": TASK}
+    long = {"seeds": ("0:3",), "form": "table", "k": 3, "m": 64, "total_steps": 5_000, "eval_every": 200}
+    sqirl.main(sqirl.Args(**common, **long))
+    main(Args((tmp_path / "runs",), tmp_path / "alone"))
+    gorp.main(gorp.Args(**common, seeds=("0",), total_steps=100, eval_every=50))
+    main(Args((tmp_path / "runs",), tmp_path / "both", tasks=(TASK,)))
+    alone, both = (pd.read_csv(tmp_path / name / "samples.csv") for name in ("alone", "both"))
+    assert np.isfinite(alone["samples"]).all()
+    pd.testing.assert_frame_equal(both[both["algorithm"] == "sqirl"].reset_index(drop=True), alone)
+    main(Args((tmp_path / "both",), tmp_path / "again"))
+    assert (tmp_path / "again" / "samples.csv").read_text() == (tmp_path / "both" / "samples.csv").read_text()
+    assert "intervals of so few" not in (tmp_path / "both" / "page.md").read_text()
+    with pytest.raises(UserError, match=r"--tasks: no run is named 'tabular/gate'"):
+        main(Args((tmp_path / "runs",), tmp_path / "page", tasks=("tabular/gate",)))

@@ -27,6 +27,22 @@ def test_more_episodes_help_only_if_k_is_large_enough(tmp_path):
     assert table[1, 256] <= 0.2 < table[1, 8] and table[3, 256] >= 0.9
     assert "| gate-0.1875 | 2 | 3 | 256 |" in (tmp_path / "page" / "page.md").read_text()
     assert (tmp_path / "page" / "figures" / "more_data.png").exists()
+    main(Args((tmp_path / "page",), tmp_path / "again"))  # from what is stored
+    for name in ("page.md", "seeds.csv", "sources.json"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "page" / name).read_text()
+
+
+def test_every_run_counts_at_its_own_end(tmp_path):
+    """A run of few steps beside it does not take away what a longer one learned later."""
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:4",), "form": "table", "k": 3}
+    common |= {"env_id": "tabular/gate-0.1875"}
+    sqirl.main(sqirl.Args(**common, m=256, total_steps=30_000, eval_every=1_000, variant="long"))
+    main(Args((tmp_path / "runs",), tmp_path / "alone"))
+    sqirl.main(sqirl.Args(**common, m=8, total_steps=1_000, eval_every=1_000, variant="short"))
+    main(Args((tmp_path / "runs",), tmp_path / "both"))
+    alone, both = (pd.read_csv(tmp_path / name / "seeds.csv") for name in ("alone", "both"))
+    assert alone["optimal"].sum() >= 3
+    assert both[both["m"] == 256]["optimal"].tolist() == alone["optimal"].tolist()
 
 
 def test_other_runs_are_refused(tmp_path):

@@ -196,6 +196,21 @@ def test_the_shortest_runs_are_named_by_their_algorithm_if_they_are_all_of_its_s
         store(tmp_path, name, table(rows), "Hopper-v5", status="interrupted")
     (note,) = [note for note in load([tmp_path], mix=True).notes if "the shortest" in note]
     assert note.endswith("that all runs have reached; the shortest are b (seed 0), c.")
+    report.main(report.Args((tmp_path,), tmp_path / "report", mix=True, replications=20, page=False))
+    assert note in load([tmp_path / "report"], mix=True).notes
+
+
+def test_runs_that_are_not_cut_keep_all_that_they_have(tmp_path):
+    """A seed that diverged is not continued, and nothing is said of intervals."""
+    rows = {0: [1.0], 10: [5.0], 20: [6.0]}
+    long = {step: {0: value, 1: value} for step, value in rows.items()}
+    store(tmp_path, "a", table({**long, 20: {0: [6.0]}}), "Hopper-v5", diverged=[{"seed": 1, "step": 15}])
+    store(tmp_path, "b", table({0: {0: [0.0]}, 10: {0: [2.0]}}), "Hopper-v5")
+    scores = load([tmp_path], mix=True, cut=False)
+    last = scores.table.groupby(["algorithm", "seed"])[["step", "return"]].last()
+    assert last.values.tolist() == [[20, 6], [10, 5], [10, 2]]
+    assert not [note for note in scores.notes if "compared at step" in note or "intervals" in note]
+    assert [note for note in scores.notes if "Seed 1 of a on Hopper-v5 diverged before step 15" in note]
 
 
 def test_a_report_can_be_of_some_tasks_and_algorithms_only(tmp_path):
