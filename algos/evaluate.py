@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -176,7 +177,10 @@ class Evaluator:
             action = act(self._tensor(obs), *goals, *time).cpu().numpy()
             lost = ~np.isfinite(action.reshape(*shape, -1)).all(-1)  # policies that give no number have no return
             action = np.nan_to_num(action)
-            action = action.reshape(venv.action_space.shape).astype(venv.action_space.dtype, copy=False)
+            space = venv.action_space
+            action = action.reshape(space.shape).astype(space.dtype, copy=False)
+            if isinstance(space, gym.spaces.Box):  # rounding may take an action out of its bounds
+                action = np.clip(action, space.low, space.high)
             action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
             before = obs.reshape(*shape, -1)
             obs, reward, terminated, truncated, infos = venv.step(action)

@@ -19,6 +19,7 @@ from algos.data.record import normalised
 from algos.errors import UserError, warn
 from algos.run import Run
 from envs import d4rl, make_vec
+from envs.task import check_bounds
 
 Rewards = Literal["range", "minus_one", "none"]
 Decay = Literal["cosine", "none"]
@@ -234,7 +235,16 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
         )
     if not data.env_id or not (args.eval_episodes or args.env_id):
         return None, action_box(data)
-    check_env_id(data.env_id)
+    try:
+        check_env_id(data.env_id)
+    except UserError as error:
+        if args.env_id:
+            raise
+        raise UserError(
+            f"--dataset {data.name} was recorded in {data.env_id}, which cannot be found here "
+            f"({str(error).removeprefix('--env-id: ')}); if it is your own, name its module, --env-id "
+            f"my_package.tasks:{data.env_id}, or give --eval-episodes 0"
+        ) from None
     try:
         venv = make_vec(data.env_id, 1, **data.env_options)
     except Exception as error:  # the environment's own code may raise anything
@@ -244,4 +254,9 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
             "--eval-episodes 0"
         ) from None
     venv.close()
+    if isinstance(venv.single_action_space, gym.spaces.Box):
+        try:
+            check_bounds(data.env_id, venv.single_action_space)
+        except ValueError as error:
+            raise UserError(f"--dataset {data.name} is evaluated in another kind of environment: {error}") from None
     return venv.single_observation_space, venv.single_action_space

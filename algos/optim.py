@@ -86,8 +86,12 @@ class Adam(nn.Module):
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Gradients of the losses [R] with respect to this optimiser's parameters only.
 
-        The losses are summed, so every run gets the gradient that it would have alone, up to rounding.
+        The losses are summed, so every run gets the gradient that it would have alone, up to rounding. Raises
+        ValueError for losses of another shape.
         """
+        if loss.shape != self.variables[0].shape[:1]:
+            runs = len(self.variables[0])
+            raise ValueError(f"there must be one loss for each of {runs} runs, [{runs}], got {list(loss.shape)}")
         gradients = torch.autograd.grad(loss.sum(), self.variables)
         return [g.contiguous() for g in gradients]  # the kernel takes only contiguous ones
 

@@ -163,6 +163,8 @@ class Policy(nn.Module):
         self.agent, self.act = agent, act
         takes = inspect.signature(agent.policy).parameters
         self.with_goals, self.timed = "goal" in takes, "t" in takes
+        low, high = self.task.low, self.task.high
+        self.bounds = tuple(torch.tensor(b, dtype=torch.get_default_dtype(), device=agent.device) for b in (low, high))
 
     @property
     def task(self) -> Task:
@@ -208,6 +210,8 @@ class Policy(nn.Module):
             inputs.append(torch.tensor(steps, device=self.agent.device))
         action = self.act(*inputs)[0]
         action = action.view(lead + action.shape[1:])
+        if not task.discrete:  # rounding may take an action out of its bounds
+            action = torch.clamp(action, *self.bounds)
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
 
     def _tensor(self, x: Any) -> Tensor:

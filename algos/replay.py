@@ -82,8 +82,13 @@ class ReplayBuffer:
         return torch.cat([part.to(self.rows.dtype) for part in parts], -1)
 
     def choose(self, integers: Tensor) -> Tensor:
-        """Turns random integers [R, B] from [0, 2^63) into indices [R, B] of filled rows."""
+        """Turns random integers [R, B] from [0, 2^63) into indices [R, B] of filled rows.
+
+        Raises ValueError if a run has none.
+        """
         filled = np.minimum(self.added, self.capacity)
+        if not filled.all():
+            raise ValueError("a run has no transition in the replay buffer yet")
         if (filled == filled[0]).all():
             return integers % int(filled[0])
         return integers % torch.from_numpy(filled).to(integers.device)[:, None]

@@ -132,7 +132,7 @@ class Run(Generic[Args]):
         self.source: Source | None = None
         self.evaluator: Evaluator | TableEvaluator | None = None
         self.value_evaluator: Evaluator | None = None
-        self.metrics = Metrics(self.device)
+        self.metrics = Metrics(len(self.seeds), self.device)
         self.exports: dict[str, Callable[[], bytes | None]] = {}
         self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": []}  # in which the policies act
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None

@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import hashlib
+import inspect
 import json
 import os
 import platform
@@ -20,9 +22,9 @@ from filelock import FileLock, Timeout
 from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically, written_aside
 from algos.cli import RunArgs
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.folders import check_usable, checked_part, nearest
-from algos.stored import Config, parsed, read_table, writing
+from algos.stored import FINISHED, Config, parsed, read_table, writing
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
@@ -36,6 +38,7 @@ class RunFolder:
 
     def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
+        self.script_digest = hashlib.sha256(Path(inspect.getfile(type(args))).read_bytes()).hexdigest()[:16]
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
         self.earlier: dict[str, Any] | None = None  # the configuration that an earlier process left
@@ -91,6 +94,8 @@ class RunFolder:
                 f"--out: {self.path} holds this run already ({status}): continue it with --resume, or choose another "
                 "--out or --variant"
             )
+        if status not in FINISHED and config.get("script_digest", self.script_digest) != self.script_digest:
+            warn(f"{self.algorithm}.py has changed since {self.path} was written; the run goes on with what it is now")
         return config
 
     def check_space(self, nbytes: int) -> None:
@@ -124,6 +129,7 @@ class RunFolder:
             "algorithm": self.algorithm,
             "identity": self.identity,
             "facts": self.facts,
+            "script_digest": self.script_digest,
             "versions": versions(),
             "commit": git_commit(),
             "date": time.strftime("%Y-%m-%d"),

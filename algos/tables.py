@@ -18,19 +18,23 @@ TRAIN = ("step", "metric", "value")
 
 
 class Metrics:
-    """Sums of metrics [R] on the device since they were last taken; part of the checkpoints."""
+    """Sums of the metrics of R runs, each [R], on the device since they were last taken; part of the checkpoints."""
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    def __init__(self, runs: int, device: torch.device):
+        self.runs, self.device = runs, device
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
+        """Adds metrics; raises ValueError for one that is not a tensor with a number for each run."""
         for name, value in metrics.items():
             if name in self.sums:
                 self.sums[name] += value
                 self.counts[name] += 1
             else:
+                if not isinstance(value, Tensor) or value.shape != (self.runs,):
+                    got = list(value.shape) if isinstance(value, Tensor) else repr(value)
+                    raise ValueError(f"the metric {name!r} must be a tensor [{self.runs}], one for each run, got {got}")
                 self.sums[name], self.counts[name] = value.clone(), 1
 
     def bad_runs(self) -> list[int]:

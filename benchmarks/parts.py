@@ -243,8 +243,9 @@ def value_part(results: Results, looks: Styles) -> Part:
         table.rows.append([*cells, number(bias / max(abs(observed), 1e-9)), number(len(frame), 0)])
     text = (
         "The critics' predictions for the actions of the exploring policy against the discounted return that followed "
-        "(with the entropy bonus where the value has one); a positive bias is overestimation. The table has means over "
-        "the last 10%, without seeds that diverged."
+        "(with the entropy bonus where the value has one); a positive bias is overestimation. A state whose return is "
+        "cut by the time limit counts only where what lies beyond weighs at most 5%, so that tasks with short episodes "
+        "may be missing. The table has means over the last 10%, without seeds that diverged."
     )
     part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
     for task, curves in curves_by_task(results, values, "bias").items():

@@ -15,7 +15,7 @@ from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Episode, Rewards, Task
+from envs.task import Episode, Rewards, Task, check_bounds
 
 
 class Transition(NamedTuple):
@@ -51,8 +51,8 @@ class SeededEnvs:
     `actions` is "continuous", "discrete" or "any"; with `every_step_valid`, environments with next-step resets are
     refused, for algorithms that cannot leave out a step; `dtype` is the precision of all tensors, by default torch's
     default one; further arguments go to `make_vec`. Raises ValueError where observations are not a box, actions are of
-    the other kind or not bounded, a reset gives an observation that is not finite, or a vector environment does not say
-    how it resets.
+    the other kind, whole numbers in a box or not bounded, a reset gives an observation that is not finite, or a vector
+    environment does not say how it resets.
     """
 
     def __init__(
@@ -104,10 +104,7 @@ class SeededEnvs:
         if isinstance(act_space, gym.spaces.Discrete):
             self.act_size, self.first_action = int(act_space.n), int(act_space.start)
         elif isinstance(act_space, gym.spaces.Box):
-            if not act_space.is_bounded():
-                raise ValueError(
-                    f"{env_id} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper"
-                )
+            check_bounds(env_id, act_space)
             low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (act_space.low, act_space.high))
             self.act_size = len(low)
         else:
@@ -162,12 +159,12 @@ class SeededEnvs:
     def send(self, action: Tensor) -> None:
         """Takes the actions to the host: [R, N, A] or, if they are discrete, int64 [R, N] or [R, N, 1] from 0 on.
 
-        NaN, which a run may send after it diverged, becomes 0.
+        NaN, which a run may send after it diverged, becomes 0, and what rounding took out of the bounds comes back.
         """
         self.action = action
-        space = self.venv.action_space
+        space: Any = self.venv.action_space
         host = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
-        self.host_action = host + self.first_action if self.discrete else host
+        self.host_action = host + self.first_action if self.discrete else np.clip(host, space.low, space.high)
 
     def receive(self, counted: Tensor | None = None) -> Transition:
         """Steps the environments with the actions that were sent.

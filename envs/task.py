@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +39,19 @@ class Task:
         told = f"{self.obs_size} numbers" + (f" or the shape {self.obs_shape}" if len(self.obs_shape) > 1 else "")
         told += ", the channels first" * (len(self.obs_shape) == 3)
         raise ValueError(f"an observation has {told}, got the shape {shape}")
+
+
+def check_bounds(name: str, space: gym.spaces.Box) -> None:
+    """Raises ValueError unless actions are real numbers between bounds that differ."""
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(f"{name} has whole numbers as actions ({space}); this needs continuous ones")
+    if not space.is_bounded():
+        raise ValueError(f"{name} has an unbounded action space; rescale it to bounds with a Gymnasium wrapper")
+    if not (space.low < space.high).all():
+        raise ValueError(
+            f"{name} has actions of which a lower bound is not below the upper one ({space}): leave out numbers that "
+            "never change, with a Gymnasium wrapper"
+        )
 
 
 class Episode(NamedTuple):

@@ -24,7 +24,7 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
     if not data.rewarded:
         warnings.append("there are no rewards")
     elif least == greatest:
-        warnings.append(f"all rewards are {least.item():g}")
+        warnings.append(f"all rewards are {least.item() + 0.0:g}")
     trajectories = data.trajectories()
     if len(trajectories) == 1 and not data.terminated[data.index[-1]]:
         warnings.append(f"no episode ends within its {len(data):,} transitions")

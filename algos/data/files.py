@@ -91,7 +91,7 @@ def _npy_header(file: Any, key: str) -> tuple[tuple[int, ...], np.dtype]:
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if fortran and len(shape) > 1:
-        raise ValueError(f"{key} is stored column by column")
+        raise ValueError(f"{key} is stored column by column: save np.ascontiguousarray({key})")
     return shape, dtype
 
 
@@ -111,9 +111,11 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
         breaks = _add_true_successors(builder, arrays, terminals, timeouts)
     else:
         keep = _kept(path, arrays, terminals, timeouts, exact, limit)
-        builder = Builder(count, obs_size, act_size)
+        builder = Builder(count + 1, obs_size, act_size)
         for rows, obs, action, reward in _pieces(arrays):
             builder.add(obs, action, reward, terminals[rows], keep[rows])
+        if keep[-1:].any():  # a row for its next observation, which does not count after the end of a task
+            builder.add(np.zeros((1, obs_size)), np.empty((0, act_size)), 0, 0)
     true_ends = "next_observations" in arrays and not exact
     if set(STATES) <= set(arrays):
         builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
@@ -145,7 +147,11 @@ def _kept(
     exact: bool,
     limit: int,
 ) -> NDArray[np.bool_]:
-    """Which rows [N] are transitions, if the next observation is the next row's; raises UserError if none can tell."""
+    """Which rows [N] are transitions, if the next observation is the next row's; raises UserError if none can tell.
+
+    In a file that is not one of D4RL's tasks, whose `limit` is known, and unless `exact`, a row that ends the task is
+    one of them wherever it stands, as its next observation does not count.
+    """
     keep = np.zeros(len(terminals), bool)
     if _is_ogbench(path, arrays, timeouts):  # nothing says whether the task ended an episode
         paid = [piece.reshape(-1) != 0 for piece in arrays["rewards"].pieces()] if "rewards" in arrays else []
@@ -160,7 +166,7 @@ def _kept(
         lacks = "no 'timeouts'" if "next_observations" in arrays else "neither 'timeouts' nor 'next_observations'"
         raise UserError(f"--dataset: {path} has {lacks} to tell episodes apart")
     keep[kept_rows(terminals, timeouts, limit, exact)] = True
-    return keep
+    return keep if exact or limit else keep | terminals
 
 
 def _add_true_successors(

@@ -43,6 +43,8 @@ def load_minari(name: str, states: bool = False) -> Dataset:
     if not isinstance(data.action_space, gym.spaces.Box):
         kind = type(data.action_space).__name__
         raise UserError(f"--dataset: {name} has {kind} actions, where continuous ones (a Box) are needed")
+    if not np.issubdtype(data.action_space.dtype, np.floating):
+        raise UserError(f"--dataset: {name} has whole numbers as actions ({data.action_space}), not continuous ones")
     if len(data.observation_space.shape or ()) > 2:
         raise UserError(f"--dataset: {name} has images, {data.observation_space.shape}, where vectors are needed")
     space = flatten_space(data.observation_space)
@@ -161,8 +163,13 @@ def _flat(space: gym.Space, values: Any, count: int) -> NDArray:
         return np.concatenate([_flat(part, values[key], count) for key, part in space.spaces.items()], 1)
     if isinstance(space, gym.spaces.Tuple):
         return np.concatenate([_flat(part, v, count) for part, v in zip(space.spaces, values, strict=True)], 1)
-    if not isinstance(space, gym.spaces.Box):
-        raise UserError(f"--dataset: observations have a {type(space).__name__}, where boxes of numbers are needed")
+    if not isinstance(space, gym.spaces.Box | gym.spaces.Discrete):
+        raise UserError(f"--dataset: a part of the observations is {space}, where boxes of numbers are needed")
     if len(values) != count:
         raise ValueError(f"an episode has {len(values)} observations, where {count} are needed")
+    if isinstance(space, gym.spaces.Discrete):
+        numbers = np.asarray(values).reshape(count) - space.start
+        if not ((numbers >= 0) & (numbers < space.n)).all():
+            raise ValueError(f"an episode has observations that are not in {space}")
+        return np.eye(int(space.n))[numbers]
     return np.asarray(values).reshape(count, -1)

@@ -83,7 +83,8 @@ class Dataset:
         `last` [N] is true for the last transition of each trajectory, whose transitions follow each other; without it,
         each transition counts as a trajectory by itself. Where actions have other bounds than -1 and 1, `fit_actions`
         maps them there. Raises ValueError for arrays that are empty, do not fit each other, or have numbers that are
-        not finite, and for transitions of a trajectory that do not follow each other up to rounding.
+        not finite in float32, for `terminated` other than 0 or 1, and for transitions of a trajectory that do not
+        follow each other up to rounding.
         """
         named = {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated}
         named |= {} if last is None else {"last": last}
@@ -95,8 +96,12 @@ class Dataset:
             raise ValueError(f"all arrays must have the same length, at least 1, got {shapes}")
         if arrays["obs"].shape != arrays["next_obs"].shape:
             raise ValueError(f"obs and next_obs must have the same shape, got {shapes}")
-        if strange := [key for key, array in arrays.items() if not np.isfinite(array.astype(float)).all()]:
-            raise ValueError(f"{strange[0]} has numbers that are not finite")
+        with np.errstate(over="ignore"):
+            strange = [key for key, array in arrays.items() if not np.isfinite(array.astype(np.float32)).all()]
+        if strange:
+            raise ValueError(f"{strange[0]} has numbers that are not finite in float32")
+        if not np.isin(arrays["terminated"], (0, 1)).all():
+            raise ValueError("terminated must be 0 or 1, or False or True")
         (count, obs_size), act_size = arrays["obs"].shape, arrays["action"].shape[1]
         ends = arrays.get("last", np.ones(count)).astype(bool) | arrays["terminated"].astype(bool)
         ends[-1] = True
@@ -286,8 +291,11 @@ class Dataset:
     def standardise(self, eps: float = 1e-3) -> None:
         """Subtracts the mean from observations and divides them by their standard deviation + eps, in place.
 
-        The statistics are those of the transitions' observations; next observations do not count.
+        The statistics are those of the transitions' observations; next observations do not count. Raises ValueError if
+        they are standardised already.
         """
+        if self.obs_scaling:
+            raise ValueError(f"the observations of {self.name} are standardised already")
         total, squares = (torch.zeros(self.obs_size, dtype=torch.float64, device=self.rows.device) for _ in range(2))
         for part in slices(len(self)):
             total += self.obs[self.index[part]].double().sum(0)
@@ -301,7 +309,8 @@ class Dataset:
     def fit_actions(self, low: ArrayLike, high: ArrayLike, edge: float = EDGE) -> None:
         """Maps actions from bounds, [A] or one for all, to [-1, 1], and clips them to less by `edge`, both in place.
 
-        Raises UserError if a bound is not finite, and ValueError if there are more or fewer than actions have numbers.
+        Raises UserError if a bound is not finite or a lower one not below its upper one, and ValueError if there are
+        more or fewer than actions have numbers, or if the actions were mapped already.
         """
         low, high = (np.asarray(x).ravel() for x in (low, high))
         if {len(low), len(high)} - {1, self.act_size}:
@@ -309,7 +318,14 @@ class Dataset:
         low, high = (np.broadcast_to(x, self.act_size) for x in (low, high))
         if not np.isfinite([low, high]).all():
             raise UserError(f"--dataset {self.name} has actions without bounds; policies need a bounded range of them")
+        if not (low < high).all():
+            raise UserError(
+                f"--dataset {self.name} has actions of which a lower bound is not below the upper one: leave out "
+                "numbers that never change"
+            )
         if (low != -1).any() or (high != 1).any():
+            if self.action_scaling:
+                raise ValueError(f"the actions of {self.name} were mapped to [-1, 1] already")
             middle, half_range = (torch.as_tensor(x, dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2))
             self.action.sub_(middle).div_(half_range)
             self.action_scaling = middle, half_range

@@ -154,6 +154,13 @@ def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():
     assert w.grad is None and other.grad is None
 
 
+@pytest.mark.parametrize("reduced", [lambda x: x.mean(), lambda x: x.mean(0), lambda x: x[:2, 0], lambda x: x])
+def test_losses_that_are_not_one_for_each_run_are_refused(reduced):
+    w = torch.ones(3, 2, requires_grad=True)
+    with pytest.raises(ValueError, match=r"there must be one loss for each of 3 runs, \[3\], got \["):
+        Adam([w], lr=0.1).minimise(reduced(w))
+
+
 @pytest.mark.parametrize("lr", [0.1, PerRun([0.1, 0.2, 0.3])])
 @pytest.mark.parametrize("active", [None, torch.tensor([True, False, True])])
 def test_a_restored_optimiser_goes_on_exactly(lr, active):

@@ -11,7 +11,7 @@ from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is
 from algos.agent_file import contents
 from algos.errors import UserError
 from algos.learner import learner_file
-from algos.policy import Adapted, PolicyFile, load_policy, policy_file, used_by_policy
+from algos.policy import Adapted, Policy, PolicyFile, load_policy, policy_file, used_by_policy
 from benchmarks.trained import Place, Trained
 from envs import Task
 
@@ -334,3 +334,14 @@ def test_a_file_that_lacks_a_tensor_is_refused(sac, tmp_path):
     (tmp_path / "p.safetensors").write_bytes(save(tensors, {k: json.dumps(v) for k, v in said.items()}))
     with pytest.raises(UserError, match=r"it lacks actor\.net\.out\.bias"):
         load_policy(tmp_path / "p.safetensors", seed=1)
+
+
+def test_actions_do_not_leave_their_bounds_by_rounding():
+    from sac import SAC, Args
+
+    low, high = np.float32([-0.7, 0]), np.float32([0.1, 2])
+    task = Task("Made-v0", (3,), 2, False, tuple(low.tolist()), tuple(high.tolist()), 0)
+    most = torch.from_numpy((high + low) / 2 + (high - low) / 2)
+    assert (most.numpy() > high).any()
+    policy = Policy(SAC(Args(hidden=(8, 8)), task, [0]), lambda obs: most.expand(1, obs.shape[1], 2))
+    assert (policy(np.zeros((5, 3))) <= high).all() and policy(torch.zeros(3)).tolist() == high.tolist()

@@ -93,6 +93,11 @@ def test_takes_any_batch_such_as_the_steps_of_a_model():
     assert torch.equal(buffer.rows[0, 6:9, 0], batch.obs[0, ::2, 0])
 
 
+def test_from_an_empty_buffer_nothing_is_chosen():
+    with pytest.raises(ValueError, match="a run has no transition in the replay buffer yet"):
+        ReplayBuffer(2, 10, task_of()).choose(torch.zeros(2, 4, dtype=torch.int64))
+
+
 def test_a_step_of_more_environments_than_it_holds_is_refused():
     with pytest.raises(UserError, match="of 5 transitions cannot take a step of 6 environments"):
         ReplayBuffer(2, 5, task_of()).add(step(0, envs=6))

@@ -1,6 +1,7 @@
 """The run: bad input, faults, kills and resumes, what it leaves behind."""
 
 import contextlib
+import hashlib
 import importlib
 import json
 import math
@@ -136,6 +137,17 @@ def test_resuming_a_finished_run_changes_nothing(train):
     assert all(torch.equal(t, before[n]) for n, t in parameters(again.folder).items())
 
 
+def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys):
+    result = train("sac", **TINY)
+    config = json.loads((result.folder / "config.json").read_text())
+    assert config["script_digest"] == hashlib.sha256((ROOT / "single_file" / "sac.py").read_bytes()).hexdigest()[:16]
+    for change, said in (({}, False), ({"script_digest": "0" * 16}, True)):
+        config |= change | {"status": "interrupted"}
+        (result.folder / "config.json").write_text(json.dumps(config))
+        train("sac", resume=True, **TINY)
+        assert ("sac.py has changed since" in capsys.readouterr().err) == said
+
+
 def test_an_unusable_folder_is_refused(tmp_path):
     import sac
 
@@ -258,6 +270,9 @@ def test_metrics_are_means_over_the_interval(tmp_path):
     run._flush(run.step)
     rows = {(seed, name): value for seed, _, name, value in run.tables.train_rows}
     assert rows[0, "x"] == 3 and rows[1, "x"] == 30 and rows[0, "y"] == 1
+    for other in (torch.ones(3), torch.tensor(1.0), torch.ones(2, 3), 1.0):  # 2 runs
+        with pytest.raises(ValueError, match=r"the metric 'z' must be a tensor \[2\], one for each run, got"):
+            run.log({"z": other})
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------

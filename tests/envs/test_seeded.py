@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from envs import SeededEnvs, Task
+from envs import SeededEnvs, Task, make_vec
 from envs.mujoco import quiet_mujoco
 
 
@@ -260,6 +260,36 @@ def test_observations_that_are_not_finite_are_refused_at_a_reset_only():
         del gym.registry["Broken-v0"]
 
 
+class Strict(gym.Env):
+    """Fails at an action that is out of its bounds."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Box(np.float32([-0.7, 0]), np.float32([0.1, 2]))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return np.zeros(1, np.float32), 0.0, False, True, {}
+
+
+def test_what_rounding_takes_out_of_the_bounds_comes_back():
+    from algos.evaluate import Evaluator
+
+    low, high = torch.tensor(Strict.action_space.low), torch.tensor(Strict.action_space.high)
+    most = (high + low) / 2 + (high - low) / 2
+    assert (most > high).any()
+    gym.register("Strict-v0", entry_point=Strict)
+    try:
+        envs = SeededEnvs("Strict-v0", [0])
+        sent = most.view(1, 1, 2)
+        assert torch.equal(envs.step(sent).action, sent)  # what was sent is what is stored
+        Evaluator(lambda count: make_vec("Strict-v0", count), [0], 2)(lambda obs: most.expand(1, 2, 2), 1)
+    finally:
+        del gym.registry["Strict-v0"]
+
+
 class Spaces(gym.Env):
     observation_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
     action_space: ClassVar[gym.Space] = gym.spaces.Box(-1, 1, (2,))
@@ -278,15 +308,18 @@ class Spaces(gym.Env):
         ({"obs": gym.spaces.Text(3)}, "Text observations"),
         ({"act": gym.spaces.MultiBinary(3)}, "MultiBinary actions"),
         ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
+        ({"act": gym.spaces.Box(0, 4, (2,), np.int64)}, "has whole numbers as actions"),
+        ({"act": gym.spaces.Box(np.float32([-1, 0.5]), np.float32([1, 0.5]))}, "a lower bound is not below the upper"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*maximum and minimum values are equal")  # Gymnasium's
 def test_spaces_that_do_not_fit_are_refused(spaces, message):
     gym.register("Spaces-v0", entry_point=Spaces)
     try:
         with pytest.raises(ValueError, match=message):
             SeededEnvs("Spaces-v0", [0], **spaces)
         if "act" in spaces and not isinstance(spaces["act"], gym.spaces.Discrete):
-            with pytest.raises(ValueError, match=r"\(Box or Discrete\)|unbounded"):
+            with pytest.raises(ValueError, match=rf"\(Box or Discrete\)|{message}"):
                 SeededEnvs("Spaces-v0", [0], actions="any", **spaces)
     finally:
         del gym.registry["Spaces-v0"]

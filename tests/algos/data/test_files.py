@@ -41,6 +41,21 @@ def test_a_toy_file_becomes_transitions(tmp_path):
     np.testing.assert_allclose(data.returns(), [reward[:3].sum(), reward[3:5].sum(), reward[5]], rtol=1e-6)
 
 
+def test_ends_of_the_task_are_kept_where_a_timeout_is_marked_too_and_at_the_end_of_a_file(tmp_path):
+    """Their next observations do not count, so that the next row need not hold them; D4RL's own loader drops them."""
+    arrays = d4rl_arrays(trajectories(8), "next_observations")
+    arrays |= {"terminals": flags(8, 2, 7), "timeouts": flags(8, 2, 5, 7)}
+    path = hdf5(tmp_path / "toy.hdf5", arrays)
+    data = load(path)
+    obs, _, reward, next_obs, terminated = transitions(data)
+    rows = [0, 1, 2, 3, 4, 6, 7]
+    np.testing.assert_array_equal(obs, arrays["observations"][rows])
+    np.testing.assert_array_equal(reward, arrays["rewards"][rows])
+    assert terminated.tolist() == [0, 0, 1, 0, 0, 0, 1] and np.isfinite(next_obs).all()
+    assert data.trajectories().tolist() == [[0, 3], [3, 5], [5, 7]] and not validate(data)
+    assert transitions(load(path, exact_d4rl=True))[4].tolist() == [0, 0, 0, 0, 0]
+
+
 def test_random_files_become_the_transitions_of_d4rl(tmp_path):
     rng = np.random.default_rng(2)
     for i in range(8):

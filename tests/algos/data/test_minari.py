@@ -66,6 +66,47 @@ def test_parts_of_observations_are_in_the_order_of_the_evaluation_environment(pa
     np.testing.assert_array_equal(data.bounds, [[-4], [2]])
 
 
+class Pair(Parts):
+    """A part of its observations is a number of a finite set."""
+
+    observation_space = gym.spaces.Dict(
+        {"place": gym.spaces.Box(-9, 9, (2,), np.float32), "colour": gym.spaces.Discrete(3, start=2)}
+    )
+
+    def _obs(self):
+        return {"place": self.np_random.normal(size=2).astype(np.float32), "colour": self.np_random.integers(2, 5)}
+
+
+def test_a_number_of_a_finite_set_is_one_hot_as_in_the_environment():
+    gym.register("test/Pair-v0", f"{__name__}:Pair", max_episode_steps=8)
+    try:
+        actions = recorded("test/Pair-v0", "test/pair-v0")
+        obs = transitions(load("minari/test/pair-v0"))[0]
+        venv = make_vec("test/Pair-v0", 1)
+        seen = [venv.reset(seed=0)[0][0]] + [venv.step(action[None])[0][0] for action in actions[:-1]]
+        np.testing.assert_array_equal(obs, np.stack(seen))
+        assert obs.shape == (8, 5) and len(np.unique(obs[:, [0, 1, 2]], axis=0)) > 1
+    finally:
+        del gym.registry["test/Pair-v0"]
+
+
+class Whole(Parts):
+    """Its actions are whole numbers in a box."""
+
+    def __init__(self, scale=1.0, render_mode=None):
+        super().__init__(scale)
+        self.action_space = gym.spaces.Box(0, 4, (2,), np.int64)
+
+
+def test_whole_numbers_as_actions_are_refused():
+    gym.register("test/Whole-v0", f"{__name__}:Whole", max_episode_steps=8)
+    try:
+        recorded("test/Whole-v0", "test/whole-v0")
+    finally:
+        del gym.registry["test/Whole-v0"]
+    assert "minari/test/whole-v0 has whole numbers as actions" in refused("minari/test/whole-v0")
+
+
 def test_the_evaluation_environment_is_made_as_the_recorded_one(parts):
     recorded(parts, "test/own-v0", steps=5, scale=3.0, max_episode_steps=5, render_mode=None)
     data = load("minari/test/own-v0")

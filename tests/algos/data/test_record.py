@@ -108,6 +108,8 @@ def test_a_dataset_of_arrays_follows_torchs_default_precision(float64):
         ({"next_obs": np.zeros((6, 4))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 4\]"),
         ({"next_obs": np.zeros((6, 1))}, r"obs and next_obs must have the same shape, got .*next_obs \[6, 1\]"),
         ({"reward": np.full(6, np.nan)}, "reward has numbers that are not finite"),
+        ({"reward": np.full(6, 1e39)}, "reward has numbers that are not finite in float32"),
+        ({"terminated": np.full(6, 0.5)}, "terminated must be 0 or 1"),
         ({"action": np.full((6, 2), np.inf)}, "action has numbers that are not finite"),
         ({"action": np.zeros(6)}, r"shapes must be .*\[N, A\].*, got .*action \[6\]"),
         ({"last": np.zeros(5)}, r"must have the same length, at least 1, got .*last \[5\]"),
@@ -173,6 +175,8 @@ def test_standardise(data):
     act = data.adapt(lambda o: seen.append(o) or torch.zeros(*o.shape[:-1], ACT))
     act(torch.from_numpy(obs))
     np.testing.assert_allclose(seen[0], (obs - mean) / scale, atol=1e-6)
+    with pytest.raises(ValueError, match="are standardised already"):
+        data.standardise()
 
 
 def test_scale_rewards(data, tmp_path):
@@ -227,6 +231,17 @@ def test_fit_actions(data):
     np.testing.assert_allclose(transitions(data)[1], wanted, atol=1e-6)
     act = data.adapt(lambda obs: torch.tensor([[0.5, -7.0]]))
     np.testing.assert_allclose(act(torch.zeros(1, OBS)), [[0.25, -0.5]], atol=1e-6)
+    data.fit_actions(-1, 1)  # where they are
+    with pytest.raises(ValueError, match=r"were mapped to \[-1, 1\] already"):
+        data.fit_actions(low, high)
+
+
+@pytest.mark.parametrize(("low", "high"), [([-1, 0.5], [1, 0.5]), ([1, 1], [-1, -1])])
+def test_bounds_that_leave_nothing_between_them_are_refused(low, high, data):
+    before = transitions(data)[1]
+    with pytest.raises(UserError, match="a lower bound is not below the upper one"):
+        data.fit_actions(low, high)
+    assert_same([transitions(data)[1]], [before])
 
 
 def test_actions_within_one_are_only_clipped(data):
