@@ -241,9 +241,8 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
         if args.env_id:
             raise
         raise UserError(
-            f"--dataset {data.name} was recorded in {data.env_id}, which cannot be found here "
-            f"({str(error).removeprefix('--env-id: ')}); if it is your own, name its module, --env-id "
-            f"my_package.tasks:{data.env_id}, or give --eval-episodes 0"
+            f"--dataset {data.name} is evaluated in {data.env_id}, which cannot be found here "
+            f"({str(error).removeprefix('--env-id: ')}): name the environment with --env-id, or give --eval-episodes 0"
         ) from None
     try:
         venv = make_vec(data.env_id, 1, **data.env_options)
@@ -258,5 +257,5 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
         try:
             check_bounds(data.env_id, venv.single_action_space)
         except ValueError as error:
-            raise UserError(f"--dataset {data.name} is evaluated in another kind of environment: {error}") from None
+            raise UserError(f"--dataset {data.name} cannot be evaluated in its environment: {error}") from None
     return venv.single_observation_space, venv.single_action_space

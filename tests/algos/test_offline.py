@@ -301,6 +301,28 @@ def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
         del gym.registry["test/Broken-v0"]
 
 
+def test_an_environment_whose_actions_are_whole_numbers_is_said_in_a_sentence(tmp_path):
+    spaces = {"observation_space": gym.spaces.Box(-1, 1, (3,)), "action_space": gym.spaces.Box(0, 4, (1,), np.int64)}
+    gym.register("test/Whole-v0", type("Whole", (gym.Env,), spaces))
+    try:
+        path = write(tmp_path / "mine.hdf5", arrays())
+        with pytest.raises(UserError, match=r"cannot be evaluated in its environment: test/Whole-v0 has whole numbers"):
+            offline_run(settings(tmp_path, path, env_id="test/Whole-v0", eval_episodes=1), "test")
+    finally:
+        del gym.registry["test/Whole-v0"]
+
+
+def test_the_environment_of_the_data_is_named_where_it_cannot_be_found(tmp_path):
+    gym.register("test/Own-v0", gym.spec("Pendulum-v1").entry_point, max_episode_steps=8)
+    try:
+        record("test/Own-v0", "test/own-v0", 8)
+    finally:
+        del gym.registry["test/Own-v0"]
+    said = r"^--dataset minari/test/own-v0 is evaluated in test/Own-v0, which cannot be found here .*with --env-id, or"
+    with pytest.raises(UserError, match=said):
+        offline_run(settings(tmp_path, "minari/test/own-v0"), "test")
+
+
 def test_what_a_run_of_d4rl_data_stores(train):
     place = d4rl.find("hopper-medium-v2").place
     write(place, arrays(11, 3))
