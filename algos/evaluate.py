@@ -19,7 +19,7 @@ from envs.seeding import sub_seed
 from envs.tabular import evaluate
 from envs.tabular.exact import Analysis
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Rewards
+from envs.task import Rewards, within
 
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
 LONG = 10_000  # steps after which it is named
@@ -179,8 +179,8 @@ class Evaluator:
             action = np.nan_to_num(action)
             space = venv.action_space
             action = action.reshape(space.shape).astype(space.dtype, copy=False)
-            if isinstance(space, gym.spaces.Box):  # rounding may take an action out of its bounds
-                action = np.clip(action, space.low, space.high)
+            if isinstance(space, gym.spaces.Box):
+                action = within(action, space)
             action = action + getattr(venv.single_action_space, "start", 0)  # discrete actions count from 0 here
             before = obs.reshape(*shape, -1)
             obs, reward, terminated, truncated, infos = venv.step(action)

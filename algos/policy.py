@@ -158,13 +158,16 @@ class Policy(nn.Module):
     tensors; it gives actions of the same kind. One goal may also serve all observations of a batch.
     """
 
+    low: Tensor  # [A], empty if actions are discrete
+    high: Tensor
+
     def __init__(self, agent: Any, act: Callable[..., Tensor]):
         super().__init__()
         self.agent, self.act = agent, act
         takes = inspect.signature(agent.policy).parameters
         self.with_goals, self.timed = "goal" in takes, "t" in takes
-        low, high = self.task.low, self.task.high
-        self.bounds = tuple(torch.tensor(b, dtype=torch.get_default_dtype(), device=agent.device) for b in (low, high))
+        self.register_buffer("low", inside(self.task.low, math.inf).to(agent.device), False)
+        self.register_buffer("high", inside(self.task.high, -math.inf).to(agent.device), False)
 
     @property
     def task(self) -> Task:
@@ -175,6 +178,10 @@ class Policy(nn.Module):
             return task
         middle, half_range = scaling  # the agent's own bounds are those of prepared data
         return replace(task, low=tuple((middle - half_range).tolist()), high=tuple((middle + half_range).tolist()))
+
+    def bounded(self, action: Tensor) -> Tensor:
+        """Actions [..., A] within their bounds, out of which rounding may have taken them."""
+        return action if self.agent.policy_task.discrete else torch.minimum(torch.maximum(action, self.low), self.high)
 
     @torch.no_grad()
     def forward(self, obs: Any, goal: Any = None, t: int | None = None) -> Any:
@@ -208,15 +215,21 @@ class Policy(nn.Module):
             if steps < 0:
                 raise ValueError(f"t is the whole number of steps since the episode began, got {t}")
             inputs.append(torch.tensor(steps, device=self.agent.device))
-        action = self.act(*inputs)[0]
+        action = self.bounded(self.act(*inputs))[0]
         action = action.view(lead + action.shape[1:])
-        if not task.discrete:  # rounding may take an action out of its bounds
-            action = torch.clamp(action, *self.bounds)
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
 
     def _tensor(self, x: Any) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.as_tensor(np.array(x, np.float64, order="C"))  # of any strides
         return x.to(self.agent.device, torch.get_default_dtype())
+
+
+def inside(bounds: Sequence[float], way: float) -> Tensor:
+    """Bounds in the default precision; where rounding took one out, the next number towards `way`."""
+    exact = torch.tensor(bounds, dtype=torch.float64)
+    rounded = exact.to(torch.get_default_dtype())
+    out = rounded.double() > exact if way < 0 else rounded.double() < exact
+    return torch.where(out, rounded.nextafter(torch.full_like(rounded, way)), rounded)
 
 
 class Environment(Stored):

@@ -30,6 +30,14 @@ FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 
 
+def digest_of_script(kind: type) -> str | None:
+    """The digest of the file that defines a class of arguments; None if no file does, as in a notebook."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return None
+
+
 class RunFolder:
     """OUT/<task>/<algorithm>/<variant>/, which one process at a time may write to.
 
@@ -38,7 +46,7 @@ class RunFolder:
 
     def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
-        self.script_digest = hashlib.sha256(Path(inspect.getfile(type(args))).read_bytes()).hexdigest()[:16]
+        self.script_digest = digest_of_script(type(args))
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
         self.earlier: dict[str, Any] | None = None  # the configuration that an earlier process left
@@ -94,7 +102,8 @@ class RunFolder:
                 f"--out: {self.path} holds this run already ({status}): continue it with --resume, or choose another "
                 "--out or --variant"
             )
-        if status not in FINISHED and config.get("script_digest", self.script_digest) != self.script_digest:
+        then, now = config.get("script_digest"), self.script_digest
+        if then and now and then != now and status not in FINISHED:
             warn(f"{self.algorithm}.py has changed since {self.path} was written; the run goes on with what it is now")
         return config
 

@@ -28,13 +28,13 @@ class Metrics:
     def add(self, metrics: dict[str, Tensor]) -> None:
         """Adds metrics; raises ValueError for one that is not a tensor with a number for each run."""
         for name, value in metrics.items():
+            if not isinstance(value, Tensor) or value.shape != (self.runs,):
+                got = list(value.shape) if isinstance(value, Tensor) else repr(value)
+                raise ValueError(f"the metric {name!r} must be a tensor [{self.runs}], one for each run, got {got}")
             if name in self.sums:
                 self.sums[name] += value
                 self.counts[name] += 1
             else:
-                if not isinstance(value, Tensor) or value.shape != (self.runs,):
-                    got = list(value.shape) if isinstance(value, Tensor) else repr(value)
-                    raise ValueError(f"the metric {name!r} must be a tensor [{self.runs}], one for each run, got {got}")
                 self.sums[name], self.counts[name] = value.clone(), 1
 
     def bad_runs(self) -> list[int]:

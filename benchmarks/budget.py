@@ -17,6 +17,7 @@ A policy's episodes are those of `benchmarks.evaluate` in the run's folder, or e
 page.md, figures/, curves.csv, best_of.csv, episodes.csv and sources.json. It can be made again from what it stored.
 """
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
-from benchmarks.load_scores import no_seed_twice, part_of
+from benchmarks.load_scores import part_of
 from benchmarks.parts import file_name
 from benchmarks.report import origin
 from benchmarks.scores import label
@@ -85,7 +86,7 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
             sources.append(config)
     if not parts:
         raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
-    no_seed_twice([part for config in sources for part in settings_of(config)])
+    check_once(sources)
     whole = pd.concat(parts, ignore_index=True)
     counted = [
         rows.assign(policy=rows.groupby(["source", "policy"], sort=False).ngroup())
@@ -93,6 +94,21 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
     ]
     table = pd.concat(counted, ignore_index=True)
     return table[["task", "algorithm", "policy", "episode", "return", "value"]], sources
+
+
+def check_once(sources: list[dict[str, Any]]) -> None:
+    """Raises UserError if a policy is given twice."""
+    seen: set[tuple] = set()
+    for part in (part for config in sources for part in settings_of(config)):
+        identity = {name: value for name, value in part.get("identity", {}).items() if name != "seeds"}
+        for seed in part["seeds"]:
+            key = (part["task"], label(part), seed, json.dumps(identity, sort_keys=True))
+            if key in seen:
+                raise UserError(
+                    f"seed {seed} of {label(part)} on {part['task']} is given twice: folders overlap, or "
+                    f"{part.get('folder')} is a copy"
+                )
+            seen.add(key)
 
 
 def settings_of(config: dict[str, Any]) -> list[dict[str, Any]]:

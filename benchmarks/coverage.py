@@ -40,7 +40,7 @@ from benchmarks.load_scores import load
 from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
 from benchmarks.stored import write_sources
-from benchmarks.tables import Table, number, purpose, word
+from benchmarks.tables import Table, escape, number, purpose, word
 
 SIZES = (3, 5, 10, 20)  # seeds
 SEEDS = ((3, 3), (5, 5), (10, 10), (20, 20), (3, 10), (5, 20))  # of the two sides of a verdict
@@ -71,17 +71,19 @@ class Args:
     """draws of each number of seeds"""
 
 
-def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict]]:
-    """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, and the runs it comes from."""
+def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict], list[str]]:
+    """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, the runs, and notes on them."""
+    notes: list[str] = []
     keys = ["task", "algorithm", "step", "seed"]
     stored = [folder for folder in folders if os.path.lexists(folder / "seeds.csv")]
     parts = [read_csv(folder / "seeds.csv", [*keys, "score"], keys, KINDS) for folder in stored]
     sources = [config for folder in stored for config in read_json(folder / "sources.json", list[Config])]
     if runs := [folder for folder in folders if folder not in stored]:
-        scores = load(runs, mix=True)  # they are not compared
-        for (_, rows), step in itertools.product(scores.table.groupby("task"), steps or (None,)):
+        scores = load(runs, mix=True, cut=False)  # they are not compared
+        for (_, rows), step in itertools.product(scores.table.groupby(["task", "algorithm"]), steps or (None,)):
             parts.append(scored(rows, step))
         sources += scores.sources
+        notes += scores.notes
     elif steps:
         raise UserError(f"--steps is for folders of runs, and {stored[0]} has stored scores: leave it out")
     table = pd.concat(parts)[[*keys, "score"]]
@@ -89,16 +91,18 @@ def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFr
         row = twice.iloc[0]
         name = f"seed {row['seed']} of {row['algorithm']} on {row['task']}"
         raise UserError(f"{name} occurs twice at step {row['step']:,}")
-    return table, sources
+    return table, sources, notes
 
 
 def scored(rows: pd.DataFrame, step: int | None) -> pd.DataFrame:
-    """The scores of training on a task up to a step, or of all of it; raises UserError for a step outside of it."""
-    first, last = int(rows.loc[rows["step"] > 0, "step"].min()), int(rows["step"].max())
-    step = last if step is None else step
-    if not first <= step <= last:
-        task = rows["task"].iloc[0]
-        raise UserError(f"--steps: {task} is evaluated from step {first:,} to {last:,}, and {step:,} is outside")
+    """The scores of an algorithm on a task up to a step, or of all of it; raises UserError for a step outside of it."""
+    name, steps = f"{rows['algorithm'].iloc[0]} on {rows['task'].iloc[0]}", rows.loc[rows["step"] > 0, "step"]
+    if steps.empty:
+        raise UserError(f"{name} has no return that is a finite number after step 0")
+    step = int(steps.max()) if step is None else step
+    if not steps.min() <= step <= steps.max():
+        span = f"from step {steps.min():,} to {steps.max():,}"
+        raise UserError(f"--steps: {name} is evaluated {span}, and {step:,} is outside")
     return final_scores(rows[rows["step"] <= step]).rename(columns={"mean": "score"}).assign(step=step)
 
 
@@ -267,7 +271,7 @@ def draw(table: pd.DataFrame) -> Figure:
 
 def main(args: Args) -> None:
     check(args)
-    table, sources = truths(args.folders, args.steps)
+    table, sources, notes = truths(args.folders, args.steps)
     known = list(populations(table))
     writable(args.out / "figures")
     held = pd.DataFrame(
@@ -281,7 +285,7 @@ def main(args: Args) -> None:
     with figures.style():
         figures.save(draw(held), args.out / "figures" / "coverage", ("png",))
     about = purpose(__doc__)
-    lines = ["# How often intervals and verdicts are right", about]
+    lines = ["# How often intervals and verdicts are right", about, *(f"> {escape(note)}" for note in notes)]
     lines += [
         "![coverage of intervals](figures/coverage.png)",
         "The intervals, and the percentage of draws that hold the truth:",

@@ -84,8 +84,9 @@ def draw(table: pd.DataFrame, task: str) -> Any:
     for axes, name, title in zip(
         figure.subplots(1, 2), ("return", "policy_value"), ("return", "value of the policy"), strict=True
     ):
-        places = sorted(table["place"].unique())
-        groups = [table.loc[table["place"] == where, name].dropna().to_numpy() for where in places]
+        known = table.dropna(subset=[name])
+        places = sorted(known["place"].unique())
+        groups = [known.loc[known["place"] == where, name].to_numpy() for where in places]
         low, high = np.array([statistics.task_means(v[:, None])[:, 0] for v in groups]).T
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)

@@ -63,7 +63,8 @@ class Batched(nn.Module):
         self.policy = policy
 
     def forward(self, obs: Tensor, goal: Tensor | None = None, t: Tensor | None = None) -> Tensor:
-        return self.policy.act(obs[None], *([] if goal is None else [goal[None]]), *([] if t is None else [t]))[0]
+        inputs = [obs[None], *([] if goal is None else [goal[None]]), *([] if t is None else [t])]
+        return self.policy.bounded(self.policy.act(*inputs))[0]
 
 
 def observed(policy: Policy, place: Place) -> list[dict[str, Tensor]]:

@@ -82,7 +82,7 @@ def load(
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
-    no_seed_twice(sources)
+    _no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     left_out = [(task, note) for task, note in dict.fromkeys(found.left_out) if not tasks or task in tasks]
     notes += [note for _, note in left_out]
@@ -403,7 +403,7 @@ def _stored(folder: Path, found: Found) -> None:
         found.unfinished += map(tuple, report.get("unfinished", []))
 
 
-def no_seed_twice(sources: list[dict[str, Any]]) -> None:
+def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
     """Raises UserError if two sources have the same seed of an algorithm, in one setting, on a task."""
     seen: dict[tuple[str, str, int], str] = {}
     for config in sources:
@@ -460,8 +460,9 @@ def _cut(scores: Scores, cut: bool) -> None:
         end = int(alive.min()) if len(alive) and cut else int(last.max())
         wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
         if cut and len(alive) and end < wanted:
-            # in a report's tables, all end where they were cut: its sources say which runs went no further
-            steps_done = alive.where(alive > end, [max(done[task, *key] or 0, end) for key in alive.index])
+            steps_done = alive
+            if (alive == end).all():  # a report's tables were cut: its sources say which runs went no further
+                steps_done = pd.Series([max(done[task, *key] or 0, end) for key in alive.index], alive.index)
             least = steps_done.min()
             shortest: list[str] = []
             for name, steps_of in steps_done.groupby("algorithm"):

@@ -6,9 +6,11 @@
 With a k below min_k, the values that SQIRL estimates are right in the limit, and acting greedily on them is wrong, so
 that more episodes make it fail more surely; with min_k itself, they make it succeed.
 
-OUT gets page.md, figures/more_data.png, seeds.csv and sources.json. It can be made again from what it stored.
+OUT gets page.md, figures/more_data.png, seeds.csv, sources.json and study.json. It can be made again from what it
+stored.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -102,6 +104,13 @@ def draw(table: pd.DataFrame, least: dict[str, int]) -> Figure:
     return figure
 
 
+class Said(Stored):
+    """What a page says of its runs, beside the table."""
+
+    sweeps: list[dict[str, Any]]
+    notes: list[str]
+
+
 @dataclass
 class Study:
     """What the page is made of."""
@@ -116,7 +125,8 @@ def study(folders: Sequence[Path]) -> Study:
     """Reads runs, or what this command stored of them; raises UserError for other runs."""
     if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
         found = read_csv(folders[0] / "seeds.csv", list(KINDS), ["task", "k", "m", "seed"], KINDS)
-        return Study(found, read_json(folders[0] / "sources.json", list[Config]))
+        said = read_json(folders[0] / "study.json", Said) if os.path.lexists(folders[0] / "study.json") else {}
+        return Study(found, read_json(folders[0] / "sources.json", list[Config]), **said)
     scores = load(list(folders), mix=True, finished_only=True, cut=False)
     strange = next((c for c in scores.sources if c["algorithm"] != "sqirl" or not c["task"].startswith(TABULAR)), None)
     if strange:
@@ -155,6 +165,7 @@ def main(args: Args) -> None:
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
     found.seeds.to_csv(args.out / "seeds.csv", index=False)
     write_sources(args.out, found.sources)
+    (args.out / "study.json").write_text(json.dumps({"sweeps": found.sweeps, "notes": found.notes}, indent=2) + "\n")
     print(args.out / "page.md")
 
 

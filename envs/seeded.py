@@ -15,7 +15,7 @@ from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Episode, Rewards, Task, check_bounds
+from envs.task import Episode, Rewards, Task, check_bounds, within
 
 
 class Transition(NamedTuple):
@@ -164,7 +164,7 @@ class SeededEnvs:
         self.action = action
         space: Any = self.venv.action_space
         host = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
-        self.host_action = host + self.first_action if self.discrete else np.clip(host, space.low, space.high)
+        self.host_action = host + self.first_action if self.discrete else within(host, space)
 
     def receive(self, counted: Tensor | None = None) -> Transition:
         """Steps the environments with the actions that were sent.

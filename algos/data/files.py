@@ -34,8 +34,10 @@ def is_file(name: str) -> bool:
     return Path(name).suffix in (".hdf5", ".h5", ".npz")
 
 
-def read(path: Path, name: str, exact: bool = False, limit: int = 0, states: bool = False) -> Dataset:
-    """The dataset in a file.
+def read(
+    path: Path, name: str, exact: bool = False, limit: int = 0, states: bool = False, own: bool = False
+) -> Dataset:
+    """The dataset in a file, which is one of D4RL's unless it is the user's `own`.
 
     See `names.load` for `exact` and `states`, and `rows.kept_rows` for `limit`, which is 0 if unknown.
     """
@@ -43,13 +45,13 @@ def read(path: Path, name: str, exact: bool = False, limit: int = 0, states: boo
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
             arrays = {key: _npz_array(archive, key) for key in KEYS if f"{key}.npy" in members}
-            return _dataset(path, name, arrays, exact, limit)
+            return _dataset(path, name, arrays, exact, limit, own)
     import h5py
 
     with h5py.File(path, rdcc_nbytes=1 << 21) as file:  # its default of 1 MiB would decompress some pieces repeatedly
         keys = (*KEYS, *(STATES if states else ()))
         arrays = {key: _hdf5_array(file[key], file) for key in keys if isinstance(file.get(key), h5py.Dataset)}
-        return _dataset(path, name, arrays, exact, limit)
+        return _dataset(path, name, arrays, exact, limit, own)
 
 
 def _hdf5_array(array: Any, file: Any) -> Array:
@@ -95,7 +97,7 @@ def _npy_header(file: Any, key: str) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit: int) -> Dataset:
+def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit: int, own: bool) -> Dataset:
     """The transitions of a file, by the rules of its layout."""
     _check(path, arrays)
     _check_memory(path, arrays)
@@ -110,12 +112,12 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
         builder = Builder(2 * count, obs_size, act_size)
         breaks = _add_true_successors(builder, arrays, terminals, timeouts)
     else:
-        keep = _kept(path, arrays, terminals, timeouts, exact, limit)
+        keep = _kept(path, arrays, terminals, timeouts, exact, limit, own)
         builder = Builder(count + 1, obs_size, act_size)
         for rows, obs, action, reward in _pieces(arrays):
             builder.add(obs, action, reward, terminals[rows], keep[rows])
         if keep[-1:].any():  # a row for its next observation, which does not count after the end of a task
-            builder.add(np.zeros((1, obs_size)), np.empty((0, act_size)), 0, 0)
+            builder.add(obs[-1:], np.empty((0, act_size)), 0, 0)
     true_ends = "next_observations" in arrays and not exact
     if set(STATES) <= set(arrays):
         builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
@@ -146,11 +148,12 @@ def _kept(
     timeouts: NDArray[np.bool_] | None,
     exact: bool,
     limit: int,
+    own: bool,
 ) -> NDArray[np.bool_]:
     """Which rows [N] are transitions, if the next observation is the next row's; raises UserError if none can tell.
 
-    In a file that is not one of D4RL's tasks, whose `limit` is known, and unless `exact`, a row that ends the task is
-    one of them wherever it stands, as its next observation does not count.
+    In a user's `own` file, unless `exact`, a row that ends the task is one of them wherever it stands, as its next
+    observation does not count.
     """
     keep = np.zeros(len(terminals), bool)
     if _is_ogbench(path, arrays, timeouts):  # nothing says whether the task ended an episode
@@ -166,7 +169,7 @@ def _kept(
         lacks = "no 'timeouts'" if "next_observations" in arrays else "neither 'timeouts' nor 'next_observations'"
         raise UserError(f"--dataset: {path} has {lacks} to tell episodes apart")
     keep[kept_rows(terminals, timeouts, limit, exact)] = True
-    return keep if exact or limit else keep | terminals
+    return keep | terminals if own and not exact else keep
 
 
 def _add_true_successors(

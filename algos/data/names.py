@@ -34,7 +34,7 @@ def load(name: str, exact_d4rl: bool = False, states: bool = False) -> Dataset:
         if d4rl.of_file(name) if is_file(name) else kind == "d4rl":
             data = load_d4rl(name, exact_d4rl, states)
         elif is_file(name):
-            data = read(Path(name), name, exact_d4rl, states=states)
+            data = read(Path(name), name, exact_d4rl, states=states, own=True)
         elif kind == "ogbench":
             data = load_ogbench(name)
         else:

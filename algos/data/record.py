@@ -326,7 +326,10 @@ class Dataset:
         if (low != -1).any() or (high != 1).any():
             if self.action_scaling:
                 raise ValueError(f"the actions of {self.name} were mapped to [-1, 1] already")
-            middle, half_range = (torch.as_tensor(x, dtype=torch.float32) for x in ((high + low) / 2, (high - low) / 2))
+            middle, half_range = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
+            while (out := (middle + half_range > high) | (middle - half_range < low)).any():  # by rounding
+                half_range = np.where(out, np.nextafter(half_range, np.float32(0)), half_range)
+            middle, half_range = torch.from_numpy(middle), torch.from_numpy(half_range)
             self.action.sub_(middle).div_(half_range)
             self.action_scaling = middle, half_range
         self.action.clamp_(-1 + edge, 1 - edge)

@@ -11,7 +11,8 @@ from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is
 from algos.agent_file import contents
 from algos.errors import UserError
 from algos.learner import learner_file
-from algos.policy import Adapted, Policy, PolicyFile, load_policy, policy_file, used_by_policy
+from algos.policy import Adapted, Policy, PolicyFile, inside, load_policy, policy_file, used_by_policy
+from benchmarks.export import Batched
 from benchmarks.trained import Place, Trained
 from envs import Task
 
@@ -345,3 +346,7 @@ def test_actions_do_not_leave_their_bounds_by_rounding():
     assert (most.numpy() > high).any()
     policy = Policy(SAC(Args(hidden=(8, 8)), task, [0]), lambda obs: most.expand(1, obs.shape[1], 2))
     assert (policy(np.zeros((5, 3))) <= high).all() and policy(torch.zeros(3)).tolist() == high.tolist()
+    assert (Batched(policy)(torch.zeros(5, 3)).numpy() <= high).all()  # which is exported
+    tenth = np.float32(0.1)  # greater than 0.1
+    assert inside((0.1, 0.5), -np.inf).tolist() == [float(np.nextafter(tenth, np.float32(0))), 0.5]
+    assert inside((-0.1, 0.1), np.inf).tolist() == [-float(np.nextafter(tenth, np.float32(0))), float(tenth)]

@@ -33,6 +33,7 @@ from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run, without_bf16
+from algos.run_folder import digest_of_script
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
 
@@ -141,7 +142,8 @@ def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys)
     result = train("sac", **TINY)
     config = json.loads((result.folder / "config.json").read_text())
     assert config["script_digest"] == hashlib.sha256((ROOT / "single_file" / "sac.py").read_bytes()).hexdigest()[:16]
-    for change, said in (({}, False), ({"script_digest": "0" * 16}, True)):
+    assert digest_of_script(int) is None
+    for change, said in (({}, False), ({"script_digest": "0" * 16}, True), ({"script_digest": None}, False)):
         config |= change | {"status": "interrupted"}
         (result.folder / "config.json").write_text(json.dumps(config))
         train("sac", resume=True, **TINY)
@@ -271,8 +273,10 @@ def test_metrics_are_means_over_the_interval(tmp_path):
     rows = {(seed, name): value for seed, _, name, value in run.tables.train_rows}
     assert rows[0, "x"] == 3 and rows[1, "x"] == 30 and rows[0, "y"] == 1
     for other in (torch.ones(3), torch.tensor(1.0), torch.ones(2, 3), 1.0):  # 2 runs
-        with pytest.raises(ValueError, match=r"the metric 'z' must be a tensor \[2\], one for each run, got"):
-            run.log({"z": other})
+        for name in ("x", "z"):
+            with pytest.raises(ValueError, match=rf"the metric '{name}' must be a tensor \[2\], one for each run, got"):
+                run.log({name: other})
+        run.log({"x": torch.ones(2)})
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -164,6 +165,11 @@ def test_one_policy_is_no_choice(train_short, tmp_path):
 def test_policies_that_are_given_twice_are_refused(run, tmp_path):
     budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
     for twice in ((run, run), (run, run.parent), (tmp_path / "page", run), (tmp_path / "page", tmp_path / "page")):
-        with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0\.6\) on data\.hdf5 occurs twice"):
+        with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0\.6\) on data\.hdf5 is given twice"):
             budget.main(budget.Args(twice, tmp_path / "other"))
     assert not (tmp_path / "other").exists()
+    shutil.copytree(run, tmp_path / "longer")  # the same seeds with another argument are other policies
+    config = json.loads((run / "config.json").read_text())
+    config["identity"]["batch_size"] += 1
+    (tmp_path / "longer" / "config.json").write_text(json.dumps(config))
+    assert budget.episodes_of((run, tmp_path / "longer"))[0]["policy"].nunique() == 8

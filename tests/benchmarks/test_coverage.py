@@ -64,20 +64,30 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
 def test_scores_of_training_up_to_a_step_are_those_of_that_step(tmp_path):
     rows = [(seed, step, 0, seed + 1000.0 * (step == 100)) for seed in range(60) for step in (0, 50, 100)]
     synthetic.store(tmp_path, "a", pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), "Made-v0")
-    table, _ = coverage.truths((tmp_path,), (50, 100))
+    table, *_ = coverage.truths((tmp_path,), (50, 100))
     for step, more in ((50, 0.0), (100, 1000.0)):
         assert table[table["step"] == step]["score"].tolist() == [seed + more for seed in range(60)]
     for step in (5, 1_000):
-        with pytest.raises(UserError, match=f"--steps: Made-v0 is evaluated from step 50 to 100, and {step:,} is"):
+        with pytest.raises(UserError, match=f"--steps: a on Made-v0 is evaluated from step 50 to 100, and {step:,} is"):
             coverage.main(coverage.Args((tmp_path,), tmp_path / "page", (50, step)))
     assert not (tmp_path / "page").exists()
+
+
+def test_a_shorter_run_beside_it_does_not_cut_another(tmp_path):
+    for name, last in (("a", 1000), ("b", 50)):
+        rows = [(seed, step, 0, float(seed + step)) for seed in range(60) for step in (0, last)]
+        synthetic.store(tmp_path, name, pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), "Made-v0")
+    table, *_ = coverage.truths((tmp_path,), ())
+    assert table.groupby("algorithm")[["step", "score"]].max().values.tolist() == [[1000, 1059], [50, 109]]
+    with pytest.raises(UserError, match="--steps: b on Made-v0 is evaluated from step 50 to 50, and 1,000 is outside"):
+        coverage.truths((tmp_path,), (1000,))
 
 
 def test_scores_are_named_by_the_steps_of_their_own_task(tmp_path):
     for task, last in (("A-v0", 100), ("B-v0", 300)):
         rows = [(seed, step, 0, float(seed + step)) for seed in range(60) for step in (0, last)]
         synthetic.store(tmp_path / task, "a", pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), task)
-    table, _ = coverage.truths((tmp_path,), ())
+    table, *_ = coverage.truths((tmp_path,), ())
     assert table.groupby("task")["step"].unique().map(list).to_dict() == {"A-v0": [100], "B-v0": [300]}
 
 

@@ -67,6 +67,8 @@ def test_a_seed_that_diverged_has_no_value(tmp_path):
     table = mixtures(load([tmp_path / "out"]))
     line = draw(table, "Walker2d-v5").axes[1].lines[0]
     assert line.get_ydata().tolist() == pytest.approx([1011, 1211, 1506])
+    table.loc[table["place"] == 0.5, "policy_value"] = np.nan
+    assert draw(table, "Walker2d-v5").axes[1].lines[0].get_xdata().tolist() == [0, 1]
 
 
 def test_two_settings_with_one_model_are_no_point(tmp_path):

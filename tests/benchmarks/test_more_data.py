@@ -1,5 +1,7 @@
 """The page on what more episodes do to SQIRL."""
 
+import json
+
 import gorp
 import pandas as pd
 import pytest
@@ -37,7 +39,13 @@ def test_every_run_counts_at_its_own_end(tmp_path):
     common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "seeds": ("0:4",), "form": "table", "k": 3}
     common |= {"env_id": "tabular/gate-0.1875"}
     sqirl.main(sqirl.Args(**common, m=256, total_steps=30_000, eval_every=1_000, variant="long"))
+    config = next((tmp_path / "runs").rglob("config.json"))
+    diverged = [{"seed": 3, "step": 30_000}]
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"status": "diverged", "diverged": diverged}))
     main(Args((tmp_path / "runs",), tmp_path / "alone"))
+    main(Args((tmp_path / "alone",), tmp_path / "again"))
+    pages = [(tmp_path / name / "page.md").read_text() for name in ("alone", "again")]
+    assert "> Seed 3 of sqirl (long)" in pages[0] and pages[0] == pages[1]
     sqirl.main(sqirl.Args(**common, m=8, total_steps=1_000, eval_every=1_000, variant="short"))
     main(Args((tmp_path / "runs",), tmp_path / "both"))
     alone, both = (pd.read_csv(tmp_path / name / "seeds.csv") for name in ("alone", "both"))

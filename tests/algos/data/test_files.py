@@ -25,6 +25,7 @@ from dataset_files import (
 )
 
 from algos.data import load, validate
+from algos.data.files import read
 
 
 def test_a_toy_file_becomes_transitions(tmp_path):
@@ -53,7 +54,9 @@ def test_ends_of_the_task_are_kept_where_a_timeout_is_marked_too_and_at_the_end_
     np.testing.assert_array_equal(reward, arrays["rewards"][rows])
     assert terminated.tolist() == [0, 0, 1, 0, 0, 0, 1] and np.isfinite(next_obs).all()
     assert data.trajectories().tolist() == [[0, 3], [3, 5], [5, 7]] and not validate(data)
+    np.testing.assert_array_equal(next_obs[-1], obs[-1])  # any number that is like others
     assert transitions(load(path, exact_d4rl=True))[4].tolist() == [0, 0, 0, 0, 0]
+    assert len(read(Path(path), "d4rl/bullet-ant-medium-v0")) == 5  # of which D4RL does not say the limit
 
 
 def test_random_files_become_the_transitions_of_d4rl(tmp_path):
