@@ -315,10 +315,14 @@ class Dataset:
         low, high = (np.asarray(x).ravel() for x in (low, high))
         if {len(low), len(high)} - {1, self.act_size}:
             raise ValueError(f"actions have {self.act_size} numbers, got {len(low)} and {len(high)} bounds")
-        low, high = (np.broadcast_to(x, self.act_size) for x in (low, high))
+        low, high = (np.broadcast_to(x, self.act_size).astype(np.float64) for x in (low, high))
         if not np.isfinite([low, high]).all():
             raise UserError(f"--dataset {self.name} has actions without bounds; policies need a bounded range of them")
-        if not (low < high).all():
+        middle = ((high + low) / 2).astype(np.float32)
+        exact = np.minimum(high - middle, middle - low)  # so that no action goes back beyond a bound
+        half_range = exact.astype(np.float32)
+        half_range = np.where(half_range > exact, np.nextafter(half_range, np.float32(0)), half_range)
+        if not (half_range > 0).all():
             raise UserError(
                 f"--dataset {self.name} has actions of which a lower bound is not below the upper one: leave out "
                 "numbers that never change"
@@ -326,12 +330,8 @@ class Dataset:
         if (low != -1).any() or (high != 1).any():
             if self.action_scaling:
                 raise ValueError(f"the actions of {self.name} were mapped to [-1, 1] already")
-            middle, half_range = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
-            while (out := (middle + half_range > high) | (middle - half_range < low)).any():  # by rounding
-                half_range = np.where(out, np.nextafter(half_range, np.float32(0)), half_range)
-            middle, half_range = torch.from_numpy(middle), torch.from_numpy(half_range)
-            self.action.sub_(middle).div_(half_range)
-            self.action_scaling = middle, half_range
+            shift, scale = self.action_scaling = torch.from_numpy(middle), torch.from_numpy(half_range)
+            self.action.sub_(shift).div_(scale)
         self.action.clamp_(-1 + edge, 1 - edge)
 
     def prepared_obs(self, obs: Tensor) -> Tensor:

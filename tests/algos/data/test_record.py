@@ -239,16 +239,16 @@ def test_fit_actions(data):
 def test_actions_go_back_to_their_bounds_and_not_beyond(data):
     rng = np.random.default_rng(0)
     for _ in range(50):
-        low = rng.normal(size=ACT).astype(np.float32)
+        low = (rng.choice([1, 1_000]) * rng.normal(size=ACT)).astype(np.float32)
         high = low + rng.exponential(size=ACT).astype(np.float32)
         data.action_scaling = None
         data.fit_actions(low, high)
         ends = [data.raw_action(torch.full((ACT,), end)).numpy() for end in (-1.0, 1.0)]
         assert (ends[0] >= low).all() and (ends[1] <= high).all()
-        np.testing.assert_allclose(ends, [low, high], atol=1e-6)
+        np.testing.assert_allclose(ends, [low, high], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("low", "high"), [([-1, 0.5], [1, 0.5]), ([1, 1], [-1, -1])])
+@pytest.mark.parametrize(("low", "high"), [([-1, 0.5], [1, 0.5]), ([1, 1], [-1, -1]), (1 + 1e-9, 1 + 2e-9)])
 def test_bounds_that_leave_nothing_between_them_are_refused(low, high, data):
     before = transitions(data)[1]
     with pytest.raises(UserError, match="a lower bound is not below the upper one"):
