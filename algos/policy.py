@@ -181,7 +181,7 @@ class Policy(nn.Module):
 
     def bounded(self, action: Tensor) -> Tensor:
         """Actions [..., A] within their bounds, out of which rounding may have taken them."""
-        return action if self.agent.policy_task.discrete else torch.minimum(torch.maximum(action, self.low), self.high)
+        return torch.minimum(torch.maximum(action, self.low), self.high) if len(self.low) else action
 
     @torch.no_grad()
     def forward(self, obs: Any, goal: Any = None, t: int | None = None) -> Any:

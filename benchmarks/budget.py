@@ -37,8 +37,9 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
-from benchmarks.load_scores import part_of
+from benchmarks.load_scores import no_seed_twice
 from benchmarks.parts import file_name
+from benchmarks.read_scores import part_of
 from benchmarks.report import origin
 from benchmarks.scores import label
 from benchmarks.stored import write_sources
@@ -97,18 +98,13 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
 
 
 def check_once(sources: list[dict[str, Any]]) -> None:
-    """Raises UserError if a policy is given twice."""
-    seen: set[tuple] = set()
+    """Raises UserError if a policy is given twice; runs of one name with other arguments have other policies."""
+    alike: dict[str, list[dict[str, Any]]] = {}
     for part in (part for config in sources for part in settings_of(config)):
         identity = {name: value for name, value in part.get("identity", {}).items() if name != "seeds"}
-        for seed in part["seeds"]:
-            key = (part["task"], label(part), seed, json.dumps(identity, sort_keys=True))
-            if key in seen:
-                raise UserError(
-                    f"seed {seed} of {label(part)} on {part['task']} is given twice: folders overlap, or "
-                    f"{part.get('folder')} is a copy"
-                )
-            seen.add(key)
+        alike.setdefault(json.dumps(identity, sort_keys=True), []).append(part)
+    for parts in alike.values():
+        no_seed_twice(parts)
 
 
 def settings_of(config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,15 +1,11 @@
-"""Reads the scores of runs from their folders, and checks that the runs may be compared.
+"""Loads scores of runs and checks that the runs may be compared.
 
 A folder is that of a run, any folder above runs (that of a sweep), or one that a report was written to: its scores.csv
-and sources.json are read like the runs themselves. A process that varied hyperparameters counts as one source for each
-of its settings, and a run on an environment with several tasks as one for each task.
+and sources.json are read like the runs themselves, see `benchmarks.read_scores`.
 """
 
-import copy
-import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +13,14 @@ import numpy as np
 import pandas as pd
 
 from algos.errors import UserError
-from algos.stored import EVAL, FINISHED, TRAIN, Config, check, damaged, find, read_csv, read_json, read_table
+from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, protocol
-from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Scores, Unfinished, family_name, label, missing_cells
-from benchmarks.stored import Report, Sweep, read_wishes
+from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
+from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
+from benchmarks.stored import Sweep, read_wishes
 
 FEW_SEEDS = 10
-# what methods with a model log of it, beside model_error_1, model_error_2, …
-MODEL = ("policy_value", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last")
-MEANS = ("episodes", "return", "episode_std")  # of the episodes of an evaluation
-KEYS = ("task", "algorithm", "seed", "step")  # of a row of scores.csv and values.csv
-VALUES = ("predicted", "observed")  # by the critic, and in the episode
-WATCHED = ("metric", "value")
 LARGEST = 1e100  # sums of squares of greater numbers are no numbers
-
-
-@dataclass
-class Found:
-    """What has been found in folders so far; for most of it, see `Scores`."""
-
-    tables: list[pd.DataFrame] = field(default_factory=list)
-    values: list[pd.DataFrame] = field(default_factory=list)
-    watched: list[pd.DataFrame] = field(default_factory=list)
-    sources: list[dict[str, Any]] = field(default_factory=list)
-    sweeps: list[dict[str, Any]] = field(default_factory=list)
-    wishes: list[dict[str, Any]] = field(default_factory=list)
-    cells: list[tuple[str, str]] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
-    unfinished: list[Unfinished] = field(default_factory=list)  # runs that are left out
 
 
 def load(
@@ -68,10 +44,10 @@ def load(
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if is_report(folder):
-            _stored(folder, found)
+            read_report(folder, found)
         else:
             for path in find(folder, "config.json"):
-                _run(path, found, finished_only)
+                read_run(path, found, finished_only)
         for path in find(folder, "sweep.json"):
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
@@ -82,7 +58,7 @@ def load(
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
     sources = _chosen(found.sources, tasks, algorithms)
-    _no_seed_twice(sources)
+    no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     left_out = [(task, note) for task, note in dict.fromkeys(found.left_out) if not tasks or task in tasks]
     notes += [note for _, note in left_out]
@@ -213,11 +189,6 @@ def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Seq
     return sources
 
 
-def is_report(folder: Path) -> bool:
-    """Whether a report was written to a folder, even if files of it are missing."""
-    return any(os.path.lexists(folder / name) for name in ("scores.csv", "report.json"))
-
-
 def check_arguments(config: dict[str, Any], kind: type) -> None:
     """Raises UserError if the arguments of a run do not fit a schema."""
     try:
@@ -227,183 +198,7 @@ def check_arguments(config: dict[str, Any], kind: type) -> None:
         raise damaged(Path(config.get("folder", "")), f"the arguments of {name}: {error}") from None
 
 
-def _run(path: Path, found: Found, finished_only: bool) -> None:
-    """Adds the scores of a process, a source for each setting and task, and notes those that are left out."""
-    config = read_json(path, Config)
-    config.setdefault("task", config["env_id"])  # early runs had no `task`
-    config = {"folder": str(path.parent), **config, "status": config["status"]}
-    config.get("args", {}).pop("out", None)  # a place on somebody's machine
-    varied = config.pop("varied", [])
-    settings = config.pop("settings", None) or [{}]
-    parts = [part_of(config, {name: setting[name] for name in varied}) for setting in settings]
-    whole = label(parts[0] if len(parts) == 1 else config)
-    table = path.with_name("eval.parquet")
-    success = ["task", "success"] if config.get("score") == "success" else []
-    there = os.path.lexists(table) or config.get("step", 0) > 0
-    frame = read_table(table, [*EVAL, *success], varied) if there else pd.DataFrame()
-    if frame.empty or frame["step"].max() == 0:
-        note = f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
-        found.left_out.append((config["task"], note))
-        return
-    if finished_only and config["status"] not in FINISHED:
-        run = parts[0] if len(parts) == 1 else config
-        seeds = config.get("identity", {}).get("seeds", [])
-        found.unfinished.append((label(run), family_name(run), config["task"], seeds))
-        return
-    if config["status"] not in FINISHED:  # its checkpoint may be older than its tables
-        last = int(frame["step"].max())
-        for part in parts:
-            part |= {"step": last} | ({} if config.get("step") == last else {"seconds": None})
-    identity = config.get("identity", {})
-    if strange := set(frame["seed"]) - set(identity.get("seeds") or frame["seed"]):
-        raise damaged(table, f"it has rows of seed {min(strange)}, which is not in config.json")
-    if success:  # the mean over all tasks is the score, and each one is watched
-        if frame["success"].isna().any():
-            raise damaged(table, "success must be True or False")
-        frame = frame.rename(columns={"task": "goal"})
-        frame["return"] = 100.0 * frame["success"].astype(float)
-    train = path.with_name("train.parquet")
-    log = read_table(train, TRAIN, varied) if os.path.lexists(train) else pd.DataFrame(columns=[*TRAIN, *varied])
-    compared, long = _values(log, varied), _watched(log, frame, varied)
-    rows_used = 0
-    several = "task" in frame and frame["task"].nunique() > 1
-    for part in parts:
-        own = _rows_of(frame, part["setting"])
-        rows_used += len(own)
-        for task, rows in own.groupby("task") if several else [(None, own)]:
-            source = copy.deepcopy(part)
-            if task is not None:
-                source["task"] = f"{config['task']}{OF_TASK}{task}"
-            if not source["setting"]:
-                del source["setting"]
-            name = label(source)
-            if rows.empty or rows["step"].max() == 0:
-                note = f"{name} on {source['task']} has no evaluation after step 0, and is left out."
-                found.left_out.append((source["task"], note))
-                continue
-            source["seeds"] = sorted(map(int, rows["seed"].unique()))
-            mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean", "std"]).reset_index()
-            mean.columns = ["seed", "step", *MEANS]
-            if "goal" in rows:  # goals are fixed: what differs between them is no noise of episodes
-                spread = rows.groupby(["seed", "step", "goal"])["return"].var().groupby(["seed", "step"]).mean()
-                mean["episode_std"] = np.sqrt(spread.to_numpy())
-            found.tables.append(mean.assign(task=source["task"], algorithm=name))
-            found.sources.append(source)
-            if several:  # the rest are means over all tasks
-                continue
-            if len(wide := _rows_of(compared, part["setting"])):
-                wide = wide[["seed", "step", *VALUES]]
-                found.values.append(wide.assign(task=source["task"], algorithm=name))
-            if len(rows := _rows_of(long, part["setting"])):
-                rows = rows[["seed", "step", *WATCHED]]
-                found.watched.append(rows.assign(task=source["task"], algorithm=name))
-    if rows_used < len(frame):
-        raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
-
-
-def part_of(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:
-    """The configuration of one setting, as if a process had trained it alone."""
-    part = {**config, "setting": setting, "diverged": []}
-    diverged = config.get("diverged", [])
-    if isinstance(diverged, dict):  # as runs had it before hyperparameters could vary
-        diverged = [{"seed": int(seed), "step": step} for seed, step in diverged.items()]
-    for row in diverged:
-        if all(row[name] == value for name, value in setting.items()):
-            part["diverged"].append({"seed": row["seed"], "step": row["step"]})
-    for key in ("identity", "args"):
-        if key in config:
-            part[key] = {name: value for name, value in config[key].items() if name != "vary"} | setting
-    return part
-
-
-def _rows_of(frame: pd.DataFrame, setting: dict[str, float]) -> pd.DataFrame:
-    """The rows of one setting."""
-    for name, value in setting.items() if len(frame) else ():
-        frame = frame[frame[name] == value]
-    return frame
-
-
-def _values(log: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
-    """Predicted and observed values of a run: seed, the varied hyperparameters, step, predicted, observed."""
-    rows = log[log["metric"].isin(["value_predicted", "value_observed"])]
-    if rows.empty:
-        return pd.DataFrame()
-    wide = rows.pivot(index=["seed", *varied, "step"], columns="metric", values="value")
-    wide = wide.reindex(columns=["value_predicted", "value_observed"]).dropna().reset_index()
-    wide.columns = ["seed", *varied, "step", "predicted", "observed"]
-    return wide
-
-
-def _watched(log: pd.DataFrame, scores: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
-    """What is watched besides the score: seed, the varied hyperparameters, step, metric, value.
-
-    It is what a run logged last of its model or of its values between one evaluation of `scores` and the next, and
-    where the score is success, that on each task.
-    """
-    found = [pd.DataFrame()]
-    if "goal" in scores:
-        keys = ["seed", *varied, "step", "goal"]
-        mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
-        found.append(mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal"))
-    wanted = log["metric"].isin([*MODEL, *ORDER]) | log["metric"].astype(str).str.startswith("model_error_")
-    steps, own = np.unique(scores["step"]), log[wanted].sort_values("step", kind="stable")
-    own = own[own["step"] <= steps[-1]]
-    own = own.assign(step=steps[np.searchsorted(steps, own["step"])])  # that of the evaluation which follows
-    found.append(own.groupby(["seed", *varied, "step", "metric"], sort=False).tail(1))
-    return pd.concat([frame for frame in found if len(frame)] or found[:1], ignore_index=True)
-
-
-def _stored(folder: Path, found: Found) -> None:
-    """Adds the scores and sources that a report stored, and how its runs were started."""
-    path = folder / "scores.csv"
-    tables = []
-    frame = read_csv(path, [*KEYS, "return"], [*KEYS, "episode"])
-    if "episode" in frame:
-        frame = frame.groupby(list(KEYS))["return"].agg(["size", "mean", "std"]).reset_index()
-        frame.columns = [*KEYS, *MEANS]
-    elif "episodes" not in frame:
-        raise damaged(path, "it has no column 'episodes'")
-    known = frame.get("episode_std", "")  # earlier reports have none
-    frame["episode_std"] = pd.to_numeric(pd.Series(known, frame.index), errors="coerce")
-    found.tables.append(frame[[*KEYS, *MEANS]])
-    if os.path.lexists(path := folder / "values.csv"):
-        columns = [*KEYS, *VALUES]
-        tables.append((path, read_csv(path, columns, KEYS)[columns], found.values))
-    logged = [folder / name for name in ("watched.csv", "model.csv")]  # the latter in earlier reports
-    if present := [path for path in logged if os.path.lexists(path)]:
-        columns = [*KEYS, *WATCHED]
-        tables.append((present[0], read_csv(present[0], columns, [*KEYS, "metric"])[columns], found.watched))
-    path = folder / "sources.json"
-    of_source = dict(list(frame.groupby(["task", "algorithm"])["seed"]))
-    for other, table, kept in tables:
-        if strange := set(zip(table["task"], table["algorithm"], strict=True)) - set(of_source):
-            task, name = min(strange)
-            raise damaged(other, f"{name} on {task} is not in scores.csv")
-        kept.append(table)
-    sources = []
-    for config in read_json(path, list[Config]):
-        config.setdefault("task", config["env_id"])
-        if isinstance(config.get("diverged", {}), dict):
-            config = part_of(config, {})
-            del config["setting"]
-        own = of_source.get((config["task"], label(config)), pd.Series(dtype=int))
-        known = set(map(int, own.unique()))  # of all processes with this name; a source has its own seeds
-        sources.append({**config, "seeds": sorted(known & set(config.get("seeds", known)))})
-    held = {(config["task"], label(config), seed) for config in sources for seed in config["seeds"]}
-    for task, name in of_source:
-        if lost := {seed for seed in of_source[task, name] if (task, name, seed) not in held}:
-            raise damaged(path, f"seed {min(lost)} of {name} on {task} is in scores.csv, and not here")
-    found.sources += sources
-    if os.path.lexists(folder / "report.json"):
-        report = read_json(folder / "report.json", Report)
-        found.sweeps += report["sweeps"]
-        found.wishes.append({**report, "folder": folder})
-        found.cells += map(tuple, report.get("cells", []))
-        found.left_out += map(tuple, report.get("left_out", []))
-        found.unfinished += map(tuple, report.get("unfinished", []))
-
-
-def _no_seed_twice(sources: list[dict[str, Any]]) -> None:
+def no_seed_twice(sources: list[dict[str, Any]]) -> None:
     """Raises UserError if two sources have the same seed of an algorithm, in one setting, on a task."""
     seen: dict[tuple[str, str, int], str] = {}
     for config in sources:

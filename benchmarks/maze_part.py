@@ -15,8 +15,8 @@ from algos.stored import Config, checked, find, read_csv, read_json, read_parque
 from algos.ways import GOAL
 from benchmarks import figures
 from benchmarks.analysis import Results
-from benchmarks.load_scores import is_report
 from benchmarks.parts import Part, file_name
+from benchmarks.read_scores import is_report
 from benchmarks.scores import Scores, label, plain
 from envs.mazes import Maze, maze_of
 

@@ -288,28 +288,30 @@ def test_bad_arguments_are_refused_before_data_is_loaded(tmp_path, monkeypatch, 
     assert stop.value.code == 2 and error.count("\n") == 1 and words in error
 
 
-def test_an_environment_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
-    def broken(**_):
-        raise AssertionError("not with this MuJoCo")
+def broken(**_):
+    raise AssertionError("not with this MuJoCo")
 
-    gym.register("test/Broken-v0", broken)
+
+class Whole(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    action_space = gym.spaces.Box(0, 4, (1,), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (broken, r"evaluated in test/Unfit-v0, which cannot be made here .*not with this MuJoCo"),
+        (Whole, r"cannot be evaluated in its environment: test/Unfit-v0 has whole numbers as actions"),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_said_in_a_sentence(env, said, tmp_path):
+    gym.register("test/Unfit-v0", env)
     try:
         path = write(tmp_path / "mine.hdf5", arrays())
-        with pytest.raises(UserError, match=r"test/Broken-v0, which cannot be made here .*not with this MuJoCo"):
-            offline_run(settings(tmp_path, path, env_id="test/Broken-v0", eval_episodes=0), "test")
+        with pytest.raises(UserError, match=said):
+            offline_run(settings(tmp_path, path, env_id="test/Unfit-v0", eval_episodes=0), "test")
     finally:
-        del gym.registry["test/Broken-v0"]
-
-
-def test_an_environment_whose_actions_are_whole_numbers_is_said_in_a_sentence(tmp_path):
-    spaces = {"observation_space": gym.spaces.Box(-1, 1, (3,)), "action_space": gym.spaces.Box(0, 4, (1,), np.int64)}
-    gym.register("test/Whole-v0", type("Whole", (gym.Env,), spaces))
-    try:
-        path = write(tmp_path / "mine.hdf5", arrays())
-        with pytest.raises(UserError, match=r"cannot be evaluated in its environment: test/Whole-v0 has whole numbers"):
-            offline_run(settings(tmp_path, path, env_id="test/Whole-v0", eval_episodes=1), "test")
-    finally:
-        del gym.registry["test/Whole-v0"]
+        del gym.registry["test/Unfit-v0"]
 
 
 def test_the_environment_of_the_data_is_named_where_it_cannot_be_found(tmp_path):

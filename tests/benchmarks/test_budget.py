@@ -165,7 +165,7 @@ def test_one_policy_is_no_choice(train_short, tmp_path):
 def test_policies_that_are_given_twice_are_refused(run, tmp_path):
     budget.main(budget.Args((run,), tmp_path / "page", plays=20, repetitions=50))
     for twice in ((run, run), (run, run.parent), (tmp_path / "page", run), (tmp_path / "page", tmp_path / "page")):
-        with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0\.6\) on data\.hdf5 is given twice"):
+        with pytest.raises(UserError, match=r"seed 0 of iql \(expectile=0\.6\) on data\.hdf5 occurs twice"):
             budget.main(budget.Args(twice, tmp_path / "other"))
     assert not (tmp_path / "other").exists()
     shutil.copytree(run, tmp_path / "longer")  # the same seeds with another argument are other policies

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from synthetic import make
 
 from benchmarks.figures import grid, make_log, style
-from benchmarks.load_scores import _watched
+from benchmarks.read_scores import watched_of
 from benchmarks.report import Args, main
 
 
@@ -60,7 +60,7 @@ def test_values_and_errors_of_the_model_are_shown_and_stored(tmp_path):
 
 def test_between_two_evaluations_the_last_that_was_logged_counts(tmp_path):
     log = pd.DataFrame({"seed": 0, "step": [0, 5, 8, 25, 45], "metric": "policy_value", "value": range(5)})
-    watched = _watched(log, pd.DataFrame({"step": [0, 10, 20, 30, 40]}), [])
+    watched = watched_of(log, pd.DataFrame({"step": [0, 10, 20, 30, 40]}), [])
     assert watched[["step", "value"]].to_numpy().tolist() == [[0, 0], [10, 2], [30, 3]]
 
 
