@@ -200,7 +200,7 @@ def test_it_learns_to_balance_a_pole():
     envs = SeededEnvs("InvertedPendulum-v5", seeds)
     agent = agent_of(
         "mdpo_on_policy", seeds, envs.task, horizon=2048, num_envs=1, batch_size=128, hidden=(64, 64), lr=3e-4,
-        critic_lr=3e-4, total_steps=iterations * 2048,
+        critic_lr=3e-4, policy_steps=10, total_steps=iterations * 2048,
     )  # fmt: skip
     random, rollout = Random(seeds), Rollout(10, 2048, 1, envs.task)
     noise, draws = agent.noise(random), agent.draws(random)
