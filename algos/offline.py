@@ -54,7 +54,7 @@ class OfflineArgs(RunArgs):
     env_id: str = ""
     """Gymnasium id of the environment to evaluate in; by default the dataset's own"""
     exact_d4rl: bool = False
-    """take rows as D4RL's qlearning_dataset does: without timeouts, the next observation being the next row's"""
+    """take D4RL's qlearning_dataset: no timeouts and no last row, and the next observation is the next row's"""
     standardise: bool = False
     """subtract the mean from observations and divide them by their standard deviation"""
     total_steps: Count = 1_000_000

@@ -17,7 +17,8 @@ The form of that paper is RvS with positions as goals: each trajectory counts al
 alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
 
     python single_file/gcbc.py --dataset local/stitching-medium-v0 --anchors trajectories --goal position --loss mse \
-      --hidden 1024 1024 --lr 1e-3 --batch-size 256 --max-norm 0.25 --augment 0.5 --seeds 0:5
+      --hidden 1024 1024 --lr 1e-3 --batch-size 256 --max-norm 0.25 --augment 0.5 \
+      --eval-every 40_000 --eval-episodes 10 --seeds 0:5
 
 OGBench's form is the default:
 

@@ -17,7 +17,7 @@ All other datasets get guesses: eta is 1, rollouts have 5 steps, and N is 10, or
 The details are those of the official code: an update moves the temperature, the actor and the critics, each with fresh
 actions, and then the targets; the loss is a sum over critics; learning rates stay constant. These differ: states, and
 rows of a batch, are drawn with replacement; the ensemble learns from true next observations; its elites are chosen by
-the holdout of its training; every seed has initial weights of its own.
+the holdout of its training; every seed has initial weights of its own, and every evaluation start states of its own.
 
     python single_file/ravl.py --dataset local/hopper-medium-replay-v0 --seeds 0:5
 
