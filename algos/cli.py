@@ -268,6 +268,11 @@ def cli(main: Callable[[Any], None]) -> None:
         global script
         if "--vary" in sys.argv and not args.vary:
             raise UserError("--vary names no hyperparameter: it takes words such as critic_lr=1e-4,3e-4")
+        given = {word.partition("=")[0].replace("_", "-") for word in sys.argv[1:] if word.startswith("--")}
+        for word in args.vary:
+            name = flag(word.partition("=")[0].removeprefix("--"))
+            if name in given:
+                raise UserError(f"--vary {word}: {name} sets it too: keep one of them")
         check_all(args)  # before data is loaded, which may take long
         if device_of(args).type == "cpu":
             limit_memory()

@@ -561,7 +561,7 @@ class Run(Generic[Args]):
                 if part:
                     part.close()
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
-        for line in summary.lines(frame, self.tables.keys, self.diverged):
+        for line in summary.lines(frame, self.tables.keys, self.taken.tolist(), self.diverged):
             self.say(line)
         rate, runs = self.taken.mean() / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
         each = f" for each of {self.runs} {runs}" if self.runs > 1 else ""

@@ -187,9 +187,10 @@ def defaults(args_type: type[RunArgs]) -> dict[str, Any]:
 def difference(ours: dict[str, Any], theirs: dict[str, Any], absent: dict[str, Any]) -> tuple[str, Any, Any] | None:
     """The first entry in which two identities differ: its name, their value and ours; None if they are the same.
 
-    Where an entry is missing, because an earlier version had no such argument, it is as in `absent`.
+    Digests, of which other entries may be a part, come last. Where an entry is missing, because an earlier version had
+    no such argument, it is as in `absent`.
     """
-    for name in sorted(set(ours) | set(theirs)):
+    for name in sorted(set(ours) | set(theirs), key=lambda name: (name.endswith("digest"), name)):
         there, here = (identity.get(name, absent.get(name)) for identity in (theirs, ours))
         if there != here:
             return name, there, here

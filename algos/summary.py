@@ -45,8 +45,11 @@ class Summary:
                 curve[name or self.algorithm] = carry_forward(rows, lost)
         curves(curve, path, self.task, labels.get(self.score, self.score), self.steps)
 
-    def lines(self, frame: pd.DataFrame, keys: list[Key], diverged: dict[int, int]) -> Iterator[str]:
-        """The final score of each run in words; nothing if there were no evaluations."""
+    def lines(self, frame: pd.DataFrame, keys: list[Key], taken: list[int], diverged: dict[int, int]) -> Iterator[str]:
+        """The final score of each run in words, and the steps that it has taken; nothing if there were no evaluations.
+
+        A diverged run has the step of its last evaluation.
+        """
         if frame.empty:
             return
         digits = DIGITS.get(self.score, 1)
@@ -56,7 +59,7 @@ class Summary:
             if rows.empty:
                 continue
             rows = rows[rows["step"] == rows["step"].max()]
-            scores, steps = self.scores(rows), rows["step"].iloc[0]
+            scores, steps = self.scores(rows), rows["step"].iloc[0] if run in diverged else taken[run]
             spread = f"{scores.std(ddof=1):.{digits}f}" if len(scores) > 1 else "–"
             line = f"{key['seed']:>6}  {scores.mean():>12.{digits}f}  {spread:>15}  {steps:>10,}"
             line += f"  {setting_name(key)}" if len(key) > 1 else ""

@@ -8,7 +8,7 @@ import pandas as pd
 
 from benchmarks import statistics
 from benchmarks.figures import Curve
-from benchmarks.scores import LABELS, Scores, final_scores, known_definitions, matrices, normalise, plain
+from benchmarks.scores import LABELS, PERCENT, Scores, final_scores, known_definitions, matrices, normalise, plain
 from benchmarks.suite import Score
 
 MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
@@ -152,9 +152,9 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
 def limits(scores: Scores, references: pd.DataFrame | None, tasks: list[str]) -> tuple[float, float]:
     """The least and the greatest score that there can be on these tasks, normalised if there are references.
 
-    Percentages have limits, and returns have none.
+    Percentages have limits, and others have none.
     """
-    if any(scores.measure_of(task) == "return" for task in tasks):
+    if any(scores.measure_of(task) != PERCENT for task in tasks):
         return -np.inf, np.inf
     ends = pd.DataFrame({"task": tasks * 2, "return": [0.0] * len(tasks) + [100.0] * len(tasks)})
     normal = normalise(ends, references)

@@ -3,7 +3,8 @@
     python -m benchmarks.export runs/Hopper-v5/sac/default --seed best --onnx policy.onnx
 
 The model maps `obs` [B, O] (and `goal` [B, G], or the step `t` [] of the episode, where the policy takes them) to
-`action` [B, A], or to numbers [B] of discrete actions. The normaliser of observations and the scaling of actions are
+`action` [B, A], or to numbers [B] of discrete actions. Images are flattened with their channels first, as
+`np.moveaxis(image, -1, 0).reshape(1, -1)` does it. The normaliser of observations and the scaling of actions are
 inside. Before the file is written, the model is run on at least 1,000 observations, and has to give the same actions as
 torch. They are those of the policy's own episodes, all that a table has, or made up for a policy that learned from data
 without an environment. This needs the extra `onnx`: pip install -e '.[onnx]'
@@ -178,7 +179,9 @@ def main(args: Args) -> None:
     key = trained.file.runs[numbers[0]]
     shapes = json.dumps({name: ["B", *x.shape[1:]] if x.dim() else [] for name, x in groups[0].items()})
     print(f"wrote {run_name(key)} of {trained.config['algorithm']} to {args.onnx} ({len(model) / 1024:,.0f} KiB)")
-    print(f"inputs {shapes}; within {apart:.1g} of torch's actions on {count:,} {source}")
+    shape = policy.task.obs_shape
+    image = f", images of {shape} flattened" if len(shape) > 1 else ""
+    print(f"inputs {shapes}{image}; within {apart:.1g} of torch's actions on {count:,} {source}")
 
 
 if __name__ == "__main__":

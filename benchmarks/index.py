@@ -11,7 +11,8 @@ from pathlib import Path
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Config, damaged, read_csv, read_json, regular
-from benchmarks.scores import LABELS, PERCENT, missing_cells
+from benchmarks import scores
+from benchmarks.scores import LABELS, missing_cells
 from benchmarks.stored import Report
 from benchmarks.tables import Cell, Table, between, escape, number, word
 
@@ -68,8 +69,8 @@ def task_table(folder: Path, score: str) -> Table:
 def measure_of(folder: Path) -> str:
     """What the scores of a report are."""
     sources = read_json(folder / "sources.json", list[Config])
-    reached = {config.get("score") == "success" for config in sources}
-    return "score" if len(reached) > 1 else PERCENT if reached == {True} else "return"
+    kinds = {scores.measure_of(config) for config in sources}
+    return kinds.pop() if len(kinds) == 1 else "score"
 
 
 def section(folder: Path) -> str:

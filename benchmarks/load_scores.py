@@ -4,6 +4,7 @@ A folder is that of a run, any folder above runs (that of a sweep), or one that 
 and sources.json are read like the runs themselves, see `benchmarks.read_scores`.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def load(
     Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and,
     unless `mix` is set, if runs on one task follow different protocols.
     """
-    found = Found()
+    found, asked = Found(), []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
@@ -52,11 +53,15 @@ def load(
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
             found.cells += map(tuple, sweep.get("cells", []))
+            asked += [(*cell, sweep.get("seeds", [])) for cell in sweep.get("cells", [])]
         for path in find(folder, "suite.toml"):
             found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
+    for config, (name, task, seeds) in itertools.product(found.sources, asked):  # jobs that have not begun
+        if (family_name(config), config["task"].partition(OF_TASK)[0]) == (name, task):
+            found.unfinished.append((label(config), name, config["task"], seeds))
     sources = _chosen(found.sources, tasks, algorithms)
     no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
@@ -254,6 +259,8 @@ def _cut(scores: Scores, cut: bool) -> None:
         alive = last[[(task, *key) not in diverged for key in last.index]]
         end = int(alive.min()) if len(alive) and cut else int(last.max())
         wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
+        if cut and end >= wanted:  # all are at their end, which the last iteration of some lies beyond
+            frame = frame.assign(step=frame["step"].clip(upper=end))
         if cut and len(alive) and end < wanted:
             steps_done = alive
             if (alive == end).all():  # a report's tables were cut: its sources say which runs went no further

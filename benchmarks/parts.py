@@ -18,11 +18,11 @@ from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, 
 from benchmarks.figures import Styles
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
-from benchmarks.scores import LABELS, OF_TASK, PERCENT, family_name, label
+from benchmarks.scores import LABELS, OF_TASK, PERCENT, R2, family_name, label
 from benchmarks.suite import Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 
-FINAL = {"return": "returns", PERCENT: "success", "score": "scores"}
+FINAL = {"return": "returns", PERCENT: "success", R2: R2, "score": "scores"}
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
 
 
@@ -201,11 +201,12 @@ def task_part(
         "return": "returns",
         PERCENT: "percentage of episodes that reach their goals, over all tasks of the environment,",
     }
-    measures = sorted({results.scores.measure_of(task) for task in results.scores.tasks})
-    measured = " and ".join(kinds[kind] for kind in measures)
+    measures = {results.scores.measure_of(task) for task in results.scores.tasks}
+    played = " and ".join(kinds[kind] for kind in sorted(measures - {R2}))
+    measured = " and ".join([f"{played} of {source}"] * bool(played) + ["R² of predictions"] * (R2 in measures))
     measured = measured[0].upper() + measured[1:]
     text = (
-        f"{measured} of {source}: mean over seeds of each seed's score with Student's interval, and the "
+        f"{measured}: mean over seeds of each seed's score with Student's interval, and the "
         "standard deviation over seeds (n - 1). The maximum over the last 10% is biased upwards, and the best over "
         "training, which some papers report, still more. Curves show the mean over seeds, with a 95% interval in "
         f"panels of at most {figures.MOST_BANDS} curves; thin lines are single seeds, in panels with at most "

@@ -69,7 +69,7 @@ class Args:
     suite"""
     published: tuple[Path, ...] = ()
     """published scores to show beside these: corl, dsac_t, goal_conditioned, mdpo_off_policy, offline,
-    offline_model_based, on_policy, sac_1m, stream_x, or CSVs"""
+    offline_model_based, on_policy, recoil, sac_1m, stream_x, or CSVs"""
     curves: tuple[str, ...] = ()
     """learning curves of others to draw in grey: sac_simba_v2, td3_authors, ppo_tianshou, sac_tianshou, td3_tianshou"""
     tasks: tuple[str, ...] = ()

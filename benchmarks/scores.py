@@ -1,5 +1,6 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from benchmarks.suite import SCORES, Score
 
 ORDER = ("order_of_values", "order_of_low_values")  # see algos.ways
 PERCENT = "success (%)"  # the measure of goals that are reached
+R2 = "R²"  # that of predictions
 SUCCESS = "success/"  # before the name of one of the environment's tasks
 OF_TASK = " · "  # between the name of an environment and that of one of its tasks
 LABELS: dict[Score, str] = {
@@ -58,14 +60,14 @@ class Scores:
 
     @property
     def measure(self) -> str:
-        """What the scores are: returns, percentages of episodes that reach their goals, or scores for both."""
+        """What the scores are: returns, percentages of episodes that reach their goals, R², or scores for several."""
         kinds = {self.measure_of(task) for task in self.tasks}
         return kinds.pop() if len(kinds) == 1 else "score"
 
     def measure_of(self, task: str) -> str:
         """What the scores on one task are."""
-        reached = {config.get("score") == "success" for config in self.sources if config["task"] == task} == {True}
-        return PERCENT if reached else "return"
+        kinds = {measure_of(config) for config in self.sources if config["task"] == task}
+        return kinds.pop() if len(kinds) == 1 else "return"
 
     @property
     def steps(self) -> str:
@@ -109,6 +111,11 @@ class Scores:
         return frame
 
 
+def measure_of(config: Mapping[str, Any]) -> str:
+    """What the scores of a run are."""
+    return {"success": PERCENT, R2: R2}.get(config.get("score", ""), "return")
+
+
 def label(config: dict[str, Any]) -> str:
     """The name of an algorithm in a report, with the variant where that is not the default one, and the setting.
 
@@ -119,11 +126,14 @@ def label(config: dict[str, Any]) -> str:
 
 
 def family_name(config: dict[str, Any]) -> str:
-    """The name that all settings of an algorithm share: the script's, or that of the variant."""
+    """The name that all settings of an algorithm share: the script's, with the variant where it is not the default one.
+
+    A variant that begins with the script's name stands for both.
+    """
     algorithm, variant = config["algorithm"], config["variant"]
     if variant == "default":
         return algorithm
-    return variant if config.get("setting") or variant.startswith(algorithm) else f"{algorithm} ({variant})"
+    return variant if variant.startswith(algorithm) else f"{algorithm} ({variant})"
 
 
 def missing_cells(cells: list[tuple[str, str]], sources: list[dict[str, Any]]) -> list[tuple[str, str]]:

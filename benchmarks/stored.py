@@ -28,6 +28,7 @@ class Sweep(Stored):
     commit: str | None
     date: str
     cells: list[tuple[str, str]] = Field(default_factory=list)  # of algorithm and task; earlier sweeps have none
+    seeds: list[int] = Field(default_factory=list)  # of each cell; earlier sweeps have none
 
 
 class Wishes(Stored):

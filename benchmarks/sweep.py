@@ -22,6 +22,7 @@ Results lie in OUT/<seeds>/<task>/<algorithm>/<variant>/, logs in OUT/logs/. Exi
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -55,7 +56,7 @@ from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
-from benchmarks.suite import Entry, Suite, find, read
+from benchmarks.suite import Suite, find, read
 from envs.cores import own_cores
 
 MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
@@ -200,13 +201,9 @@ def visible_gpus(device: str) -> list[str]:
     return [gpus[int(index)]] if colon else gpus
 
 
-def named(entry: Entry, task: str) -> str:
-    """What reports call an algorithm, without its settings."""
-    return family_name({"algorithm": entry.algorithm, "variant": entry.variant, "setting": entry.args[task].vary})
-
-
 def describe(suite: Suite, out: Path) -> None:
     """Writes sweep.json, which reports read, and which names the process that locks the folder; copies the suite."""
+    names = [family_name({"algorithm": entry.algorithm, "variant": entry.variant}) for entry in suite.entries]
     description = {
         "suite": suite.name,
         "purpose": suite.purpose,
@@ -215,7 +212,8 @@ def describe(suite: Suite, out: Path) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "cells": [(named(entry, task), task) for entry in suite.entries for task in suite.tasks],
+        "cells": list(itertools.product(names, suite.tasks)),
+        "seeds": suite.seeds,
     }
     keep(filter(None, [suite.references, *suite.published]), out)
     contents = {"suite.toml": suite.path.read_bytes(), "sweep.json": json.dumps(description, indent=2).encode()}

@@ -59,6 +59,7 @@ DecayFactor = Annotated[float, Range(0, 0.99999)]  # what is left after a step o
 @dataclass
 class Args(StreamArgs):
     ACTIONS: ClassVar[str] = ""
+    STEPS: ClassVar[str] = "steps"  # an environment has no part in them
 
     env_id: str = "seasons"
     """`seasons`, a series made by a recipe, or a CSV file with a header; columns without numbers are left out"""

@@ -152,6 +152,10 @@ def test_values_that_vary_are_checked_like_others(script, capsys):
     for word, start in wrong.items():
         said = told(capsys, main_of(script), *task_of(script), "--vary", word)
         assert said.startswith(start) and ("--vary" in said or flag(name) in said), (word, said)
+    word = f"{name}={getattr(get_type_hints(main_of(script))['args'](), name) or 0.5}"
+    for given in ([flag(name), "1"], [f"{flag(name)}=1"], [f"--{name}", "1"]):
+        said = told(capsys, main_of(script), *task_of(script), "--vary", word, *given)
+        assert said == f"--vary {word}: {flag(name)} sets it too: keep one of them"
 
 
 COMMON = [

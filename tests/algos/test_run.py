@@ -34,6 +34,7 @@ from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run, without_bf16
 from algos.run_folder import digest_of_script
+from algos.summary import Summary
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
 
@@ -869,3 +870,12 @@ def test_runs_are_settings_times_seeds_in_all_that_a_run_says(loop, capsys):
     out, err = capsys.readouterr()
     assert "seed 1 with rate=2 diverged before step 12" in err and "for each of 4 runs" in out
     assert (run.folder.path / "tensorboard" / "rate=2" / "seed_0").is_dir()
+
+
+def test_the_table_at_the_end_has_the_steps_that_each_run_took():
+    """One that stopped early has an evaluation at the total, and one that diverged the step of its last one."""
+    rows = [(seed, step, 1.0) for seed in (0, 1, 2) for step in (0, 50, 100) if seed < 2 or step < 100]
+    frame = pd.DataFrame(rows, columns=["seed", "step", "return"])
+    summary = Summary("sac", "Made-v0", "steps", "return", lambda returns: returns)
+    lines = list(summary.lines(frame, [{"seed": seed} for seed in (0, 1, 2)], [37, 100, 90], {2: 60}))[1:]
+    assert [line.split()[3] for line in lines] == ["37", "100", "50"] and lines[2].endswith("diverged before step 60")

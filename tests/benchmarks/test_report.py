@@ -142,13 +142,14 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
 def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     """Also one that is made of a report, and more runs; of what is left out by name, it says nothing."""
     hopper, local, file = "Hopper-v5", "local/a-v0", str(tmp_path / "mine.hdf5")
-    cells = [(name, task) for task in (hopper, local, file) for name in ("sac", "sac (low)", "grid")]
+    cells = [(name, task) for task in (hopper, local, file) for name in ("iql (grid)", "sac", "sac (low)")]
     told = {"suite": "s", "purpose": "p", "command": "c", "commit": None, "date": "2026-01-01", "cells": cells}
     synthetic.make(tmp_path / "in", ["sac"], [f"{hopper} · one", f"{hopper} · two"], 5, 20)
     (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
     make(tmp_path / "in", tmp_path / "out")
     part = "of the 9 cells that were asked for, each an algorithm on a task,"
-    first = f"Only 1 {part} is here; the rest are grid, sac (low) on {file}, {hopper}, {local}; sac on {file}, {local}."
+    others = f"iql (grid), sac (low) on {file}, {hopper}, {local}; sac on {file}, {local}."
+    first = f"Only 1 {part} is here; the rest are {others}"
     for folder in ("in", "out"):
         assert [note for note in load([tmp_path / folder]).notes if "cells" in note] == [first]
     assert index.part_of_suite(tmp_path / "out") == "1 of 9 cells"
@@ -162,9 +163,9 @@ def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
         store(more / Path(task).stem, "sac", table(ten(1, 2, 3)), task, "low")
     synthetic.vary(more, "iql", [local, hopper], {"tau": [0.1, 0.2]}, variant="grid")
     (note,) = [note for note in load([tmp_path / "out", more], mix=True).notes if "cells" in note]
-    assert note == f"Only 6 {part} are here; the rest are grid on {file}; sac on {file}, {local}."
-    grid = load([tmp_path / "out", more], mix=True, algorithms=["grid (tau=0.1)"])
-    assert grid.cells == [("grid", task) for task in (hopper, local, file)]
+    assert note == f"Only 6 {part} are here; the rest are iql (grid) on {file}; sac on {file}, {local}."
+    grid = load([tmp_path / "out", more], mix=True, algorithms=["iql (grid) (tau=0.1)"])
+    assert grid.cells == [("iql (grid)", task) for task in (hopper, local, file)]
     synthetic.vary(more / "file", "iql", [file], {"tau": [0.1, 0.2]}, variant="grid")
     store(more / "file", "sac", table(ten(1, 2, 3)), file)
     store(more / "local", "sac", table(ten(1, 2, 3)), local)
@@ -198,6 +199,52 @@ def test_the_shortest_runs_are_named_by_their_algorithm_if_they_are_all_of_its_s
     assert note.endswith("that all runs have reached; the shortest are b (seed 0), c.")
     report.main(report.Args((tmp_path,), tmp_path / "report", mix=True, replications=20, page=False))
     assert note in load([tmp_path / "report"], mix=True).notes
+
+
+def test_evaluations_after_the_last_iteration_count_where_other_runs_end_at_the_total(tmp_path):
+    """A seed that stopped when its task was solved has the total, and an iteration ends where it ends."""
+    rows = table({0: {0: [0.0], 1: [0.0], 2: [0.0]}, 60: {0: [1.0], 1: [0.0], 2: [0.0]}, 90: {0: [1.0]}})
+    late = [table({96: {1: [1.0]}}), table({99: {2: [4.0]}})]
+    identity = {"total_steps": 90, "eval_episodes": 1, "eval_every": 60, "seeds": [0, 1, 2]}
+    store(tmp_path, "a", pd.concat([rows, *late]), "Hopper-v5", identity=identity)
+    loaded = load([tmp_path])
+    assert loaded.table.groupby("seed")[["step", "return"]].last().values.tolist() == [[90, 1], [90, 1], [90, 4]]
+    assert not any("compared at step" in note for note in loaded.notes)
+
+
+def test_seeds_whose_job_has_not_begun_are_named(tmp_path):
+    """Also in a report that is made of a report, and no longer when they are there."""
+    told = {"suite": "s", "purpose": "p", "command": "c", "commit": None, "date": "2026-01-01"}
+    told |= {"cells": [("a", "Hopper-v5"), ("b", "Hopper-v5")], "seeds": [0, 1, 2, 3]}
+    rows = {seeds: table({step: {seed: [1.0] for seed in seeds} for step in (0, 100)}) for seeds in ((0, 1), (2, 3))}
+    store(tmp_path / "in", "a", rows[0, 1], "Hopper-v5")
+    synthetic.vary(tmp_path / "in", "b", ["Hopper-v5"], {"tau": [0.1, 0.2]}, seeds=4)
+    (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
+    make(tmp_path / "in", tmp_path / "out", mix=True)
+    note = "a (seeds 2, 3) on Hopper-v5 is not finished, and is left out."
+    assert all([n for n in load([tmp_path / name], mix=True).notes if "left" in n] == [note] for name in ("in", "out"))
+    store(tmp_path / "in" / "more", "a", rows[2, 3], "Hopper-v5", identity={"total_steps": 100})
+    for folders in ([tmp_path / "in"], [tmp_path / "out", tmp_path / "in" / "more"]):
+        assert not any("left out" in note for note in load(folders, mix=True).notes)
+
+
+def test_two_scripts_with_the_same_variant_and_settings_are_two_algorithms(tmp_path):
+    for script in ("ppo", "dqn"):
+        synthetic.vary(tmp_path, script, ["CartPole-v1"], {"lr": [0.1, 0.2]}, variant="grid")
+    loaded = load([tmp_path])
+    assert loaded.grids == {name: [f"{name} (lr={lr})" for lr in (0.1, 0.2)] for name in ("dqn (grid)", "ppo (grid)")}
+
+
+def test_scores_of_predictions_are_no_returns(tmp_path):
+    rows = table({step: {seed: [0.5 + seed / 10] for seed in range(5)} for step in (0, 10)})
+    identity = {"total_steps": 10, "eval_episodes": 0}
+    store(tmp_path / "in", "stream_td", rows, "seasons", score="R²", steps="steps", identity=identity)
+    store(tmp_path / "in", "other", rows, "seasons", score="R²", steps="steps", identity=identity)
+    make(tmp_path / "in", tmp_path / "out" / "it")
+    page = (tmp_path / "out" / "it" / "report.md").read_text()
+    assert "R² of predictions: mean over seeds" in page and "Final R²" in page and "in R²" in page
+    assert "returns of" not in page.lower() and "environment" not in page and "training episodes" not in page
+    assert "R², last evaluation" in index.section(tmp_path / "out" / "it")
 
 
 def test_runs_that_are_not_cut_keep_all_that_they_have(tmp_path):

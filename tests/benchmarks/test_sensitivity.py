@@ -59,9 +59,9 @@ def test_each_setting_is_an_algorithm_of_its_own_with_its_own_source(tmp_path):
     assert "settings" not in source and "varied" not in source
 
 
-def test_a_suites_name_for_a_varied_algorithm_is_the_one_in_the_report(tmp_path):
+def test_a_suites_name_for_a_varied_algorithm_is_in_the_report_with_that_of_the_script(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"lr": [1e-5, 3e-4]}, variant="tuning")
-    assert load([tmp_path]).algorithms == ["tuning (lr=1e-05)", "tuning (lr=0.0003)"]
+    assert load([tmp_path]).algorithms == ["iql (tuning) (lr=1e-05)", "iql (tuning) (lr=0.0003)"]
 
 
 def test_only_the_setting_that_diverged_keeps_an_earlier_score(tmp_path):

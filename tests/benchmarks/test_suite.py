@@ -167,8 +167,9 @@ def test_a_sweep_stores_which_cells_it_trains_by_the_names_of_reports(tmp_path):
     """Those of the entries that it is given: a sweep until something is decided trains two."""
     suite = suites.read(write(tmp_path, VARIED))
     sweep.describe(replace(suite, entries=suite.entries[1:]), tmp_path)
-    stored = json.loads((tmp_path / "sweep.json").read_text())["cells"]
-    assert stored == [[name, task] for name in ("grid", "sac (slow_sac)") for task in suite.tasks]
+    stored = json.loads((tmp_path / "sweep.json").read_text())
+    cells = [[name, task] for name in ("sac (grid)", "sac (slow_sac)") for task in suite.tasks]
+    assert (stored["cells"], stored["seeds"]) == (cells, suite.seeds)
 
 
 WRONG_VARY = {

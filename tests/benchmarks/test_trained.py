@@ -479,6 +479,14 @@ def test_a_run_without_an_environment_is_checked_on_made_up_observations(script,
 
 
 @needs_onnx
+def test_an_exported_policy_says_in_which_order_it_takes_an_image(train_short, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export, "CHECKED", 20)
+    run = train_short("stream_q", seeds=("0",), env_id="MinAtar/Breakout-v1").folder
+    command(export, run, "--onnx", tmp_path / "p.onnx")
+    assert "images of (4, 10, 10) flattened; within" in capsys.readouterr().out
+
+
+@needs_onnx
 def test_a_table_is_exported(train_short, tmp_path):
     run = train_short("sqirl table").folder
     command(export, run, "--onnx", tmp_path / "p.onnx")

@@ -428,5 +428,12 @@ def test_a_run_is_not_resumed_in_a_series_that_changed(tmp_path):
         text = file.read()
     with open(path, "w") as file:
         file.write(text.replace("2020-01-01 00:00:00,0.0", "2020-01-01 00:00:00,0.5"))
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match=r"another configuration \(series_digest"):
         train_csv(tmp_path, path, resume=True)
+
+
+def test_another_column_is_named_and_not_the_digest_that_changes_with_it(tmp_path):
+    path = csv_of(tmp_path, 400)
+    train_csv(tmp_path, path)
+    with pytest.raises(UserError, match=r"another configuration \(target_column: y there, a here"):
+        train_csv(tmp_path, path, resume=True, target_column="a")
