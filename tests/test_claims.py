@@ -93,6 +93,7 @@ def means(report: str) -> pd.Series:
         ("iql_sensitivity", "A low temperature learns fastest", CHEETAH,
          [f"iql (expectile={e}, temperature=1) > iql (expectile={e}, temperature=10)" for e in (0.5, 0.7, 0.8, 0.9)]),
         ("recoil_short", "ReCOIL is better with 200 of them", "local/hopper-random-v0", ["recoil_200 > bc_200"]),
+        ("recoil", "; ReCOIL is better.", "local/hopper-random-v0", ["recoil > bc"]),
         ("edge_of_reach", "RAVL earns more than the base on both datasets of HalfCheetah with MuJoCo itself", CHEETAH,
          ["ravl_true > mopo (base_true)"]),
         ("edge_of_reach", "RAVL earns more than the base on both datasets of HalfCheetah with MuJoCo itself", EXPERT,
@@ -324,6 +325,38 @@ def test_sac_at_a_million_steps_is_beside_published_curves_as_findings_tell():
     assert stored("mujoco_1m_cpu", "tasks")[["task", "algorithm"]].drop_duplicates().values.tolist() == [
         ["Hopper-v5", "sac"]
     ]
+
+
+def test_recoil_comes_to_the_expert_as_findings_tell():
+    row, scores = FOUND["recoil"], stored("recoil", "scores").set_index("algorithm")
+    late = scores.loc["recoil"].query("step >= 130_000")
+    assert "from 130,000 updates on, every evaluation of every seed is above a D4RL score of 100" in row
+    assert late["normalised"].min() > 1 and late["seed"].nunique() == 5
+    told = "[ReCOIL comes to the expert](results/recoil/report.md) after 250,000 updates, and is better than BC."
+    assert told in LINES
+    ends = 100 * scores.query("step == 250_000").groupby("algorithm")["normalised"].mean()
+    published = pd.read_csv(ROOT / "benchmarks" / "published" / "recoil.csv").set_index("task")["score"]
+    assert f"ends at {ends['recoil']:.0f}, where {published['d4rl/hopper-random-v2']:.0f} is published" in row
+    assert f"BC, which imitates the random actions too, ends at {ends['bc']:.0f};" in row
+
+
+def test_findings_tell_what_length_does_to_bc():
+    row, names = FOUND["hopper_replay_1m"], ("hopper_replay_1m", "offline_mujoco_short")
+    long, short = (means(name)[HOPPER, "bc"] for name in names)
+    assert f"ends at {long:.0f}, below the {short:.0f} of five seeds after 50,000 updates of the same data" in row
+    tasks = [stored(name, "tasks").set_index(["task", "algorithm"]).loc[(HOPPER, "bc")] for name in names]
+    assert [set(table["steps"]) for table in tasks] == [{1_000_000}, {50_000}] and set(tasks[1]["seeds"]) == {5}
+    runs = [json.loads((ROOT / "results" / name / "sources.json").read_text()) for name in names]
+    one, other = (next(c for c in part if (c["task"], c["algorithm"]) == (HOPPER, "bc")) for part in runs)
+    assert one["facts"]["digest"] == other["facts"]["digest"] and len(runs[0]) == 1
+    assert all(one["args"][name] == other["args"][name] for name in ("batch_size", "lr"))
+    score = 100 * stored("hopper_replay_1m", "scores").query("step == 1_000_000")["normalised"].mean()
+    first, second = (
+        pd.read_csv(ROOT / "benchmarks" / "published" / f"{name}.csv").set_index(["task", "algorithm"])["score"]
+        for name in ("offline", "corl")
+    )
+    cell = "d4rl/hopper-medium-replay-v2", "BC"
+    assert f"it is {score:.0f}, and {first[cell]:.0f} and {second[cell]:.0f} are published for D4RL's own data" in row
 
 
 def test_findings_tell_what_length_does_to_gcbc():
