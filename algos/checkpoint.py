@@ -34,14 +34,16 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Gives a path to write a file at, which then replaces `path`; an error leaves nothing there."""
+    """Gives a path to write a file at, which then replaces `path`; an error leaves nothing there, and names `path`."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
         os.replace(part, path)
-    except Exception:
+    except Exception as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (part, str(part)):
+            error.filename = str(path)
         raise
 
 

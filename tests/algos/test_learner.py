@@ -140,6 +140,14 @@ def test_a_step_without_an_episode_is_refused(tmp_path):
             learner.step([1.0] * 7, reward, done)
 
 
+def test_a_learner_that_cannot_be_saved_names_its_file(tmp_path):
+    """And not the one beside it, to which it is written first."""
+    learner = Learner(agent_of("stream_ac", seeds=(0,), task=task_of("stream_ac")))
+    with pytest.raises(FileNotFoundError) as error:
+        learner.save(tmp_path / "missing" / "l.safetensors")
+    assert error.value.filename == str(tmp_path / "missing" / "l.safetensors")
+
+
 @pytest.mark.parametrize("script", STREAMS)
 def test_a_saved_learner_goes_on_exactly(script, tmp_path):
     learner = Learner(agent_of(script, seeds=(3,)))
