@@ -155,7 +155,9 @@ class Policy(nn.Module):
     [R, B, G] if the policy is `with_goals`, and then the number t [] of steps since the episode began if it is `timed`.
 
     For one run, the policy itself can be called with obs [O] or [B, O], and goals likewise, as NumPy arrays or as
-    tensors; it gives actions of the same kind. One goal may also serve all observations of a batch.
+    tensors; it gives actions of the same kind. One goal may also serve all observations of a batch. Raises ValueError
+    for other sizes, and for arrays with numbers that are not finite; tensors are not looked at for them, as that would
+    wait for a GPU.
     """
 
     low: Tensor  # [A], empty if actions are discrete
@@ -220,7 +222,10 @@ class Policy(nn.Module):
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()[()]
 
     def _tensor(self, x: Any) -> Tensor:
-        x = x if isinstance(x, Tensor) else torch.as_tensor(np.array(x, np.float64, order="C"))  # of any strides
+        if not isinstance(x, Tensor):
+            x = torch.as_tensor(np.array(x, np.float64, order="C")).to(torch.get_default_dtype())  # of any strides
+            if not x.isfinite().all():  # of a tensor, a GPU would have to be waited for
+                raise ValueError("observations and goals must have finite numbers, got NaN or infinity")
         return x.to(self.agent.device, torch.get_default_dtype())
 
 

@@ -193,6 +193,20 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(device, sac, tmp_path
         load_policy(path, seed=1, device=device)
 
 
+@pytest.mark.parametrize("script", ["stream_q", "gcbc"])
+def test_observations_and_goals_that_are_not_finite_are_refused(script, tmp_path):
+    """Numbered actions would not show them. Tensors are not looked at, for which a GPU would have to be waited for."""
+    policy = load_policy(written(tmp_path / "p.safetensors", trained(script), script=script), seed=1)
+    more = {"goal": np.zeros(7)} if policy.with_goals else {"t": 1}
+    for bad in (np.nan, np.inf, 1e39):  # the last is infinite in float32
+        with pytest.raises(ValueError, match="must have finite numbers"):
+            policy([bad, *[0.0] * 6], **more)
+        if policy.with_goals:
+            with pytest.raises(ValueError, match="must have finite numbers"):
+                policy(np.zeros(7), goal=[bad] * 7)
+    policy(torch.full((7,), torch.nan), **more)
+
+
 def test_a_path_may_be_any_text():
     with pytest.raises(UserError, match=r"^there is no file or folder xxx"):
         load_policy("x" * 5_000)
