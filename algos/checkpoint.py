@@ -43,7 +43,7 @@ def written_aside(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (part, str(part)):
-            error.filename = str(path)
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

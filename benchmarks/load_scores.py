@@ -59,9 +59,12 @@ def load(
     if not found.tables:
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
+    begun: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for _, name, task, seeds in found.unfinished:
+        begun[name, task.partition(OF_TASK)[0]] |= set(seeds)
     for config, (name, task, seeds) in itertools.product(found.sources, asked):  # jobs that have not begun
         if (family_name(config), config["task"].partition(OF_TASK)[0]) == (name, task):
-            found.unfinished.append((label(config), name, config["task"], seeds))
+            found.unfinished.append((label(config), name, config["task"], sorted({*seeds} - begun[name, task])))
     sources = _chosen(found.sources, tasks, algorithms)
     no_seed_twice(sources)
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
@@ -126,7 +129,7 @@ def _unfinished(
     """Those of some unfinished runs that are asked for, each with the seeds that no source has."""
     known: dict[tuple[str, str], set[int]] = defaultdict(set)
     for config in sources:
-        known[label(config), config["task"]] |= set(config["seeds"])
+        known[label(config), config["task"]] |= {*config["seeds"], *config.get("identity", {}).get("seeds", [])}
     seeds: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for name, family, task, own in runs:
         if (not algorithms or {name, family} & set(algorithms)) and (not tasks or task in tasks):
@@ -259,7 +262,7 @@ def _cut(scores: Scores, cut: bool) -> None:
         alive = last[[(task, *key) not in diverged for key in last.index]]
         end = int(alive.min()) if len(alive) and cut else int(last.max())
         wanted = max(protocol(config)["steps"] or 0 for config in scores.sources if config["task"] == task)
-        if cut and end >= wanted:  # all are at their end, which the last iteration of some lies beyond
+        if cut and 0 < wanted <= end:  # all are at their end, which the last iteration of some lies beyond
             frame = frame.assign(step=frame["step"].clip(upper=end))
         if cut and len(alive) and end < wanted:
             steps_done = alive

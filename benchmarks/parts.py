@@ -18,7 +18,7 @@ from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, 
 from benchmarks.figures import Styles
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
-from benchmarks.scores import LABELS, OF_TASK, PERCENT, R2, family_name, label
+from benchmarks.scores import LABELS, OF_TASK, PERCENT, R2, family_name, label, measure_of
 from benchmarks.suite import Score, published_curves, read_curves, read_published
 from benchmarks.tables import Cell, Table, between, number, word
 
@@ -193,7 +193,8 @@ def task_part(
             cells.append(number(final[results.headline].mean(), 3))
         cells += [number(row["seeds"], 0), number(row["steps"], 0), *(number(by.loc[s, "mean"]) for s in others)]
         table.rows.append(cells)
-    training = {protocol(config)["evaluation episodes"] == 0 for config in results.scores.sources}
+    played = [config for config in results.scores.sources if measure_of(config) != R2]
+    training = {protocol(config)["evaluation episodes"] == 0 for config in played}
     source = " or of ".join(
         ["the deterministic policy"] * (False in training) + ["training episodes"] * (True in training)
     )
@@ -202,8 +203,8 @@ def task_part(
         PERCENT: "percentage of episodes that reach their goals, over all tasks of the environment,",
     }
     measures = {results.scores.measure_of(task) for task in results.scores.tasks}
-    played = " and ".join(kinds[kind] for kind in sorted(measures - {R2}))
-    measured = " and ".join([f"{played} of {source}"] * bool(played) + ["R² of predictions"] * (R2 in measures))
+    earned = " and ".join(kinds[kind] for kind in sorted(measures - {R2}))
+    measured = " and ".join([f"{earned} of {source}"] * bool(earned) + ["R² of predictions"] * (R2 in measures))
     measured = measured[0].upper() + measured[1:]
     text = (
         f"{measured}: mean over seeds of each seed's score with Student's interval, and the "

@@ -146,6 +146,9 @@ def test_a_learner_that_cannot_be_saved_names_its_file(tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         learner.save(tmp_path / "missing" / "l.safetensors")
     assert error.value.filename == str(tmp_path / "missing" / "l.safetensors")
+    with pytest.raises(OSError, match="directory") as error:
+        learner.save(tmp_path)
+    assert (error.value.filename, error.value.filename2) == (str(tmp_path), None)
 
 
 @pytest.mark.parametrize("script", STREAMS)

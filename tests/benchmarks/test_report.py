@@ -210,6 +210,9 @@ def test_evaluations_after_the_last_iteration_count_where_other_runs_end_at_the_
     loaded = load([tmp_path])
     assert loaded.table.groupby("seed")[["step", "return"]].last().values.tolist() == [[90, 1], [90, 1], [90, 4]]
     assert not any("compared at step" in note for note in loaded.notes)
+    for name, last in (("c", 90), ("d", 99)):  # of runs that do not say how long they were to be, the longer one is cut
+        store(tmp_path / "in", name, table({step: {0: [step]} for step in (0, 60, last)}), "Ant-v5", identity={})
+    assert load([tmp_path / "in"]).table.groupby("algorithm")["return"].last().tolist() == [90, 60]
 
 
 def test_seeds_whose_job_has_not_begun_are_named(tmp_path):
@@ -223,6 +226,25 @@ def test_seeds_whose_job_has_not_begun_are_named(tmp_path):
     make(tmp_path / "in", tmp_path / "out", mix=True)
     note = "a (seeds 2, 3) on Hopper-v5 is not finished, and is left out."
     assert all([n for n in load([tmp_path / name], mix=True).notes if "left" in n] == [note] for name in ("in", "out"))
+    synthetic.vary(tmp_path / "in" / "late", "b", ["Ant-v5"], {"tau": [0.1, 0.2]}, seeds=2)
+    told["cells"].append(("b", "Ant-v5"))
+    (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
+    later = table({step: {seed: [1.0] for seed in (2, 3)} for step in (0, 100)})
+    place = tmp_path / "in" / "later"
+    synthetic.vary(place, "b", ["Ant-v5"], {"tau": [0.1, 0.2]}, seeds=2)
+    (path,) = place.glob("*/*/*/config.json")
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"status": "running", "identity": config["identity"] | {"seeds": [2, 3]}}))
+    (told_of,) = [
+        n for n in load([tmp_path / "in"], mix=True, finished_only=True, tasks=["Ant-v5"]).notes if "left" in n
+    ]
+    assert told_of == "b on Ant-v5 is not finished, and is left out."  # once, by the name of its process
+    shutil.rmtree(place)
+    shutil.rmtree(tmp_path / "in" / "late")
+    diverged = {"identity": {"total_steps": 100, "seeds": [2, 3]}, "diverged": [{"seed": 3, "step": 5}]}
+    lost = store(tmp_path / "in" / "more", "a", later.query("seed == 2"), "Hopper-v5", **diverged)
+    assert not any("not finished" in n for n in load([tmp_path / "in"], mix=True, tasks=["Hopper-v5"]).notes)
+    shutil.rmtree(lost)
     store(tmp_path / "in" / "more", "a", rows[2, 3], "Hopper-v5", identity={"total_steps": 100})
     for folders in ([tmp_path / "in"], [tmp_path / "out", tmp_path / "in" / "more"]):
         assert not any("left out" in note for note in load(folders, mix=True).notes)
@@ -240,7 +262,8 @@ def test_scores_of_predictions_are_no_returns(tmp_path):
     identity = {"total_steps": 10, "eval_episodes": 0}
     store(tmp_path / "in", "stream_td", rows, "seasons", score="R²", steps="steps", identity=identity)
     store(tmp_path / "in", "other", rows, "seasons", score="R²", steps="steps", identity=identity)
-    make(tmp_path / "in", tmp_path / "out" / "it")
+    made = make(tmp_path / "in", tmp_path / "out" / "it")
+    assert analysis.limits(made.scores, None, ["seasons"]) == (-np.inf, np.inf)
     page = (tmp_path / "out" / "it" / "report.md").read_text()
     assert "R² of predictions: mean over seeds" in page and "Final R²" in page and "in R²" in page
     assert "returns of" not in page.lower() and "environment" not in page and "training episodes" not in page
