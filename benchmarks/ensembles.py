@@ -34,7 +34,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
-from benchmarks.stored import Sweep, write_sources
+from benchmarks.stored import Sweep, without_place, write_sources
 from benchmarks.tables import Table, number, purpose, word
 
 KEYS = ("seed", "member", "output")
@@ -161,7 +161,11 @@ def main(args: Args) -> None:
     about = purpose(__doc__)
     title = "# Ensembles of the dynamics, on transitions that were held out"
     lines = [title, about, "![error on the holdout, one line a seed](figures/ensembles.png)"]
-    sweeps = [read_json(path, Sweep)["command"] for folder in args.folders for path in find(folder, "sweep.json")]
+    sweeps = [
+        without_place(read_json(path, Sweep)["command"])
+        for folder in args.folders
+        for path in find(folder, "sweep.json")
+    ]
     commits = ", ".join(sorted({str(run.get("commit")) for run in runs}))
     command = f"python -m benchmarks.ensembles {shlex.join(sys.argv[1:])}"
     lines.append(listing(table, curves).markdown())

@@ -18,7 +18,7 @@ from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
 from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
-from benchmarks.stored import Sweep, read_wishes
+from benchmarks.stored import Sweep, read_wishes, without_place
 
 FEW_SEEDS = 10
 LARGEST = 1e100  # sums of squares of greater numbers are no numbers
@@ -87,7 +87,8 @@ def load(
         _together(found.values, VALUES, sources),
         _together(found.watched, WATCHED, sources),
     )
-    sweeps = [sweep for i, sweep in enumerate(found.sweeps) if sweep not in found.sweeps[:i]]
+    told = [sweep | {"command": without_place(sweep["command"])} for sweep in found.sweeps]
+    sweeps = [sweep for i, sweep in enumerate(told) if sweep not in told[:i]]
     scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out, unfinished)
     _without_numbers(scores)
     if scores.table.empty:

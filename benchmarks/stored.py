@@ -1,6 +1,7 @@
 """The files that sweeps and reports store, each with one schema; see `algos.stored`, which has those of runs."""
 
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Iterable
@@ -60,6 +61,11 @@ class Report(Wishes):
     commits: list[str]
     devices: list[str]
     dates: list[str]
+
+
+def without_place(command: str) -> str:
+    """A sweep's command without a place on somebody's machine, and without the number of one of its jobs."""
+    return re.sub(r" --(out|job)[ =]('[^']*'|\S+)", "", command)
 
 
 def write_sources(folder: Path, sources: list[dict[str, Any]]) -> None:

@@ -174,6 +174,18 @@ def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     assert index.part_of_suite(tmp_path / "whole") == ""
 
 
+def test_a_report_tells_no_place_on_somebodys_machine(tmp_path):
+    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5"], 5, 10)
+    command = "python -m benchmarks.sweep s --seeds-per-job 2"
+    for number, place in enumerate(("/home/me/s", "'/home/me/my runs'")):
+        told = {"suite": "s", "purpose": "p", "commit": None, "date": "2026-01-01"}
+        told["command"] = f"{command} --job {number} --out {place} --threads 1"
+        (folder := tmp_path / "in" / str(number)).mkdir()
+        (folder / "sweep.json").write_text(json.dumps(told))
+    make(tmp_path / "in", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["commands"] == [f"{command} --threads 1"]
+
+
 def test_seeds_that_are_not_finished_are_named_where_others_are(tmp_path):
     for seed, status in ((0, "finished"), (1, "interrupted"), (2, "running")):
         rows = table({step: {seed: [1.0]} for step in (0, 100)})
