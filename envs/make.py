@@ -8,8 +8,9 @@ import io
 import os
 import re
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
@@ -84,7 +85,8 @@ def make_vec(
         wrappers.append(partial(stacked, count=stack))
     if kwargs.pop("d4rl_reward", False):
         wrappers.append(D4RLReward)
-    with quiet_mujoco():
+    leaves_files = env_id.startswith(ROBOTICS) or re.match(OGBENCH, env_id)
+    with quiet_mujoco(), tidy() if leaves_files else contextlib.nullcontext():
         if spec.entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return gym.make_vec(
@@ -95,6 +97,18 @@ def make_vec(
             wrappers=[*wrappers, *kwargs.pop("wrappers", ())],
             **kwargs,
         )
+
+
+@contextlib.contextmanager
+def tidy() -> Iterator[None]:
+    """Takes away the temporary file that each maze of Gymnasium-Robotics and OGBench leaves behind when it is made."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def vector_of(envs: Sequence[gym.Env], autoreset_mode: AutoresetMode) -> VectorEnv:

@@ -1,7 +1,5 @@
 """The walls of OGBench's and Gymnasium-Robotics' mazes, for drawing and for telling who is near one."""
 
-import contextlib
-import os
 import re
 import warnings
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.make import find_spec
+from envs.make import find_spec, tidy
 from envs.mujoco import quiet_mujoco
 
 OGBENCH_MAZE = r"(pointmaze|antmaze|humanoidmaze|antsoccer)-"
@@ -100,13 +98,10 @@ def ogbench_maze(world: Any) -> Maze:
 
 def world_of(env_id: str, **options: Any) -> Any:
     """An environment without Gymnasium's wrappers, and without the temporary file that each maze leaves behind."""
-    with quiet_mujoco(), warnings.catch_warnings():
+    with quiet_mujoco(), tidy(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glfw misses a display, and Gymnasium dislikes the precision of bounds
         world: Any = gym.make(env_id, disable_env_checker=True, **options).unwrapped
         if "action_space" not in vars(world):  # manipulation makes a new one at each access, which cannot be seeded
             spaces = {name: getattr(world, name) for name in ("observation_space", "action_space")}
             world.__class__ = type("World", (type(world),), spaces)
-    for name in ("fullpath", "tmp_xml_file_path"):
-        with contextlib.suppress(AttributeError, FileNotFoundError):
-            os.remove(getattr(world, name))
     return world

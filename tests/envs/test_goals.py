@@ -9,6 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from envs.goals import PAIRS, goal_tasks, make_goal_vec
+from envs.make import make_vec
 from envs.mazes import maze_of, world_of
 from envs.worlds import RADIUS, OGBenchMazes, OGBenchTwins, PointMazes
 
@@ -374,6 +375,8 @@ def test_no_files_are_left_behind(tmp_path):
     for env_id in ("pointmaze-medium-v0", "PointMaze_UMaze-v3", "humanoidmaze-medium-v0"):
         maze_of(env_id)
         make_goal_vec(env_id, goal_tasks(env_id)[:1]).close()
+    for env_id in ("AntMaze_UMaze-v4", "antmaze-medium-v0"):
+        make_vec(env_id, 2).close()
     assert not list(tmp_path.iterdir())
 
 
