@@ -55,19 +55,18 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
     varied = config.pop("varied", [])
     settings = config.pop("settings", None) or [{}]
     parts = [part_of(config, {name: setting[name] for name in varied}) for setting in settings]
-    whole = label(parts[0] if len(parts) == 1 else config)
+    run = parts[0] if len(parts) == 1 else config
+    if finished_only and config["status"] not in FINISHED:
+        seeds = config.get("identity", {}).get("seeds", [])
+        found.unfinished.append((label(run), family_name(run), config["task"], seeds))
+        return
     table = path.with_name("eval.parquet")
     success = ["task", "success"] if config.get("score") == "success" else []
     there = os.path.lexists(table) or config.get("step", 0) > 0
     frame = read_table(table, [*EVAL, *success], varied) if there else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
-        note = f"{whole} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
+        note = f"{label(run)} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
         found.left_out.append((config["task"], note))
-        return
-    if finished_only and config["status"] not in FINISHED:
-        run = parts[0] if len(parts) == 1 else config
-        seeds = config.get("identity", {}).get("seeds", [])
-        found.unfinished.append((label(run), family_name(run), config["task"], seeds))
         return
     if config["status"] not in FINISHED:  # its checkpoint may be older than its tables
         last = int(frame["step"].max())

@@ -137,6 +137,9 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     assert note == "a on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
     (note,) = [note for note in load([tmp_path], finished_only=True, algorithms=["a"]).notes if "left out" in note]
     assert note == "a on Ant-v5 is not finished, and is left out."
+    store(tmp_path, "d", table({0: {0: [1.0]}}), "Ant-v5", status="interrupted")  # also before its first evaluation
+    (note,) = [note for note in load([tmp_path], finished_only=True).notes if "left out" in note]
+    assert note == "a, d on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
 
 
 def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
