@@ -21,7 +21,7 @@ import tyro
 
 from algos.arguments import Count, FewOrNone, Incidental, check, check_number, flag, ranges, tunable
 from algos.device import choose_device
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.folders import check_usable, checked_part
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
@@ -227,6 +227,13 @@ def check_name(algorithm: str) -> None:
         )
 
 
+def check_clone(script: Path) -> None:
+    """Warns if a script of one clone of this repository runs with the packages of another one, which is installed."""
+    clone, root = script.resolve().parents[1], Path(__file__).resolve().parents[1]
+    if clone != root and (clone / "algos" / "cli.py").is_file():
+        warn(f"{script} runs with the code of {root}, not with that of {clone}: pip install -e {clone}")
+
+
 def check_env_id(env_id: str, flag: str = "--env-id") -> None:
     """Raises UserError, with the closest names, if Gymnasium does not know the id, or if it needs another package."""
     try:
@@ -277,6 +284,7 @@ def cli(main: Callable[[Any], None]) -> None:
         if device_of(args).type == "cpu":
             limit_memory()
         script = Path(main.__code__.co_filename)
+        check_clone(script)
         try:
             main(args)
         finally:

@@ -30,11 +30,19 @@ FILES = (".csv", ".hdf5", ".h5", ".npz")
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 
 
-def digest_of_script(kind: type) -> str | None:
-    """The digest of the file that defines a class of arguments; None if no file does, as in a notebook."""
+def script_of(kind: type) -> Path | None:
+    """The file that defines a class of arguments; None if no file does, as in a notebook."""
     try:
-        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:16]
+        return Path(inspect.getfile(kind))
     except (OSError, TypeError):
+        return None
+
+
+def digest_of_script(script: Path | None) -> str | None:
+    """The digest of a script, as config.json holds it; None if there is none, or if it is not a file."""
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest()[:16] if script else None
+    except OSError:
         return None
 
 
@@ -46,7 +54,8 @@ class RunFolder:
 
     def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
-        self.script_digest = digest_of_script(type(args))
+        self.script = script_of(type(args))
+        self.script_digest = digest_of_script(self.script)
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
         self.earlier: dict[str, Any] | None = None  # the configuration that an earlier process left
@@ -103,8 +112,10 @@ class RunFolder:
                 "--out or --variant"
             )
         then, now = config.get("script_digest"), self.script_digest
-        if then and now and then != now and status not in FINISHED:
-            warn(f"{self.algorithm}.py has changed since {self.path} was written; the run goes on with what it is now")
+        if then and now and then != now:
+            finished = "its results stay those of the script as it was"
+            what = finished if status in FINISHED else "the run goes on with what it is now"
+            warn(f"{self.algorithm}.py has changed since {self.path} was written; {what}")
         return config
 
     def check_space(self, nbytes: int) -> None:
@@ -140,7 +151,7 @@ class RunFolder:
             "facts": self.facts,
             "script_digest": self.script_digest,
             "versions": versions(),
-            "commit": git_commit(),
+            "commit": git_commit(self.script),
             "date": time.strftime("%Y-%m-%d"),
         }
         write_atomically(self.path / "config.json", json.dumps(origin | config, indent=2).encode())
@@ -210,14 +221,23 @@ def versions() -> dict[str, str]:
 
 
 @functools.cache
-def git_commit() -> str | None:
-    """The commit of this code, with a + if it was changed since; None outside a checkout."""
-    root = str(Path(__file__).parent)
-    command = ["git", "-C", root, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-    try:
+def git_commit(script: Path | None = None) -> str | None:
+    """The commit of this code, with a + if it was changed since or lacks the script; None outside a checkout."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        commit = git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
+    try:
+        if script and not commit.endswith("+"):
+            git("ls-files", "--error-unmatch", str(script.resolve()))
+    except (OSError, subprocess.SubprocessError):
+        return f"{commit}+"
+    return commit
 
 
 def write_progress(folder: Path, progress: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def load(
             f"Only {len(cells) - len(missing)} of the {len(cells)} cells that were asked for, each an algorithm on a "
             f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
-    notes += _without_bf16(sources)
+    notes += _versions_of_scripts(sources) + _without_bf16(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -158,6 +158,16 @@ def _named(pairs: list[tuple[str, str]]) -> str:
     for name in tasks:
         names[tuple(tasks[name])].append(name)
     return "; ".join(f"{', '.join(alike)} on {', '.join(where)}" for where, alike in names.items())
+
+
+def _versions_of_scripts(sources: list[dict[str, Any]]) -> list[str]:
+    """A sentence on algorithms whose script was changed between runs of one commit; none if there are none."""
+    digests: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    for config in sources:
+        if digest := config.get("script_digest"):
+            digests[config.get("algorithm", ""), config.get("commit")].add(digest)
+    names = sorted({name for (name, _), found in digests.items() if len(found) > 1})
+    return [f"The script changed between runs of {', '.join(names)}, which no commit tells."] if names else []
 
 
 def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:

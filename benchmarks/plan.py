@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import numpy as np
 
 from algos.cli import RunArgs, settings
 from algos.errors import UserError, warn
-from algos.run_folder import defaults, difference, folder_name, folder_of, identity
+from algos.run_folder import defaults, difference, digest_of_script, folder_name, folder_of, identity
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import ROOT, Entry, Suite, as_words
 
@@ -37,6 +38,7 @@ class Job:
     command: list[str]
     args: RunArgs  # the arguments of the script, of a class that the script defines
     state: State
+    changed: tuple[Path, ...] = ()  # files that have changed since it was finished: its script, its dataset
 
     @property
     def id(self) -> str:
@@ -133,9 +135,11 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     args = replace(entry.args[task], out=place, variant=entry.variant)
     configuration = identity(args, entry.algorithm, seeds, device)
     folder = folder_of(args, entry.algorithm)
+    changed: tuple[Path, ...] = ()
     if (state := state_of(folder)) in ("started", "finished"):
-        stored = read_json(folder / "config.json", Config).get("identity", {})
-        if differs := difference(configuration, stored, defaults(type(args))):
+        stored = read_json(folder / "config.json", Config)
+        changed = changes(stored, folder / "config.json", entry.script, task) if state == "finished" else ()
+        if differs := difference(configuration, stored.get("identity", {}), defaults(type(args))):
             name, theirs, ours = differs
             raise UserError(
                 f"--out: {folder} holds a run with another configuration ({name}: {theirs} there, {ours} here): take "
@@ -149,7 +153,24 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     name = f"{entry.name} on {task}, {seed_name(seeds).replace('_', ' ', 1)}"
     name += f", {count} settings" if count > 1 else ""
     command = [sys.executable, "-m", "benchmarks.job", str(entry.script), *words]
-    return Job(name, configuration, folder, command, args, state)
+    return Job(name, configuration, folder, command, args, state, changed)
+
+
+def changes(config: dict[str, Any], path: Path, script: Path, task: str) -> tuple[Path, ...]:
+    """The script and the file of data of a finished run, whose configuration lies at `path`, if they have changed."""
+    then = config.get("script_digest")
+    found = [script] if then and then != digest_of_script(script) else []
+    with contextlib.suppress(OSError):
+        found += [Path(task)] if os.path.isfile(task) and os.path.getmtime(task) > os.path.getmtime(path) else []
+    return tuple(found)
+
+
+def warn_of_changes(jobs: list[Job]) -> None:
+    """Warns of files that have changed since jobs were finished, which are not trained again."""
+    counts = Counter(path for job in jobs for path in job.changed)
+    for path, count in counts.items():
+        these = "1 of these jobs was" if count == 1 else f"{count} of these jobs were"
+        warn(f"{path} has changed since {these} finished; to train again, take another --out, or remove their folders")
 
 
 def prepare(job: Job, out: Path) -> None:

@@ -30,6 +30,7 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
 import difflib
 import functools
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -278,6 +279,7 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
             raise UserError(f"{path}: {where}.tasks: {task} is not among the suite's tasks")
     script = _script(path, where, table.get("script", name), "script" in table)
     args_type = load_args(script)
+    _check_name(script)
     vary = _vary(path, f"{where}.vary", script, args_type, table["vary"]) if "vary" in table else ()
     args, words = {}, {}
     for task in suite.tasks:
@@ -366,6 +368,21 @@ def load_args(script: Path) -> type[RunArgs]:
         raise UserError(f"{script} cannot be loaded as a script: {type(error).__name__}: {error}") from None
     finally:
         sys.path.remove(str(script.parent))
+
+
+def _check_name(script: Path) -> None:
+    """Raises UserError if a script, which has been loaded, calls its run by the name of another one.
+
+    The run itself would refuse this too, perhaps hours after others have begun.
+    """
+    main = getattr(sys.modules[f"seedbed_script_{script.stem}"], "main", None)
+    words = set(main.__code__.co_consts) if inspect.isfunction(main) else set()
+    others = words & {path.stem for path in (ROOT / "single_file").glob("*.py")}
+    if others and script.stem not in words:
+        raise UserError(
+            f"{script} calls its run {min(others)!r}, the name of another script, by which results are stored and "
+            f"policies are found again: call it {script.stem!r}"
+        )
 
 
 def _check_flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str) -> None:

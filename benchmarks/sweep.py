@@ -7,10 +7,10 @@
     python -m benchmarks.sweep mujoco_1m --until-decided sac td3 --max-seeds 25      batches of seeds, until it is clear
 
 A job is one process that trains a batch of seeds of one algorithm on one task, with every setting where the suite
-varies hyperparameters. A finished job is skipped; a hash of everything that determines its results identifies it. An
-interrupted job goes on from its checkpoint. A job that fails is tried again from there while the others go on, and its
-logs are kept. Ctrl-C ends every run with a checkpoint, and the same command continues. A run whose tables are damaged
-is set aside and trained anew.
+varies hyperparameters. A finished job is skipped; a hash of its arguments identifies it, and a warning says if its
+script or its file of data has changed since. An interrupted job goes on from its checkpoint. A job that fails is tried
+again from there while the others go on, and its logs are kept. Ctrl-C ends every run with a checkpoint, and the same
+command continues. A run whose tables are damaged is set aside and trained anew.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run says how many there are):
 
@@ -53,7 +53,7 @@ from benchmarks import engines
 from benchmarks.display import Display, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
-from benchmarks.plan import Job, plan, prepare, seeds_per_job
+from benchmarks.plan import Job, plan, prepare, seeds_per_job, warn_of_changes
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
 from benchmarks.suite import Suite, find, read
@@ -262,6 +262,7 @@ def main(args: Args) -> None:
         raise UserError(f"{'--max-seeds' if args.max_seeds else '--seeds-per-look'} is for --until-decided only")
 
     jobs = planned(args, suite, out, batch)
+    warn_of_changes(jobs if args.job is None else jobs[args.job : args.job + 1])
     if args.dry_run:
         show_plan(suite, jobs, out, workers, args.engine)
         if args.until_decided:

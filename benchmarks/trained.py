@@ -67,6 +67,8 @@ class Trained:
             raise UserError(f"all runs in {self.folder}{' with ' if setting else ''}{' '.join(setting)} diverged")
         if not words:
             return alive
+        if twice := [word for number, word in enumerate(words) if word in words[:number]]:
+            raise UserError(f"{flag} has {twice[0]} twice")
         ranks = self.ranks(alive)
         found: list[int] = []
         if ranks and set(words) & set(RANKS):

@@ -72,7 +72,7 @@ def train(tmp_path):
 def bare_runs(monkeypatch):
     """Runs without versions, commit and curve, which take longer than a few updates."""
     monkeypatch.setattr("algos.run_folder.versions", dict)
-    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: None)
     monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
 
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sac
 from offline_data import write_hdf5
 
 from algos.errors import UserError
@@ -176,6 +177,7 @@ CONTENT = {
     "a script that ends": (only(script='"ends.py"'), "cannot be loaded as a script: SystemExit"),
     "a script without Args": (only(script='"empty.py"'), "cannot be loaded as a script: AttributeError"),
     "a script with a fault": (only(script='"fault.py"'), "cannot be loaded as a script: SyntaxError"),
+    "a script by another's name": (only(script='"copy.py"'), "copy.py calls its run 'sac', the name of another script"),
     "a script with other Args": (only(script='"other.py"'), "its Args are not RunArgs"),
     "a script that is no text": (only(script='"bytes.py"'), "cannot be loaded as a script: "),
     "a script that needs more": (only(script='"needs.py"'), "missing 1 required"),
@@ -200,6 +202,7 @@ def test_a_suite_is_refused_in_a_sentence(name):
     Path("empty.py").write_text("")
     Path("fault.py").write_text("def (")
     Path("other.py").write_text("class Args: pass")
+    Path("copy.py").write_text(Path(sac.__file__).read_text())
     Path("bytes.py").write_bytes(b"\xff\0\xfe" * 100)
     lines = ["from dataclasses import dataclass", "from algos.cli import RunArgs", "@dataclass(kw_only=True)"]
     Path("needs.py").write_text("\n".join([*lines, "class Args(RunArgs):", "    x: int"]))

@@ -64,14 +64,14 @@ def made(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("algos.run_folder.versions", dict)
-        patch.setattr("algos.run_folder.git_commit", lambda: None)
+        patch.setattr("algos.run_folder.git_commit", lambda *_: None)
         with_export(patch)
         dqn.main(arguments(place / "whole"))
         patch.setattr(Run, "_report_progress", lambda run: run.step == 25 and kill())
         with pytest.raises(Killed):
             dqn.main(arguments(place / "killed"))
         patch.undo()
-        patch.setattr("algos.run_folder.git_commit", lambda: None)
+        patch.setattr("algos.run_folder.git_commit", lambda *_: None)
         common = {"env_id": TASK, "form": "table", "k": 1, "m": 2, "total_steps": 40, "eval_every": 20}
         sqirl.main(sqirl.Args(**common, seeds=("0:5",), out=place / "tables", device="cpu", quiet=True))
     synthetic(place / "runs")
@@ -250,7 +250,7 @@ def refused(capsys, tmp_path):
 def copied(made, tmp_path, monkeypatch):
     """Gives a copy of what was made to a test, which may resume it."""
     monkeypatch.setattr("algos.run_folder.versions", dict)
-    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: None)
     monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
     monkeypatch.setattr("algos.tables.Tables.show", lambda *_: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)

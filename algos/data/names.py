@@ -100,6 +100,6 @@ def check_made(name: str) -> None:
         close = difflib.get_close_matches(path.name, there, n=1, cutoff=0.9)
         hint = f"; or did you mean {name.rpartition('/')[0]}/{close[0]}?" if close else ""
         raise UserError(
-            f"--dataset: {name} is not in {path}; make it: python -m benchmarks.collect {recipe} (--list names all "
-            f"that can be made){hint}"
+            f"--dataset: {name} is not in {path}; if there is a recipe of it, make it: python -m benchmarks.collect "
+            f"{recipe} (--list names all recipes){hint}"
         )

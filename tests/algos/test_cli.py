@@ -11,7 +11,7 @@ import pytest
 import sac
 from scripts import SCRIPTS
 
-from algos.cli import RunArgs, cli, parse_seeds, report_errors, settings, with_settings
+from algos.cli import RunArgs, check_clone, cli, parse_seeds, report_errors, settings, with_settings
 from algos.errors import UserError
 from algos.per_run import PerRun
 
@@ -157,6 +157,18 @@ def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path, monkeypatch, c
         if name == "sac":
             assert stop.value.code == 2
             assert "mine.py calls its run 'sac', the name of another script" in capsys.readouterr().err
+
+
+def test_a_script_of_another_clone_than_the_packages_is_warned_of(tmp_path, capsys):
+    script = tmp_path / "single_file" / "mine.py"
+    for there in (False, True):
+        if there:
+            (tmp_path / "algos").mkdir()
+            (tmp_path / "algos" / "cli.py").write_text("")
+        check_clone(script)
+        assert (f"not with that of {tmp_path}: pip install -e {tmp_path}" in capsys.readouterr().err) == there
+    check_clone(Path(sac.__file__))
+    assert not capsys.readouterr().err
 
 
 FLAGS = "dataset env-id seeds vary total-steps device compile eval-every out resume log-every expectile"

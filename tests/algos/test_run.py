@@ -33,7 +33,7 @@ from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run, without_bf16
-from algos.run_folder import digest_of_script
+from algos.run_folder import digest_of_script, git_commit, script_of
 from algos.summary import Summary
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
@@ -143,12 +143,23 @@ def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys)
     result = train("sac", **TINY)
     config = json.loads((result.folder / "config.json").read_text())
     assert config["script_digest"] == hashlib.sha256((ROOT / "single_file" / "sac.py").read_bytes()).hexdigest()[:16]
-    assert digest_of_script(int) is None
+    assert digest_of_script(script_of(int)) is None and digest_of_script(tmp_path / "none.py") is None
     for change, said in (({}, False), ({"script_digest": "0" * 16}, True), ({"script_digest": None}, False)):
-        config |= change | {"status": "interrupted"}
-        (result.folder / "config.json").write_text(json.dumps(config))
-        train("sac", resume=True, **TINY)
-        assert ("sac.py has changed since" in capsys.readouterr().err) == said
+        for status, then in (("interrupted", "the run goes on"), ("finished", "its results stay those of the script")):
+            (result.folder / "config.json").write_text(json.dumps(config | change | {"status": status}))
+            train("sac", resume=True, **TINY)
+            err = capsys.readouterr().err
+            assert ("sac.py has changed since" in err) == said and (then in err) == said
+
+
+def test_a_commit_without_the_script_is_marked(tmp_path):
+    git_commit.cache_clear()
+    commit = git_commit()
+    if commit is None:
+        pytest.skip("no checkout of git")
+    (tmp_path / "mine.py").write_text("")
+    assert git_commit(ROOT / "single_file" / "sac.py") == commit
+    assert git_commit(tmp_path / "mine.py") == f"{commit.removesuffix('+')}+"
 
 
 def test_an_unusable_folder_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The plan of a sweep: jobs, their states, estimates. Nothing is trained."""
 
 import json
+import os
 import shutil
 
 import pandas as pd
@@ -66,6 +67,28 @@ def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, text)
     store(first, "finished")
     planned = jobs(write(tmp_path, text.replace('"0:2"', '"0:4"')), out, seeds_per_job=4)
     assert [(job.seeds, job.state) for job in planned] == [([0, 1], "finished"), ([2, 3], "new")]
+
+
+def test_files_that_have_changed_since_jobs_were_finished_are_named(tmp_path, capsys):
+    text = SUITE.replace("[algorithms.sac]", '[algorithms.mine]\nscript = "mine.py"')
+    script = plan.ROOT / "single_file" / "sac.py"
+    (tmp_path / "mine.py").write_text(script.read_text().replace('Run(args, "sac")', 'Run(args, "mine")'))
+    suite, out = write(tmp_path, text), tmp_path / "out"
+    for job, status in zip(jobs(suite, out, seeds_per_job=1), ("finished", "interrupted"), strict=True):
+        store(job, status, script_digest=plan.digest_of_script(tmp_path / "mine.py"))
+    assert [job.changed for job in jobs(suite, out, seeds_per_job=1)] == [(), ()]
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("# changed\n")
+    planned = jobs(suite, out, seeds_per_job=1)
+    assert [job.changed for job in planned] == [(tmp_path / "mine.py",), ()]
+    plan.warn_of_changes(planned * 2)
+    err = capsys.readouterr().err
+    assert f"{tmp_path / 'mine.py'} has changed since 2 of these jobs were finished" in err and err.count("\n") == 1
+    data, path = tmp_path / "data.hdf5", planned[0].folder / "config.json"
+    for seconds, found in ((-9.0, ()), (9.0, (data,))):
+        data.touch()
+        os.utime(data, times=(0, path.stat().st_mtime + seconds))
+        assert plan.changes({}, path, script, str(data)) == found
 
 
 def test_runs_of_a_version_that_lacked_an_argument_are_those_of_the_suite(tmp_path):

@@ -142,6 +142,15 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     assert note == "a, d on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
 
 
+def test_runs_of_one_commit_and_two_scripts_are_told_apart(tmp_path):
+    for seed, (commit, digest) in enumerate((("a+", "1"), ("a+", "1"), ("b", "2"))):
+        rows = table({step: {seed: [1.0]} for step in (0, 100)})
+        store(tmp_path / f"seed{seed}", "a", rows, "Hopper-v5", commit=commit, script_digest=digest)
+    assert not any("script" in note for note in load([tmp_path]).notes)
+    store(tmp_path / "more", "a", table({0: {3: [1.0]}, 100: {3: [1.0]}}), "Hopper-v5", commit="a+", script_digest="3")
+    assert "The script changed between runs of a, which no commit tells." in load([tmp_path]).notes
+
+
 def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     """Also one that is made of a report, and more runs; of what is left out by name, it says nothing."""
     hopper, local, file = "Hopper-v5", "local/a-v0", str(tmp_path / "mine.hdf5")

@@ -111,19 +111,12 @@ def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [
-        ('args.out /= "mine"\n    run = Run(args, "mine")', "there is no finished run in"),
-        ('run = Run(args, "sac")', "(error: FOLDER/mine.py calls its run 'sac', the name of another script"),
-    ],
-)
-def test_a_script_that_stores_its_run_elsewhere_has_failed(run, said, tmp_path):
-    script = (ROOT / "single_file" / "sac.py").read_text()
+def test_a_script_that_stores_its_run_elsewhere_has_failed(tmp_path):
+    script, run = (ROOT / "single_file" / "sac.py").read_text(), 'args.out /= "mine"\n    run = Run(args, "mine")'
     (tmp_path / "mine.py").write_text(script.replace('run = Run(args, "sac")', run))
     suite = write(tmp_path, SUITE.replace("[algorithms.sac]", '[algorithms.mine]\nscript = "mine.py"'), 400)
     done = do(suite, tmp_path / "out")
-    assert done.returncode == 1 and said.replace("FOLDER", str(tmp_path)) in done.stdout
+    assert done.returncode == 1 and "there is no finished run in" in done.stdout
 
 
 @pytest.mark.slow

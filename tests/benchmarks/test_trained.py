@@ -56,6 +56,8 @@ def test_ranks_follow_the_last_tenth(run):
     assert trained.scores.tolist() == [3.0, 1.0, 2.0]
     assert trained.numbers(["best", "median", "worst"]) == [0, 2, 1]
     assert trained.numbers([]) == [0, 1, 2] and trained.numbers(["5", "best", "0"]) == [2, 0]
+    with pytest.raises(UserError, match="--seeds has 5 twice"):
+        trained.numbers(["5", "0", "5"])
     trained.scores[0] = np.nan  # it was not evaluated
     assert trained.numbers(["best"]) == [2] and trained.numbers([]) == [0, 1, 2]
     trained.file.diverged.append(1)

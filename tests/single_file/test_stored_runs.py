@@ -47,7 +47,7 @@ def test_a_short_run_gives_the_stored_tables(script, tmp_path, monkeypatch):
     write_hdf5(tmp_path / "goals.hdf5", obs_size=2, act_size=2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("algos.run_folder.versions", dict)  # which takes as long as the updates
-    monkeypatch.setattr("algos.run_folder.git_commit", lambda: None)
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: None)
     keys = ["seed", "step", "metric"]
     stored = pd.read_csv(STORED, float_precision="round_trip").query("script == @script").set_index(keys)["value"]
     now = tables_of(script, tmp_path / "out").set_index(keys)["value"]

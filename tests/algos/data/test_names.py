@@ -14,7 +14,7 @@ from algos.errors import UserError
     [
         ("minari/mujoco/hopper/medium", "has no version"),
         ("ogbench/pointmaze-medium-navigate-singletask-v0", "rewards of single tasks from goals"),
-        ("local/hopper-medium", "--list names all"),
+        ("local/hopper-medium", "--list names all recipes"),
     ],
 )
 def test_a_name_that_is_nearly_right_is_refused_in_a_sentence(name, words):
