@@ -19,7 +19,7 @@ A suite is a TOML file, in `benchmarks/suites/` or anywhere else:
 
     [algorithms.sac]                # one table an algorithm; its name is the script's unless `script` says another
     [algorithms.sac_slow]
-    script = "sac"                  # a script of single_file/, or the path of a file
+    script = "sac"                  # a script of single_file/, or the path of a file, which `evaluate` does not find
     flags = { critic_lr = 1e-4 }
     tasks.Hopper-v5 = { discount = 0.999 }      # flags for one task only
     [algorithms.sac_grid]
