@@ -89,8 +89,9 @@ class RewardNormaliser(nn.Module):
     """Divides rewards [R, N] by the running standard deviation of the discounted sums of rewards, and clips to +-10.
 
     It is `VecNormalize` of Stable-Baselines: each of the N environments has a sum, which starts anew after the last
-    reward of an episode. Gymnasium's `NormalizeReward` differs at the ends of episodes only: where the task ends one,
-    it drops the sum before the last reward, and for a single environment it keeps the sum after a time limit.
+    reward of an episode. Gymnasium's `NormalizeReward` does not clip, and differs at the ends of episodes: where the
+    task ends one, it drops the sum before the last reward, and it keeps the sum after a time limit, except in vector
+    environments that reset in the same step.
     """
 
     total: Tensor

@@ -31,6 +31,8 @@ class StreamArgs(RunArgs):
 
     compile: bool = True
     """compile the update on a CPU too, which needs a C++ compiler and up to a minute; on CUDA it is always compiled"""
+    bf16: bool = False
+    """refused: networks are sparse, and are computed in float32"""
     threads: FewOrNone = 1
     """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
     sums are rounded in another way"""
@@ -48,6 +50,11 @@ class StreamArgs(RunArgs):
     """lambda: traces decay by discount times lambda"""
     adaptive: bool = False
     """AdaptiveObGD: traces are divided by the root of the running second moment of delta times trace"""
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        if self.bf16:
+            raise UserError("--bf16 is not for streaming methods, whose sparse networks are computed in float32")
 
 
 class Step(NamedTuple):
@@ -156,5 +163,6 @@ class Features(nn.Module):
 
 def time_limit(env_id: str, wanted: int) -> dict[str, Any]:
     """The option for environments with a time limit other than the task's own; empty if they keep that."""
-    limit = wanted or (10_000 if env_id in CLASSIC else 0)
+    plain = env_id.rpartition(":")[2]  # without a module that registers it
+    limit = wanted or (10_000 if plain in CLASSIC else 0)
     return {"max_episode_steps": limit} if limit else {}

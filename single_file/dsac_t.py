@@ -141,7 +141,8 @@ def paper_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Te
 def huber_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Tensor, running_std: Tensor) -> Tensor:
     """The critics' loss [R, 2] of the authors' repository since July 2025; arguments as in `paper_loss`.
 
-    The Huber function is half the squared error, so sigma settles at 1/sqrt(2) of the standard deviation.
+    The Huber function is half the squared error, so sigma is too small: it is 0.68 of the standard deviation without
+    bootstrapping, and 0.38 of it in a state that leads to itself with a discount of 0.9.
     """
     q, sigma = mean.detach(), std.detach()
     clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)

@@ -7,11 +7,11 @@ c = lambda the copy plays no part; with q = 1 too, the rest is the first version
 loss. With q above 1, logarithms are those of Tsallis, taken of the density of each dimension. The squares of mean and
 log standard deviation have weights of 1e-3 in the policy's loss, as in the code; the paper does not mention them.
 
-The official code acts with the mean action while it trains, and its value loss pairs every state with the entropy of
-every other one. The published figures most likely came from both; `--explore mean` and `--value-loss broadcast` do the
-same. By default, actions are sampled, and each state has its own entropy. Two faults of that code are not repeated:
-after a time limit it bootstraps from the next episode's first observation, and it stores the random actions of the
-start in other units than those of the policy.
+The official code acts with the mean action while it trains, and the value loss of its last version pairs every state
+with the entropy of every other one. The published figures probably came from both; `--explore mean` and `--value-loss
+broadcast` do the same. By default, actions are sampled, and each state has its own entropy. Two faults of that code are
+not repeated: after a time limit it bootstraps from the next episode's first observation, and it stores the random
+actions of the start in other units than those of the policy.
 
     python single_file/mdpo_off_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -82,8 +82,8 @@ class Args(RunArgs):
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
     """c = 1/t, the weight of the distance to the old policy; it must be above half of --entropy-weight. The paper chose
     one for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an earlier
-    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess. The default follows
-    --env-id: code that makes Args itself has to give it there"""
+    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess. Code that makes Args itself
+    gives env_id with them: a change of env_id later does not change this default"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
     """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
     for Ant in the paper's minimal form"""
@@ -95,7 +95,8 @@ class Args(RunArgs):
     """widths of the hidden layers of policy, action values and state value"""
 
     def __post_init__(self) -> None:
-        for_domain(self, [self.env_id, self.env_id.partition("-")[0]])
+        plain = self.env_id.rpartition(":")[2]  # without a module that registers it
+        for_domain(self, [plain, plain.partition("-")[0]])
 
 
 class Draws(NamedTuple):

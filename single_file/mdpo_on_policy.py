@@ -8,8 +8,9 @@ iterations in all steps, to 1/n, or to 2/n if nothing is left over (paper: from 
 (paper: annealed).
 
 A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the
-last observation instead. The official code differs in three things: it always trains for ten million steps, in its
-first iteration the policy that acts is not the one that learns, and its Adam adds epsilon before it corrects the bias.
+last observation instead. The official code differs in four things: it always trains for ten million steps, in its
+first iteration the policy that acts is not the one that learns, the first action of every later iteration is drawn by
+the policy of the one before it, and its Adam adds epsilon before it corrects the bias.
 Discrete actions are not supported.
 
     python single_file/mdpo_on_policy.py --env-id HalfCheetah-v5 --seeds 0:10

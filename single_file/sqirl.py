@@ -15,9 +15,9 @@ own episodes; ties go to the first action, and the value of what was not tried i
 without a random step.
 
 k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
-good as the one below it was; what was frozen too early is never corrected. Its published settings are a budget of 5M
-steps, k and m by task, and a discount of 1; for MiniGrid with sticky actions the discount is 0.99, and for whole games
-of Atari it is 0.99 with a budget of 10M steps.
+good as the one below it was; what was frozen too early is never corrected. SQIRL's published settings are a budget of
+5M steps, k and m by task, and a discount of 1; for MiniGrid with sticky actions the discount is 0.99, and for whole
+games of Atari it is 0.99 with a budget of 10M steps.
 
 Two things differ from the official code. Networks are an MLP, on MiniGrid with one-hot codes of the whole grid, where
 it has an MLP on the codes themselves, and with sticky actions a convolution on the codes divided by 255; images have
@@ -74,13 +74,13 @@ class Args(RunArgs):
     m: Count = 1
     """episodes of an iteration"""
     form: Literal["network", "table"] = "network"
-    """network: as in the official code; table: as in the paper, for tables only, where of the arguments below only
-    --num-envs, --discount and what is shown count"""
+    """network: as in the official code; table: as in the paper, for tables only; of the arguments below, it uses
+    --num-envs, --discount, --append-previous-action and --append-time"""
     num_envs: Natural = 0
     """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else;
-    more than m are m"""
+    a number above m counts as m"""
     discount: Tunable[PositiveFraction] = 1.0
-    """gamma; 0.99 on MiniGrid with sticky actions, and on whole games of Atari, in the paper"""
+    """gamma; the README of the official code has 0.99 for MiniGrid with sticky actions, and for whole games of Atari"""
     lr: Tunable[Positive] = 1e-4
     """learning rate"""
     batch_size: Count = 128
@@ -116,7 +116,10 @@ class Args(RunArgs):
 
     def without_effect(self) -> dict[str, str]:
         if self.form == "table":
-            of_networks = ("lr", "max_norm", "reward_scale", "loss_decay", "batch_size", "epochs", "hidden")
+            of_networks = (
+                "lr", "max_norm", "reward_scale", "loss_decay", "batch_size", "epochs", "hidden", "buffer_size",
+                "scale_losses",
+            )  # fmt: skip
             return dict.fromkeys(of_networks, "with --form table")
         return {} if self.scale_losses else {"loss_decay": "without --scale-losses"}
 

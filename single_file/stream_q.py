@@ -8,10 +8,11 @@ bootstrapping; in return, the time in the episode is a feature where a task has 
 official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
 under the usual limits.
 
-Four things differ from the official scripts. The official SARSA begins an episode with the action that it drew at the
+Five things differ from the official scripts. The official SARSA begins an episode with the action that it drew at the
 last observation of the episode before; here that action is drawn anew. The official SARSA script for MinAtar always
-takes 1M as the number of steps, so its exploration ends after 50,000. Here, statistics are float64 on all tasks, and a
-time limit of an Atari game ends it like any other limit.
+takes 1M as the number of steps, so its exploration ends after 50,000. Here, statistics are float64 on all tasks, a time
+limit of an Atari game ends it like any other limit, and games are prepared as envs/atari.py says, with other roundings
+of pixels and without a second action after FIRE.
 
     python single_file/stream_q.py --env-id MinAtar/Breakout-v1 --seeds 0:5 --total-steps 5000000 --exploration 0.2
     python single_file/stream_q.py --env-id CartPole-v1 --target sarsa --variant sarsa

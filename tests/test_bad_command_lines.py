@@ -275,6 +275,8 @@ TOGETHER = [
     ("ppo --env-id Pendulum-v1 --horizon 3 --batch-size 64", "--batch-size must be at most 3"),
     ("ppo --env-id Pendulum-v1 --total-steps 3", "--total-steps must be at least 2048"),
     ("ppo --env-id Pendulum-v1 --bf16", "--bf16 rounds too much"),
+    ("stream_ac --env-id Pendulum-v1 --bf16", "--bf16 is not for streaming methods"),
+    ("stream_td --bf16", "--bf16 is not for streaming methods"),
     ("trpo --env-id CartPole-v1", "--env-id: CartPole-v1 has Discrete actions"),
     ("mdpo_on_policy --env-id CartPole-v1", "--env-id: CartPole-v1 has Discrete actions"),
     ("mdpo_off_policy --env-id Pendulum-v1 --q 0.5", "--q must lie in [1, 2]"),

@@ -46,6 +46,7 @@ def test_images_of_another_size_are_refused():
     ("env_id", "wanted", "limit"),
     [
         ("CartPole-v0", 0, 10_000), ("CartPole-v1", 0, 10_000), ("MountainCar-v0", 0, 10_000),
+        ("gymnasium:CartPole-v1", 0, 10_000),
         ("Acrobot-v1", 0, 10_000), ("Hopper-v5", 0, None), ("CartPole-v1", 500, 500), ("Hopper-v5", 7, 7),
     ],
 )  # fmt: skip

@@ -489,8 +489,10 @@ def test_what_changes_nothing_may_not_vary(script, name, float64):
         ("mopo", {"penalty_weight": 0.7, "real_ratio": 1.0}, [
             "--penalty-weight changes nothing without a share of an ensemble, which alone is uncertain"]),
         ("ravl edac", {}, []),  # which has none
-        ("sqirl table", {"epochs": 3, "hidden": (8,)}, [
-            "--epochs changes nothing with --form table", "--hidden changes nothing with --form table"]),
+        ("sqirl table", {"epochs": 3, "hidden": (8,), "buffer_size": 7, "scale_losses": False}, [
+            f"--{name} changes nothing with --form table"
+            for name in ("epochs", "hidden", "buffer-size", "scale-losses")
+        ]),
     ],
 )  # fmt: skip
 def test_a_run_warns_of_arguments_that_change_nothing(script, flags, warned, train_short, capsys):

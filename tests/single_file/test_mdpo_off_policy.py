@@ -77,8 +77,12 @@ def test_the_policys_loss_is_in_units_of_one_whatever_the_tasks_bounds(float64):
 
 
 @pytest.mark.parametrize(
-    ("env_id", "weight"), [("HalfCheetah-v5", 0.3), ("HalfCheetah-v4", 0.3), ("Walker2d-v5", 1.0), ("Hopper-v5", 1.0)]
-)
+    ("env_id", "weight"),
+    [
+        ("HalfCheetah-v5", 0.3), ("HalfCheetah-v4", 0.3), ("gymnasium:HalfCheetah-v5", 0.3), ("Walker2d-v5", 1.0),
+        ("Hopper-v5", 1.0),
+    ],
+)  # fmt: skip
 def test_the_weight_of_the_distance_depends_on_the_task(env_id, weight):
     assert Args(env_id=env_id).kl_weight == weight
     assert Args(env_id=env_id, kl_weight=0.7).kl_weight == 0.7
