@@ -229,7 +229,7 @@ def check_name(algorithm: str) -> None:
 
 def check_clone(script: Path) -> None:
     """Warns if a script of one clone of this repository runs with the packages of another one, which is installed."""
-    clone, root = script.resolve().parents[1], Path(__file__).resolve().parents[1]
+    clone, root = script.resolve().parent.parent, Path(__file__).resolve().parents[1]
     if clone != root and (clone / "algos" / "cli.py").is_file():
         warn(f"{script} runs with the code of {root}, not with that of {clone}: pip install -e {clone}")
 
