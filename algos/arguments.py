@@ -114,7 +114,8 @@ def ranges(hint: Any) -> list[Range]:
 def check_number(name: str, number: float, bounds: Range) -> None:
     """Raises UserError if a number is out of an argument's range, or a whole number is 2^53 or more."""
     if isinstance(number, int) and abs(number) >= LARGEST:
-        raise UserError(f"{flag(name)} must be below 2^53, got {number}")
+        bound = "below 2^53" if number > 0 else "above -2^53"
+        raise UserError(f"{flag(name)} must be {bound}, got {number}")
     if number not in bounds:
         raise UserError(f"{flag(name)} must {bounds}, got {number}" + (f": {bounds.why}" if bounds.why else ""))
 

@@ -68,7 +68,7 @@ class RunArgs:
     threads: Incidental[FewOrNone] = 0
     """CPU threads of torch and of physics; 0: one for each core, in torch without the cores that other processes use"""
     eval_every: Count = 10_000
-    """environment steps between evaluations, which also take place at the first and the last step"""
+    """environment steps between evaluations, which also take place before the first and after the last"""
     eval_episodes: FewOrNone = 10
     """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes. Tables are
     evaluated exactly, whatever the number"""

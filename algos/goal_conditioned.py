@@ -35,7 +35,7 @@ from algos.random import Random
 from algos.run import Run
 from algos.run_folder import parquet_bytes
 from algos.ways import order_of_values, values_table, ways_table
-from envs import d4rl
+from envs import d4rl, plain_id
 from envs.goals import goal_tasks, make_goal_vec
 from envs.mazes import maze_of
 
@@ -132,6 +132,10 @@ class ValueArgs(GoalArgs):
     def actor_mix(self) -> Mix:
         """Where goals of the actor come from."""
         return Mix(*self.actor_goals, geometric=self.actor_geometric)
+
+    def without_effect(self) -> dict[str, str]:
+        mixes = {"value_geometric": self.value_mix, "actor_geometric": self.actor_mix}
+        return {name: "where no goal is a later state" for name, mix in mixes.items() if not mix.trajectory}
 
     def check_task(self) -> None:
         super().check_task()
@@ -291,14 +295,21 @@ def goal_run(
                 f"--dataset {data.name} and --env-id have none of the words {', '.join(FAMILIES)} in their names, so "
                 "weights and distances of goals have the first of the defaults that --help names"
             )
-    if args.env_id and args.env_id != data.env_id:
+    if args.env_id and plain_id(args.env_id) != plain_id(data.env_id or ""):
         check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
     if positions or places:
         instead = f"take {'--goal' if positions else '--cluster-by'} state"
         if data.obs_size < 2:
             raise UserError(f"--dataset {data.name} has states of one number, which is no position: {instead}")
-        if not data.env_id:
+        family = family_in_d4rl(args.dataset)
+        if family and family not in ("antmaze", "maze2d"):
+            raise UserError(
+                f"--dataset {data.name} has states of {family}, whose first two numbers are no position: {instead}"
+            )
+        if family:
+            pass
+        elif not data.env_id:
             warn(f"nothing tells whether states of --dataset {data.name} begin with a position: --env-id would")
         elif not has_maze(data.env_id):
             raise UserError(
@@ -319,7 +330,7 @@ def goal_run(
                 f"--dataset {data.name} has states of {data.obs_size} numbers, and the goals of {data.env_id} have "
                 f"{size}: take a method whose goals are positions (gcbc.py --goal position), or another --env-id"
             )
-    elif (data.env_id or "").startswith("PointMaze_"):
+    elif plain_id(data.env_id or "").startswith("PointMaze_"):
         obs_space = None  # its observations hold goals too
     if held_out and (held_out.obs_size, held_out.act_size) != (data.obs_size, data.act_size):
         raise UserError(
@@ -361,18 +372,23 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
     where the goal of their rewards is reached. Raises UserError where goals cannot be told from states.
     """
     data = load(name, exact_d4rl)
-    if re.match(WITH_GOALS, data.env_id or ""):
+    if re.match(WITH_GOALS, plain_id(data.env_id or "")):
         raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
-    task = d4rl.of_file(name) if is_file(name) else d4rl.tasks().get(name.removeprefix("d4rl/"))
-    if task and task.family == "antmaze":
+    if family_in_d4rl(name) == "antmaze":
         data.terminated.zero_()
     elif not data.true_ends:
         data = data.where((data.terminated[data.index] == 0).numpy())
         if not len(data):
             raise UserError(f"--dataset {name} has no transition whose next state is known")
-    if not (data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:
+    if not plain_id(data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:
         return data
     return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)
+
+
+def family_in_d4rl(name: str) -> str:
+    """The family of a dataset of D4RL, such as antmaze; empty for others."""
+    task = d4rl.of_file(name) if is_file(name) else d4rl.tasks().get(name.removeprefix("d4rl/"))
+    return task.family if task else ""
 
 
 def has_maze(env_id: str) -> bool:

@@ -34,6 +34,10 @@ WATCHED = 256  # rollouts of a run whose values are watched
 SAID = 10  # epochs of the ensemble between lines on the terminal
 COMPARED = 32  # rollouts of a run that are compared with the simulator
 Args = TypeVar("Args", bound="ModelBasedArgs")
+# arguments that count only where an ensemble is trained, where there is one, and where there is a model at all
+OF_TRAINING = ("dynamics_hidden", "dynamics_lr", "dynamics_batch_size", "dynamics_epochs")
+OF_ENSEMBLES = (*OF_TRAINING, "form", "members", "elites", "guesses")
+OF_ROLLOUTS = ("rollouts", "rollout_length", "retain_epochs", "never_terminates", "terminates")
 
 
 @dataclass(kw_only=True)
@@ -43,7 +47,7 @@ class ModelBasedArgs(OfflineArgs):
     total_steps: Count = 3_000_000
     """gradient updates of each run"""
     eval_every: Count = 1_000
-    """updates between evaluations, which also take place at the first and the last update"""
+    """updates between evaluations, which also take place before the first and after the last"""
     batch_size: Size = 256
     """transitions per update and run, of the dataset and of the model together"""
     real_ratio: Fraction = 0.05
@@ -104,12 +108,15 @@ class ModelBasedArgs(OfflineArgs):
             raise UserError(
                 "--dynamics true ends episodes as the task does: leave out --never-terminates and --terminates"
             )
+        mixes = bool(self.model_mix) or self.mix_with == "random"
+        if self.real == self.batch_size and (self.dynamics or mixes):
+            raise UserError(
+                "--real-ratio 1 takes nothing from a model: leave out --dynamics, --model-mix and --mix-with"
+            )
+        if self.dynamics == TRUE and mixes:
+            raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
         if self.mix_with == "random" and not self.model_mix:
             raise UserError("--mix-with random needs the share of the random model: give --model-mix")
-        if self.real == self.batch_size and (self.dynamics or self.model_mix):
-            raise UserError("--real-ratio 1 takes nothing from a model: leave out --dynamics and --model-mix")
-        if self.dynamics == TRUE and self.model_mix:
-            raise UserError("--model-mix is the share of another model beside an ensemble, which --dynamics true lacks")
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -119,8 +126,14 @@ class ModelBasedArgs(OfflineArgs):
     def without_effect(self) -> dict[str, str]:
         known = self.dynamics == TRUE or (self.model_mix == 1 and self.mix_with == TRUE)
         certain = self.real == self.batch_size or known
-        penalised = certain and hasattr(self, "penalty_weight")
-        return {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if penalised else {}
+        idle = {"penalty_weight": "without a share of an ensemble, which alone is uncertain"} if certain else {}
+        if self.real == self.batch_size:
+            idle |= dict.fromkeys((*OF_ENSEMBLES, *OF_ROLLOUTS), "without a model")
+        elif self.dynamics == TRUE:
+            idle |= dict.fromkeys(OF_ENSEMBLES, "without an ensemble")
+        elif self.dynamics:
+            idle |= dict.fromkeys(OF_TRAINING, "where the ensemble is trained already")
+        return {name: when for name, when in idle.items() if hasattr(self, name)}
 
     @property
     def ensemble(self) -> Settings:

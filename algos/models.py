@@ -11,6 +11,7 @@ from algos.data import Dataset
 from algos.dynamics import Ensemble
 from algos.errors import UserError, warn
 from algos.terminations import Termination
+from envs import plain_id
 from envs.mujoco import Simulator
 
 TOLERANCE = 1e-3  # greatest difference between a stored observation and that of its stored state or of a step
@@ -198,6 +199,6 @@ def simulator_for(data: Dataset, threads: int) -> Simulator:
     if not data.env_id:
         raise UserError(f"true dynamics: --dataset {data.name} names no environment: give --env-id")
     try:
-        return Simulator(data.env_id, threads or None, **data.env_options)
+        return Simulator(plain_id(data.env_id), threads or None, **data.env_options)
     except ValueError as error:
         raise UserError(f"true dynamics: {error}") from None

@@ -18,14 +18,16 @@ from algos.data import Dataset, action_box, check_made, check_name, is_file, loa
 from algos.data.record import normalised
 from algos.errors import UserError, warn
 from algos.run import Run
-from envs import d4rl, make_vec
+from envs import d4rl, make_vec, plain_id
 from envs.task import check_bounds
 
 Rewards = Literal["range", "minus_one", "none"]
 Decay = Literal["cosine", "none"]
 Args = TypeVar("Args", bound="OfflineArgs")
 STARTS = 256  # first states of trajectories by which a policy is valued
-FORMATS = ("local", "minari", "mujoco", "ogbench")  # words of names that say where a dataset comes from
+FORMATS = ("local", "minari", "mujoco", "ogbench", "d4rl")  # words of names that say where a dataset comes from
+LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
+QUALITIES = ("medium-replay", "medium-expert", "full-replay", "medium", "random", "expert")
 
 
 @contextlib.contextmanager
@@ -60,7 +62,7 @@ class OfflineArgs(RunArgs):
     total_steps: Count = 1_000_000
     """gradient updates of each run"""
     eval_every: Count = by_domain(5_000, antmaze=100_000)
-    """updates between evaluations, which also take place at the first and the last update"""
+    """updates between evaluations, which also take place before the first and after the last"""
     eval_episodes: FewOrNone = by_domain(10, antmaze=100)
     """episodes of each run at an evaluation; 0: there are no evaluations"""
     log_every: Count = 1_000
@@ -78,8 +80,8 @@ class OfflineArgs(RunArgs):
         task = d4rl.tasks().get(self.known_as)
         if task and task.family in d4rl.APART and self.eval_episodes and not self.env_id:
             raise UserError(
-                f"--dataset {self.dataset}: no environment of today has its observations ({task.note}), so give "
-                "--eval-episodes 0"
+                f"--dataset {self.dataset}: no environment of today has its observations, so give --eval-episodes 0 "
+                f"({task.note})"
             )
 
     def check_ready(self) -> None:
@@ -96,22 +98,29 @@ class OfflineArgs(RunArgs):
 
     @property
     def words(self) -> list[str]:
-        """The words of the name by which the dataset is known, in lower case."""
-        return words_of(self.known_as)
+        """The words of the name by which the dataset is known, in lower case; AdroitHandPen is also three of them."""
+        apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", self.known_as)
+        return list(dict.fromkeys(words_of(f"{self.known_as} {apart}")))
 
     @property
     def keys(self) -> list[str]:
-        """The keys of defaults that depend on the dataset: its names, such as hopper-medium, its words, its domain."""
+        """The keys of defaults that depend on the dataset: its names, such as hopper-medium, its words, its domain.
+
+        The name of a locomotion dataset is also made of the words that say which it is.
+        """
         words = words_of(self.known_as.removesuffix(f" {self.env_id}"))  # of a file without the environment's
         name = "-".join(word for word in words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
-        return [self.known_as, name, *self.words, self.domain]
+        body = next((word for word in self.words if word in LOCOMOTION), "")
+        quality = next((kind for kind in QUALITIES if f"-{kind}-" in f"-{'-'.join(self.words)}-"), "")
+        others = [word for word in self.words if word != self.domain]
+        return [self.known_as, name, f"{body}-{quality}", *others, self.domain]
 
     @property
     def domain(self) -> str:
         """The family of tasks, by the dataset's name: locomotion, antmaze, kitchen, adroit, maze2d or other."""
         families = {
             "antmaze": ("antmaze",), "maze2d": ("maze2d", "pointmaze"), "kitchen": ("kitchen",),
-            "locomotion": ("halfcheetah", "hopper", "walker2d"), "adroit": ("pen", "door", "hammer", "relocate"),
+            "locomotion": LOCOMOTION, "adroit": ("pen", "door", "hammer", "relocate"),
         }  # fmt: skip
         return next((family for family, words in families.items() if set(self.words) & set(words)), "other")
 
@@ -136,6 +145,9 @@ class MixedArgs(OfflineArgs):
         if self.expert_dataset:
             with as_flag("--expert-dataset"):
                 check_made(self.expert_dataset)
+
+    def without_effect(self) -> dict[str, str]:
+        return {} if self.expert_dataset else {"expert_trajectories": "without --expert-dataset"}
 
     def load_expert(self) -> Dataset:
         with as_flag("--expert-dataset"):
@@ -163,18 +175,22 @@ def offline_run(
     data = load(args.dataset, args.exact_d4rl, states)
     if expert is not None and (data.obs_size, data.act_size) != (expert.obs_size, expert.act_size):
         raise UserError(f"--dataset {data.name} and {expert.name} are not of the same sizes")
-    if args.env_id and args.env_id != data.env_id:
+    if args.env_id and plain_id(args.env_id) != plain_id(data.env_id or ""):
         note = f"its scores are meant for {data.env_id}" if data.env_id and data.low is not None else ""
         data = replace(data, env_id=args.env_id, env_options={}, note=note)
+    needs = "--top-fraction needs" if top < 1 else f"{algorithm} learns from"
     obs_space, act_space = spaces(args, data)
     warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
     if expert is not None:
         with as_flag("--expert-dataset"):
             warnings += [f"{expert.name}: {warning}" for warning in validate(expert, obs_space, act_space)]
         facts |= {"dataset_digest": data.digest}  # the digest below is that of both together
+        unpaid = reward and data.rewarded and not expert.rewarded
         data = data.joined(expert)
+        if unpaid:
+            raise UserError(f"--expert-dataset {expert.name} has no rewards, which {needs}")
     if reward and not data.rewarded:
-        raise UserError(f"--dataset {data.name} has no rewards, which {algorithm} learns from")
+        raise UserError(f"--dataset {data.name} has no rewards, which {needs}")
     for warning in warnings:
         warn(warning)
     data.fit_actions(act_space.low, act_space.high)

@@ -30,7 +30,7 @@ class OnPolicyArgs(RunArgs):
     bf16: bool = False
     """refused: it rounds too much for ratios of probabilities near 1"""
     eval_every: Count = 50_000
-    """environment steps between evaluations, which also take place at the first and the last step"""
+    """environment steps between evaluations, which also take place before the first and after the last"""
     num_envs: Several = 1
     """environments of each run"""
     horizon: Count = 2048

@@ -17,7 +17,7 @@ from algos.errors import UserError
 from algos.normalise import Statistics
 from algos.optim import per_run
 from algos.sparse import IMAGES
-from envs import Task
+from envs import Task, plain_id
 
 Hidden = Annotated[tuple[int, ...], Range(10)]  # widths; SparseInit leaves a layer with fewer inputs without any weight
 OWN_SCORE = "the score of a streaming algorithm is taken while it learns"
@@ -163,6 +163,5 @@ class Features(nn.Module):
 
 def time_limit(env_id: str, wanted: int) -> dict[str, Any]:
     """The option for environments with a time limit other than the task's own; empty if they keep that."""
-    plain = env_id.rpartition(":")[2]  # without a module that registers it
-    limit = wanted or (10_000 if plain in CLASSIC else 0)
+    limit = wanted or (10_000 if plain_id(env_id) in CLASSIC else 0)
     return {"max_episode_steps": limit} if limit else {}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algos.dynamics import FormName
 from algos.errors import UserError
+from envs import plain_id
 
 Termination = Callable[[Tensor], Tensor]
 LIMIT = 100.0  # greatest magnitude of a healthy state's numbers
@@ -89,7 +90,7 @@ RULES: dict[str, tuple[tuple[int, ...], Termination, Termination]] = {
 
 def termination(env_id: str | None, obs_size: int, rules: FormName) -> Termination:
     """The rule of an environment; raises UserError if there is none, or if observations have another layout."""
-    name = (env_id or "").rpartition("/")[2].partition("-")[0]
+    name = plain_id(env_id or "").rpartition("/")[2].partition("-")[0]
     hint = "give --never-terminates, or a function of your own with --terminates module:function"
     if name not in RULES:
         named = env_id or "a dataset without an environment"

@@ -45,6 +45,7 @@ LIMITS = {
     "halfcheetah": 1000, "hopper": 1000, "walker2d": 1000, "ant": 1000, "antmaze": 1000, "antmaze-umaze": 700,
     "kitchen": 280, "pen": 100, "door": 200, "hammer": 200, "relocate": 200, "maze2d-open": 150, "maze2d-umaze": 300,
     "maze2d-medium": 600, "maze2d-large": 800,
+    "maze2d-umaze-v0": 150, "maze2d-medium-v0": 250, "maze2d-large-v0": 600,
 }  # fmt: skip
 
 
@@ -93,7 +94,11 @@ def _task(row: dict[str, str]) -> D4RLTask:
     """The task of one row of the table."""
     name = row["task"]
     family, _, rest = name.partition("-")
-    limit = LIMITS.get(f"{family}-{rest.partition('-')[0]}", LIMITS.get(family, 0))
+    place = f"{family}-{rest.removeprefix('eval-').partition('-')[0]}"
+    if family == "bullet" and rest.startswith("maze2d-"):
+        place = rest.removesuffix("-v0")
+    versioned = f"{place}-{name.rpartition('-')[2]}" if family == "maze2d" else place
+    limit = LIMITS.get(versioned, LIMITS.get(place, LIMITS.get(family, 0)))
     low, high = (float(row[key]) if row[key] else None for key in ("low", "high"))
     env_id, options, note = row["env_id"] or None, OPTIONS.get(family, {}), NOTES.get(family, "")
     return D4RLTask(name, row["file"] or None, env_id, options, low, high, limit, note, FAULTS.get(name, ""))

@@ -216,6 +216,11 @@ def ids_of(module: str) -> tuple[str, ...]:
     return tuple(env_id for env_id in gym.registry if env_id not in before)
 
 
+def plain_id(env_id: str) -> str:
+    """An id without the module that registers it: Name-v0 of `module:Name-v0`."""
+    return env_id.rpartition(":")[2]
+
+
 def register(env_id: str) -> str:
     """Makes an id known to Gymnasium, which no longer looks for plugins by itself, and gives the id without its module.
 

@@ -3,8 +3,9 @@
 The actor of iql.py maximises the likelihood of the data's actions, as the actors of the implicit methods do with a
 temperature of 0. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they
 make up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
-observations are standardised (--standardise), its learning rate is constant (--decay none), and it keeps that share of
-the number of trajectories, those with the highest discounted returns.
+observations are standardised (--standardise), its learning rate is constant (--decay none), it has no dropout
+(--dropout 0), its initial weights are those of `nn.Linear`, and it keeps that share of the number of trajectories,
+those with the highest discounted returns, where a trajectory ends at a termination or after 1,000 steps.
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10

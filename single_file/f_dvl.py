@@ -4,7 +4,8 @@ Sikchi et al., "Dual RL: Unification and New Methods for Reinforcement and Imita
 its official code computes it: implicit Q-learning (iql.py) whose value loss is lambda f*(d) - (1 - lambda) d, where d
 is Q - V and f* the positive part of a conjugate: max(d + d^2 / 4, 0) for chi-square, max(d, 0) for total variation. The
 former is a surrogate of the true conjugate, which is -1 below d = -2: where V is more than 4 above Q, it pulls V down
-ever harder, so that this loss depends on the scale of rewards. With reverse KL the method is XQL (xql.py).
+ever harder. Unlike total variation, chi-square depends on the scale of rewards. With reverse KL the method is XQL
+(xql.py).
 
 It also differs from IQL in these things: V has layer normalisation, critics learn by a Huber loss (delta 20, with a
 factor 1/2 where IQL's squared error has 1), a batch has 1,024 transitions, and on antmaze the actor's learning rate is
@@ -73,7 +74,8 @@ class Args(OfflineArgs):
     f: Literal["chi2", "tv"] = "chi2"
     """the divergence: chi-square, or total variation"""
     optimism: Tunable[Weight] = 0.8
-    """lambda of the paper: the higher it is, the closer V comes to the greatest Q; useful from 0.6 to below 1"""
+    """lambda of the paper: the higher it is, the closer V comes to the greatest Q, with chi2 only while values of Q
+    differ by a few units; useful from 0.6 to below 1"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
     """inverse temperature of the actor's weights"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)

@@ -13,8 +13,9 @@ share the groups, which k-means finds from at most 100,000 states, in 30 iterati
 numbers, so that intervals over seeds leave out the chance in them. Validation losses are those of goals that are not
 replaced.
 
-The form of that paper is RvS with positions as goals: each trajectory counts alike however long it is, all later states
-alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
+That paper has a Decision Transformer, which is not here, and RvS with positions as goals: each trajectory counts alike
+however long it is, all later states alike and the last one too, and an MLP with tanh at its end is fitted by squared
+errors:
 
     python single_file/gcbc.py --dataset local/stitching-medium-v0 --anchors trajectories --goal position --loss mse \
       --hidden 1024 1024 --lr 1e-3 --batch-size 256 --max-norm 0.25 --augment 0.5 \
@@ -60,7 +61,7 @@ class Args(GoalArgs):
     augment: Tunable[Fraction] = 0.0
     """probability that a goal is replaced by a state from the future of any trajectory that passes near it"""
     clusters: Natural = by_domain(40, umaze=20, large=80, giant=160)
-    """with --augment: number of groups of states that are near each other"""
+    """with --augment: number of groups of states that are near each other; 160 for giant mazes is a guess"""
     cluster_by: Literal["position", "state"] = "position"
     """with --augment: groups are of states with similar positions, or of similar whole states"""
     max_norm: NotNegative = 0.0

@@ -7,8 +7,8 @@ and the actor imitates the data's actions, weighted by exp(alpha (V(s', g) - V(s
 The details are those of the code: rewards are -1 until the state is the goal; the expectile's weight comes from the
 target networks alone, of which the smaller one at s' makes the target, and their mean at s is subtracted; each value
 follows its own target network; the actor's advantage has neither reward nor discount; the targets move towards the
-values as they were before the step. Alpha, the discount and the actor's goals depend on the dataset, as in the official
-commands.
+values as they were before the step. The discount and the actor's goals depend on the dataset, as in the official
+commands, where alpha is 10 for all.
 
     python single_file/gcivl.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 

@@ -11,7 +11,7 @@ initial weights are orthogonal times sqrt(2) everywhere, the policy's standard d
 on the state, its mean is squashed by tanh while samples are not, the actor's learning rate falls along a cosine, and
 the last actor is scored. Expectile, temperature and dropout depend on the domain, as in the paper. CORL's figures have
 other hyperparameters, --standardise and, mostly, --reward none, and its code takes the next values and the advantages
-before V moves, and draws initial weights as `nn.Linear` does.
+before V moves, halves the critics' loss, and draws initial weights as `nn.Linear` does.
 
     python single_file/iql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 

@@ -52,7 +52,7 @@ from algos.per_run import PerRun
 from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run
-from envs import Task
+from envs import Task, plain_id
 
 LEAST = math.log(1e-6)  # a smaller log-density counts as this one, as in the official code
 REGULARISER = 1e-3  # weight of the squares of mean and log standard deviation
@@ -95,7 +95,7 @@ class Args(RunArgs):
     """widths of the hidden layers of policy, action values and state value"""
 
     def __post_init__(self) -> None:
-        plain = self.env_id.rpartition(":")[2]  # without a module that registers it
+        plain = plain_id(self.env_id)
         for_domain(self, [plain, plain.partition("-")[0]])
 
 

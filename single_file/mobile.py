@@ -90,9 +90,9 @@ class Args(ModelBasedArgs):
     """widths of the hidden layers of actor and critics"""
 
     def check_task(self) -> None:
-        super().check_task()
-        if self.model_mix:
+        if self.model_mix or self.mix_with == "random":
             raise UserError("--model-mix is not for MOBILE, whose penalty asks each elite of the ensemble alone")
+        super().check_task()
 
     def without_effect(self) -> dict[str, str]:
         fixed = {"temperature_lr": "with a fixed --temperature"} if self.temperature else {}

@@ -2,8 +2,9 @@
 
 Ahn and others, "Option-aware Temporally Abstracted Value for Offline Goal-Conditioned Reinforcement Learning" (arXiv
 2505.12737), as its official code computes it: HIQL (see single_file/hiql.py) with a second twin value, from which the
-high policy's weights come. This high value learns from the state n steps ahead, or the goal if that comes first, with
-one reward and one discount for the whole option, so that goals are n times closer for it.
+high policy's weights come. This high value learns from the state n steps ahead, with one reward and one discount for
+the whole option, so that goals are n times closer for it. An option ends earlier at a goal that was drawn as a later
+state of the trajectory, and at the end of the trajectory, but not at a random goal.
 
 The details are those of the code: both values share phi, and both train it; the reward of an option depends on whether
 it ends at the goal, while the low value's depends on where the step begins; where the goal would be the current state,
@@ -86,7 +87,7 @@ class Batch(NamedTuple):
     action: Tensor  # [R, B, A]
     next_obs: Tensor  # [R, B, O]
     value: Goal  # reached if the state is the goal
-    option_end: Tensor  # [R, B, O], the state n steps ahead, or the goal of the high value if that comes first
+    option_end: Tensor  # [R, B, O], the state n steps ahead, or an earlier one where the option ends
     high_value: Goal  # reached if the option's end is the goal
     subgoal: Tensor  # [R, B, O], the state k steps ahead, for the low policy
     goal: Tensor  # [R, B, O], of the high policy

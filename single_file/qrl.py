@@ -77,7 +77,8 @@ class Args(ValueArgs):
     """weight of imitation, or with awr the inverse temperature of the weights"""
 
     def without_effect(self) -> dict[str, str]:
-        return {} if self.geometric else {"discount": "where no goal lies at a geometric distance"}
+        idle = {} if self.geometric else {"discount": "where no goal lies at a geometric distance"}
+        return super().without_effect() | idle
 
     def check_ready(self) -> None:
         super().check_ready()

@@ -8,11 +8,12 @@ values, and drives their gradients by the action apart, as in EDAC (An et al., a
 
 `--real-ratio 1` uses no model and is EDAC as CORL writes it; with `--eta 0` too it is SAC-N, which has numbers of
 critics of its own. With a model, `--critics 2 --eta 0` has the losses of the base method, `mopo.py --penalty-weight 0`,
-which differs in networks, learning rates, order and the bound of the temperature, and without `--form offlinerl_kit` in
-the ensemble and in when episodes end. The paper's N, eta and length of rollouts are not known for most datasets. For
-medium, medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, N and eta are therefore those of EDAC,
-and the length is MOPO's; for halfcheetah-medium, these are also the values of the one example in RAVL's official code.
-All other datasets get guesses: eta is 1, rollouts have 5 steps, and N is 10, or 50 for Hopper.
+which differs in networks, learning rates, order, the bound of the temperature and the actions that it learns from, and
+without `--form offlinerl_kit` in the ensemble and in when episodes end. The paper's N, eta and length of rollouts are
+not known for most datasets. For medium, medium-replay and medium-expert data of HalfCheetah, Hopper and Walker2d, N and
+eta are therefore those of EDAC, and the length is MOPO's; for halfcheetah-medium, these are also the values of the one
+example in RAVL's official code. All other datasets get guesses: eta is 1, rollouts have 5 steps, and N is 10, or 50 for
+Hopper.
 
 The details are those of the official code: an update moves the temperature, the actor and the critics, each with fresh
 actions, and then the targets; the loss is a sum over critics; learning rates stay constant. These differ: states, and
@@ -65,7 +66,7 @@ class Args(ModelBasedArgs):
     """steps of a rollout, unless the task ends it earlier"""
     form: FormName = "ravl"
     """official code that decides how the ensemble is trained and when a predicted state ends an episode; with
-    --dynamics FILE it decides only when episodes end"""
+    --dynamics FILE it decides only when episodes end, and with --dynamics true nothing"""
     critics: Annotated[int, Range(2)] = by_domain(10, hopper=50)
     """N: number of critics"""
     eta: Tunable[NotNegative] = by_domain(1.0, **{"halfcheetah-medium-expert": 5.0, "walker2d-medium-expert": 5.0})

@@ -11,9 +11,10 @@ E_mix (discount V(s') - Q)^2 / 4. E is the expert's data, S the mixed data, and 
 after a termination. This is the objective as others quote it; its published hyperparameters are not known.
 
 The mixed data is --dataset with the first --expert-trajectories of --expert-dataset hidden in it. The labelled data is
-the first --expert-transitions of --expert-dataset, so it is part of the mixed data too, unless none is hidden. As in
-the official code, a trajectory ends at a termination or after the task's greatest number of steps, the last transition
-of the last trajectory is left out, and if there are fewer trajectories, none is hidden.
+the first --expert-transitions of --expert-dataset, so those of them that are hidden are part of the mixed data too. As
+in the official code, a trajectory ends at a termination or after the task's greatest number of steps, the last
+transition of the last trajectory is left out, and if there are fewer trajectories, none is hidden. Where that number of
+steps is not known, a trajectory ends where the data says.
 
     python single_file/recoil.py --dataset local/hopper-random-v0 --expert-dataset local/hopper-expert-v0 --seeds 0:10
 
@@ -91,7 +92,8 @@ class Args(MixedArgs):
     """cosine: the actor's learning rate falls to 0 along a cosine over all updates; none: it is constant"""
 
     def without_effect(self) -> dict[str, str]:
-        return {} if self.objective == "paper" else {"beta": "with --objective code"}
+        idle = {} if self.objective == "paper" else {"beta": "with --objective code"}
+        return super().without_effect() | idle
 
 
 class Draws(NamedTuple):

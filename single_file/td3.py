@@ -65,6 +65,10 @@ class Args(RunArgs):
     hidden: Widths = (256, 256)
     """widths of the hidden layers of actor and critics"""
 
+    def without_effect(self) -> dict[str, str]:
+        idle = {} if self.policy_noise else {"noise_clip": "with --policy-noise 0"}
+        return idle if self.noise_clip else idle | {"policy_noise": "with --noise-clip 0"}
+
 
 class Draws(NamedTuple):
     """Standard normal numbers of one update."""

@@ -50,7 +50,7 @@ from algos.random import Random
 from algos.replay import Batch
 from envs import Task
 
-# The official hyperparameters of each dataset, where they are not those of its domain.
+# The official hyperparameters of each dataset: beta, and the others where they are not those of its domain.
 DATASETS: dict[str, dict[str, Any]] = {
     "halfcheetah-medium-v2": {"beta": 1.0, "batch_size": 1024, "noise": 0.1},
     "hopper-medium-v2": {"beta": 5.0, "batch_size": 1024},
@@ -114,6 +114,10 @@ class Args(OfflineArgs):
     @property
     def keys(self) -> list[str]:
         return [self.domain] if self.consistent else super().keys
+
+    def without_effect(self) -> dict[str, str]:
+        known = self.known_as in DATASETS
+        return {} if known else {"consistent": "with a dataset that has no official hyperparameters of its own"}
 
 
 class Draws(NamedTuple):

@@ -78,6 +78,7 @@ def test_an_environment_that_cannot_be_made_is_named_with_the_reason(env_id, sen
         ({"seeds": ("0:6000", "6000:11000")}, "--seeds takes at most 10,000 seeds"),
         ({"seeds": (str(2**63),)}, "--seeds must be below 2^63, got"),
         ({"total_steps": 2**53}, "--total-steps must be below 2^53"),
+        ({"total_steps": -(2**53)}, "--total-steps must be above -2^53"),
         ({"eval_episodes": 10_001}, "--eval-episodes must lie in"),
         ({"threads": 10**6}, "--threads must lie in"),
         ({"batch_size": 10**7}, "--batch-size must lie in"),

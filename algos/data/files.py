@@ -157,6 +157,8 @@ def _kept(
     """
     keep = np.zeros(len(terminals), bool)
     if _is_ogbench(path, arrays, timeouts):  # nothing says whether the task ended an episode
+        if exact:
+            raise UserError(f"--exact-d4rl is for files of D4RL's layout, and {path} has OGBench's")
         paid = [piece.reshape(-1) != 0 for piece in arrays["rewards"].pieces()] if "rewards" in arrays else []
         if paid and (np.concatenate(paid) & terminals).any():
             raise UserError(

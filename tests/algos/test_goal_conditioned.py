@@ -571,7 +571,14 @@ def test_a_discount_without_bellman_backups_counts_where_goals_are_geometric(scr
     assert "discount" in args(value_geometric=False).without_effect()
     assert "discount" in args(value_goals=(0.5, 0.0, 0.5)).without_effect()
     assert not args(value_goals=(0.0, 0.5, 0.5)).without_effect()
-    assert not args(value_geometric=False, actor_geometric=True).without_effect()
+    assert "discount" not in args(value_geometric=False, actor_geometric=True).without_effect()
+
+
+def test_how_later_states_are_drawn_counts_where_there_are_any():
+    args = module_of("gcivl").Args
+    idle = {"actor_geometric": "where no goal is a later state"}
+    assert args(dataset="ogbench/antmaze-large-explore-v0").without_effect() == idle and not args().without_effect()
+    assert "value_geometric" in args(value_goals=(0.5, 0.0, 0.5)).without_effect()
 
 
 def test_the_probability_of_augmentation_may_vary_in_a_run(train_short):

@@ -25,6 +25,7 @@ from algos.models import Prediction
 from algos.policy import Adapted, PolicyFile
 from algos.random import Random
 from algos.run import Run
+from algos.terminations import termination
 from benchmarks.recipes.locomotion import rollouts
 
 SHORT = {"seeds": ("0", "1"), "total_steps": 10, "log_every": 5, "rollouts": 40, "rollout_length": 3}
@@ -523,6 +524,26 @@ def of_one_axis(obs):
     return obs[:, 0] > 0
 
 
+def test_an_id_with_its_module_has_the_rule_of_the_environment():
+    for env_id, size in (("Hopper-v4", 11), ("AdroitHandPen-v1", 45)):
+        assert termination(f"a.module:{env_id}", size, "ravl") is termination(env_id, size, "ravl")
+
+
+@pytest.mark.parametrize(
+    ("script", "given", "some", "others"),
+    [
+        ("mobile", {"dynamics": "true"}, {"guesses", "form", "dynamics_lr", "penalty_weight"}, {"rollouts"}),
+        ("ravl", {"dynamics": "true"}, {"elites", "form", "dynamics_hidden"}, {"guesses", "penalty_weight"}),
+        ("ravl", {"real_ratio": 1.0}, {"rollouts", "retain_epochs", "never_terminates", "form"}, {"eta"}),
+        ("mopo", {"dynamics": "x.safetensors"}, {"dynamics_lr", "dynamics_epochs"}, {"members", "form"}),
+        ("mopo", {}, set(), {"dynamics_lr", "rollouts", "penalty_weight"}),
+    ],
+)
+def test_arguments_of_models_change_nothing_without_them(script, given, some, others):
+    idle = set(module_of(script).Args(**given).without_effect())
+    assert some <= idle and not others & idle
+
+
 def test_other_bounds_of_health_are_refused():
     data = replace(at_random(), env_id="Hopper-v5", env_options={"terminate_when_unhealthy": False})
     with pytest.raises(UserError, match="was recorded with terminate_when_unhealthy, which the rule of Hopper-v5"):
@@ -614,8 +635,10 @@ def test_negative_rewards_do_not_suit_mobile(train_short, tmp_path, capsys, sign
         ({"never_terminates": False, "terminates": "own_rules:of_one_axis"}, "must turn a tensor of observations"),
         ({"never_terminates": False, "terminates": ".x:f"}, "--terminates takes module:function"),
         ({"dynamics": "true", "model_mix": 0.5, "never_terminates": False}, "--model-mix is the share"),
+        ({"dynamics": "true", "mix_with": "random", "never_terminates": False}, "--model-mix is the share"),
         ({"mix_with": "random"}, "--mix-with random needs the share"),
         ({"real_ratio": 1.0, "model_mix": 0.5}, "--real-ratio 1 takes nothing from a model"),
+        ({"real_ratio": 1.0, "mix_with": "random"}, "--real-ratio 1 takes nothing from a model: .* and --mix-with"),
         ({"real_ratio": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without a sha"),
         ({"model_mix": 1.0, "vary": ("penalty_weight=0,1",)}, "--vary: penalty_weight changes nothing without a share"),
         ({"rollouts": 10**10}, "--rollouts times --rollout-length times --retain-epochs: .* GiB"),

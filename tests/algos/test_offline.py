@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ import pytest
 import torch
 import tyro
 from offline_data import record, seen_data
-from scripts import EVALUATED, differing, short
+from scripts import EVALUATED, differing, module_of, short
 
 from algos.arguments import flag
 from algos.cli import cli, with_settings
@@ -110,6 +111,25 @@ def test_a_file_has_the_defaults_of_the_dataset_whose_name_it_has():
 
 def from_command_line(script, *words):
     return tyro.cli(importlib.import_module(script).Args, args=words)
+
+
+@pytest.mark.parametrize(
+    ("script", "dataset", "env_id", "values"),
+    [
+        ("iql", "demo.hdf5", "AdroitHandPen-v1", {"temperature": 0.5, "dropout": 0.1}),
+        ("iql", "demo.hdf5", "AdroitHandDoorSparse-v1", {"temperature": 0.5, "dropout": 0.1}),
+        ("iql", "demo.hdf5", "gymnasium_robotics:FrankaKitchen-v1", {"temperature": 0.5, "dropout": 0.1}),
+        ("iql", "demo.hdf5", "HalfCheetah-v4", {"temperature": 3.0, "dropout": 0.0}),
+        ("recoil", "demo.hdf5", "AdroitHandPen-v1", {"expert_transitions": 100, "layer_norm": "on"}),
+        ("mobile", "medium.hdf5", "Hopper-v4", {"penalty_weight": 1.5, "temperature": 0.2}),
+        ("mobile", "hopper-medium-v2-seed1.hdf5", "", {"penalty_weight": 1.5, "temperature": 0.2}),
+        ("mobile", "local/team/hopper-medium-replay-v0", "", {"penalty_weight": 0.1, "temperature": 0.0}),
+        ("mobile", "hopper.hdf5", "Hopper-v4", {"penalty_weight": 0.5, "temperature": 0.0}),
+    ],
+)
+def test_defaults_follow_names_however_they_are_spelt(script, dataset, env_id, values):
+    args = module_of(script).Args(dataset=dataset, env_id=env_id)
+    assert {name: getattr(args, name) for name in values} == values
 
 
 def test_the_help_text_shows_the_defaults_of_all_domains(capsys):
@@ -239,6 +259,25 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
     assert "of actions lie out of bounds, and are clipped" in capsys.readouterr().err
 
 
+def test_an_id_with_its_module_is_the_same_environment(tmp_path, monkeypatch):
+    """Also as that of a dataset whose environment has options, which --env-id would drop otherwise."""
+    path = write(tmp_path / "mine.hdf5", arrays())
+    recorded = {"env_id": "Pendulum-v1", "env_options": {"g": 3.0}}
+    monkeypatch.setattr("algos.offline.load", lambda name, *_: replace(load(name), **recorded))
+    for number, (env_id, options) in enumerate((("gymnasium:Pendulum-v1", {"g": 3.0}), ("Pendulum-v1", {"g": 3.0}))):
+        args = settings(tmp_path, path, env_id=env_id, eval_episodes=0, variant=str(number))
+        run, _ = offline_run(args, "test")
+        assert run.facts["env_options"] == options and run.facts["evaluated_in"] == "Pendulum-v1"
+
+
+def test_rewards_are_asked_for_by_the_flag_whose_data_has_none(tmp_path):
+    plain = {name: column for name, column in arrays(count=8).items() if name != "rewards"}
+    expert = load(write(tmp_path / "expert.hdf5", plain))
+    args = settings(tmp_path, write(tmp_path / "mine.hdf5", arrays()), eval_episodes=0)
+    with pytest.raises(UserError, match=r"--expert-dataset .*expert.hdf5 has no rewards, which --top-fraction needs"):
+        offline_run(args, "bc", "none", expert, top=0.5)
+
+
 def test_more_data_follows(tmp_path):
     path = write(tmp_path / "mine.hdf5", arrays())
     more = load(write(tmp_path / "more.hdf5", arrays(count=8)))
@@ -341,7 +380,7 @@ def test_what_a_run_of_d4rl_data_stores(train):
 
 @pytest.mark.parametrize("name", ["antmaze-umaze-v2", "maze2d-umaze-v1", "maze2d-eval-umaze-v1", "kitchen-mixed-v0"])
 def test_data_that_no_environment_fits_is_refused_before_it_is_loaded(name):
-    said = r"no environment of today has its observations \(not equivalent: .* give --eval-episodes 0"
+    said = r"no environment of today has its observations, so give --eval-episodes 0 \(not equivalent: "
     with pytest.raises(UserError, match=said):
         OfflineArgs(dataset=f"d4rl/{name}").check_task()
     OfflineArgs(dataset=f"d4rl/{name}", eval_episodes=0).check_task()

@@ -210,6 +210,8 @@ def test_arrays_of_neither_layout_are_refused_in_both_formats(tmp_path):
     whole = d4rl_arrays(trajectories(5, 4))
     del whole["timeouts"]
     assert "has no 'timeouts' to tell" in refused(hdf5(tmp_path / "b.hdf5", whole), exact_d4rl=True)
+    ogbench = npz(tmp_path / "c.npz", ogbench_arrays(trajectories(5)))
+    assert "--exact-d4rl is for files of D4RL's layout" in refused(ogbench, exact_d4rl=True)
 
 
 def test_empty_files_of_all_layouts_are_refused(tmp_path):
