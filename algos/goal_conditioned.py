@@ -303,19 +303,15 @@ def goal_run(
         if data.obs_size < 2:
             raise UserError(f"--dataset {data.name} has states of one number, which is no position: {instead}")
         family = family_in_d4rl(args.dataset)
-        if family and family not in ("antmaze", "maze2d"):
-            raise UserError(
-                f"--dataset {data.name} has states of {family}, whose first two numbers are no position: {instead}"
-            )
-        if family:
-            pass
-        elif not data.env_id:
+        known = family in ("antmaze", "maze2d")
+        if not (family or data.env_id):
             warn(f"nothing tells whether states of --dataset {data.name} begin with a position: --env-id would")
-        elif not has_maze(data.env_id):
+        elif not known and (family or not has_maze(str(data.env_id))):
             raise UserError(
-                f"--dataset {data.name} has states of {data.env_id}, whose first two numbers are no position: {instead}"
+                f"--dataset {data.name} has states of {family or data.env_id}, whose first two numbers are no "
+                f"position: {instead}"
             )
-        elif "antsoccer" in data.env_id:
+        elif "antsoccer" in (data.env_id or ""):
             raise UserError(
                 f"--dataset {data.name}: a state begins with the ant's position, and its goal is the ball's: {instead}"
             )

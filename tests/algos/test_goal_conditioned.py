@@ -498,6 +498,17 @@ def test_a_file_whose_name_tells_no_kind_or_family_is_told(train_short, tmp_path
     assert "none of the words" not in capsys.readouterr().err
 
 
+def test_of_data_of_d4rl_it_is_known_whether_states_begin_with_a_position(train_short, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
+    for name, size in (("antmaze-umaze-v2", 29), ("kitchen-mixed-v0", 60)):
+        write_hdf5(d4rl.find(name).place, obs_size=size, act_size=2)
+    given = {"augment": 0.5, "clusters": 2, "eval_episodes": 0}
+    train_short("gcbc", dataset="d4rl/antmaze-umaze-v2", **given)
+    assert "begin with a position" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="has states of kitchen, whose first two numbers are no position"):
+        train_short("gcbc", dataset="d4rl/kitchen-mixed-v0", **given)
+
+
 def test_states_that_may_not_begin_with_a_position_are_told(train_short, tmp_path, capsys):
     train_short("gcbc", goal="position")
     assert "nothing tells whether states of --dataset goals.hdf5 begin with a position" in capsys.readouterr().err
