@@ -7,8 +7,8 @@ rewards. With continuous actions the policy is a Gaussian whose samples are clip
 ones it is a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
 episode is a feature where the task has a limit and no images. As in the official scripts, CartPole, MountainCar and
 Acrobot run up to 10,000 steps: returns there do not compare with those under the usual limits. Three things differ
-from those scripts: statistics are float64 on all tasks, a time limit of an Atari game ends it like any other limit, and
-games are prepared as envs/atari.py says, with other roundings of pixels and without a second action after FIRE.
+here: statistics are float64 on all tasks, a time limit of an Atari game ends it like any other limit, and games are
+prepared as envs/atari.py says, with other roundings of pixels and without a second action after FIRE.
 
     python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
 
