@@ -91,7 +91,8 @@ RULES: dict[str, tuple[tuple[int, ...], Termination, Termination]] = {
 def termination(env_id: str | None, obs_size: int, rules: FormName) -> Termination:
     """The rule of an environment; raises UserError if there is none, or if observations have another layout."""
     name = plain_id(env_id or "").rpartition("/")[2].partition("-")[0]
-    hint = "give --never-terminates, or a function of your own with --terminates module:function"
+    ways = "--never-terminates, or a function of your own with --terminates module:function"
+    hint = f"give {ways}" if env_id else f"give --env-id, {ways}"
     if name not in RULES:
         named = env_id or "a dataset without an environment"
         raise UserError(f"nothing is known of when a predicted state of {named} ends an episode: {hint}")

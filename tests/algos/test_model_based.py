@@ -625,7 +625,7 @@ def test_negative_rewards_do_not_suit_mobile(train_short, tmp_path, capsys, sign
         ({"real_ratio": 1.1}, r"--real-ratio must lie in \[0, 1\]"),
         ({"elites": 4}, "--elites must be at most --members, 3, got 4"),
         ({"terminates": "algos.terminations:never"}, "--never-terminates and --terminates contradict"),
-        ({"never_terminates": False}, "nothing is known of when a predicted state of a dataset without an environment"),
+        ({"never_terminates": False}, "of a dataset without an environment ends an episode: give --env-id, --never"),
         ({"dynamics": "none.safetensors"}, "there is no file none.safetensors"),
         ({"dynamics": "data.hdf5"}, "--dynamics data.hdf5 is no file of an ensemble"),
         ({"dynamics": "true", "never_terminates": False}, "true dynamics: --dataset data.hdf5 names no environment"),
