@@ -215,14 +215,15 @@ def device_of(args: RunArgs) -> torch.device:
     return device
 
 
-def check_name(algorithm: str) -> None:
-    """Raises UserError if the script that was started calls its run by another name than its own.
+def check_name(algorithm: str, file: Path | None = None) -> None:
+    """Raises UserError if a script, by default the one that was started, calls its run by another name than its own.
 
     That is the name of its file, or of the package whose __main__.py it is.
     """
-    if script and (stem := script.parent.name if script.stem == "__main__" else script.stem) != algorithm:
+    file = file or script
+    if file and (stem := file.parent.name if file.stem == "__main__" else file.stem) != algorithm:
         raise UserError(
-            f"{script} calls its run {algorithm!r}, the name of another script, by which results are stored and "
+            f"{file} calls its run {algorithm!r}, the name of another script, by which results are stored and "
             f"policies are found again: call it {stem!r}"
         )
 

@@ -46,7 +46,7 @@ import pandas as pd
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
-from algos.cli import RunArgs, env_errors, parse_seeds, settings
+from algos.cli import RunArgs, check_name, env_errors, parse_seeds, settings
 from algos.errors import UserError
 from algos.run_folder import checked_part, folder_name
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
@@ -379,10 +379,7 @@ def _check_name(script: Path) -> None:
     words = set(main.__code__.co_consts) if inspect.isfunction(main) else set()
     others = words & {path.stem for path in (ROOT / "single_file").glob("*.py")}
     if others and script.stem not in words:
-        raise UserError(
-            f"{script} calls its run {min(others)!r}, the name of another script, by which results are stored and "
-            f"policies are found again: call it {script.stem!r}"
-        )
+        check_name(min(others), script)
 
 
 def _check_flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str) -> None:
