@@ -152,14 +152,20 @@ def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys)
             assert ("sac.py has changed since" in err) == said and (then in err) == said
 
 
-def test_a_commit_without_the_script_is_marked(tmp_path):
+def test_a_commit_without_the_script_is_marked(tmp_path, monkeypatch):
+    """Also where nothing else was changed, whatever the state of this checkout."""
     git_commit.cache_clear()
-    commit = git_commit()
-    if commit is None:
+    if git_commit() is None:
         pytest.skip("no checkout of git")
+    git_commit.cache_clear()
+    run, clean = subprocess.run, subprocess.CompletedProcess("", 0, "abc\n")
+    monkeypatch.setattr(
+        algos.run_folder.subprocess, "run", lambda words, **how: clean if "describe" in words else run(words, **how)
+    )
     (tmp_path / "mine.py").write_text("")
-    assert git_commit(ROOT / "single_file" / "sac.py") == commit
-    assert git_commit(tmp_path / "mine.py") == f"{commit.removesuffix('+')}+"
+    assert git_commit() == git_commit(ROOT / "single_file" / "sac.py") == "abc"
+    assert git_commit(tmp_path / "mine.py") == "abc+"
+    git_commit.cache_clear()
 
 
 def test_an_unusable_folder_is_refused(tmp_path):
