@@ -89,6 +89,8 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
         raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
     check_once(sources)
     whole = pd.concat(parts, ignore_index=True)
+    if lost := whole.loc[~np.isfinite(whole["return"]), ["algorithm", "task"]].drop_duplicates().to_numpy().tolist():
+        raise UserError(f"{lost[0][0]} on {lost[0][1]} has returns that are no finite numbers, which have no mean")
     counted = [
         rows.assign(policy=rows.groupby(["source", "policy"], sort=False).ngroup())
         for _, rows in whole.groupby(["task", "algorithm"], sort=True)
@@ -221,7 +223,8 @@ def best_of(truth: NDArray, most: int, by: NDArray | None = None) -> NDArray:
     by = truth if by is None else by
     if not np.isfinite(by).all():
         return np.full(most, np.nan)
-    ordered, ranks = truth[np.argsort(by, kind="stable")], np.arange(len(truth))
+    places = np.unique(by, return_inverse=True)[1]  # of those that tie, each is chosen as often as the others
+    ordered, ranks = (np.bincount(places, truth) / np.bincount(places))[np.sort(places)], np.arange(len(truth))
     return np.array([(ordered * comb(ranks, k - 1) / comb(len(truth), k)).sum() for k in range(1, most + 1)])
 
 

@@ -7,6 +7,7 @@ with those of all exchanges of scores between the two algorithms instead (Jansse
 both have the same distribution. Where means are equal and one algorithm's scores spread far more than the other's, each
 of these tests is wrong more often than it says if seeds are few. Two settings of one process see the same random
 numbers, seed by seed, and are compared in pairs: by the paired t-test, or below five seeds by exchanges within pairs.
+Where one lacks a seed of the other, the pairs of the seeds that both have are compared if they are five or more.
 The choice follows from how the runs were made, and from what came out only where neither side's scores differ at all,
 which leaves a t-test without a p.
 
@@ -65,6 +66,7 @@ class Comparison:
     # difference that would have been shown with a probability of 80%; NaN if it is not known, infinite if there is none
     least: float = np.nan
     most: float = np.inf  # difference that there can be
+    lost: tuple[int, int] = (0, 0)  # runs that diverged before they had a score
 
     @property
     def verdict(self) -> str:
@@ -76,12 +78,15 @@ class Comparison:
     def sentence(self, unit: str, digits: int | None = None) -> str:
         """The verdict in words, with so many digits after the point of a difference."""
         where = f" {'over' if self.tasks > 1 else 'on'} {self.task}"
-        p = "p < 0.001" if self.corrected < 0.001 else f"p = {self.corrected:.2g}"
+        p = "p < 0.001" if self.corrected < 0.001 else f"p = {beside_level(self.corrected, '.2g', '.4g')}"
         size = number(self.difference, digits)[0]
         sign = "+" if self.difference > 0 and size.strip("0.") else ""
         told = f"{sign}{size} in {unit}, {p} after correction"
+        for name, lost in zip((self.a, self.b), self.lost, strict=True):
+            told += f"; without {lost} run{'s' * (lost > 1)} of {name} that diverged before any score" if lost else ""
         if self.verdict != "not decided":
-            return f"{self.a} is {self.verdict} than {self.b}{where} ({told})."
+            doubt = "; Student's interval, which fits such scores badly, holds 0" if self.low < 0 < self.high else ""
+            return f"{self.a} is {self.verdict} than {self.b}{where} ({told}{doubt})."
         known, few = "", f"{min(self.seeds)} seeds"
         if self.smallest >= LEVEL:
             known = f"; {few} cannot decide a difference, however large it is"
@@ -104,7 +109,7 @@ def compare(
     correlation = np.nan
     if len(pairs) > 2 and (pairs.std(0) > 0).all():
         correlation = float(np.corrcoef(pairs.T)[0, 1])
-    paired = paired and len(common) == len(ours) == len(theirs)
+    paired = paired and (len(common) == len(ours) == len(theirs) or len(common) >= ENOUGH)
     x, y = (np.array(list(scores.values()), float) for scores in (ours, theirs))
     if min(len(x), len(y)) < FEWEST:
         return None
@@ -132,6 +137,12 @@ def compare(
         task, a, b, difference, difference - half, difference + half, p, test, correlation, (len(x), len(y)), error,
         freedom, x, y, smallest,
     )  # fmt: skip
+
+
+def beside_level(p: float, usual: str, exact: str) -> str:
+    """A p-value in the usual format, or exactly where that would not tell on which side of the level it is."""
+    text = f"{p:{usual}}"
+    return f"{p:{exact}}" if float(text) == LEVEL != p else text
 
 
 def welch_error(x: NDArray, y: NDArray) -> tuple[float, float]:
@@ -237,6 +248,7 @@ def combined(name: str, parts: list[Comparison]) -> Comparison:
         name, parts[0].a, parts[0].b, difference, difference - half, difference + half, p,
         " and ".join(dict.fromkeys(one.test for one in parts)), np.nan, seeds, error, freedom,
         np.array([]), np.array([]), smallest, tasks=count, most=float(np.mean([one.most for one in parts])),
+        lost=(sum(one.lost[0] for one in parts), sum(one.lost[1] for one in parts)),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis import Results, each, limits
-from benchmarks.decide import LEVEL, POWER, Comparison, advice, combined, compare, corrected, split
+from benchmarks.decide import LEVEL, POWER, Comparison, advice, beside_level, combined, compare, corrected, split
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
 from benchmarks.tables import Cell, Table, between, number, word
@@ -27,7 +27,7 @@ def comparisons(results: Results) -> list[Comparison]:
         (task, name): dict(zip(rows["seed"], rows[column], strict=True))
         for (task, name), rows in final.groupby(["task", "algorithm"])
     }
-    together = processes(results)
+    together, lost = processes(results), lost_seeds(results)
     found: list[Comparison] = []
     for a, b in combinations(results.scores.algorithms, 2):
         of_pair = []
@@ -36,7 +36,8 @@ def comparisons(results: Results) -> list[Comparison]:
                 paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
                 if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
                     least, most = limits(results.scores, results.references, [task])
-                    of_pair.append(within(one, most - least))
+                    pair = len(lost.get((task, a), ())), len(lost.get((task, b), ()))
+                    of_pair.append(replace(within(one, most - least), lost=pair))
         found += of_pair
         apart = not any(OF_TASK in one.task for one in of_pair)  # tasks of one environment share their policies
         if results.references is not None and apart and len(of_pair) > 1:
@@ -49,6 +50,19 @@ def comparisons(results: Results) -> list[Comparison]:
 def within(one: Comparison, most: float) -> Comparison:
     """A comparison of scores that can differ by so much at most, with its interval cut there."""
     return replace(one, most=most, low=max(one.low, -most), high=min(one.high, most))
+
+
+def lost_seeds(results: Results) -> dict[tuple[str, str], set[int]]:
+    """The seeds without a score, because they diverged before they had one, by task and algorithm."""
+    final = results.final
+    scored = set(zip(final["task"], final["algorithm"], final["seed"], strict=True))
+    lost: dict[tuple[str, str], set[int]] = {}
+    for config in results.scores.sources:
+        key = config["task"], label(config)
+        lost.setdefault(key, set()).update(
+            row["seed"] for row in config["diverged"] if (*key, row["seed"]) not in scored
+        )
+    return lost
 
 
 def processes(results: Results) -> dict[tuple[str, str], set[str]]:
@@ -65,16 +79,18 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
     """A verdict for each pair of algorithms on each task; `looked` if seeds were added until a pair was decided."""
     method = (
         f"Means ({results.unit}, {LABELS[results.score]}) are compared by Welch's t-test, or by the paired t-test "
-        "for settings of one process, whose runs see the same random numbers seed by seed; with fewer than five seeds, "
-        "or different numbers of them, by exchanging scores between the two, and over tasks by exchanges in all of "
-        "them at once if one is tested so. The intervals are for one difference; the p-values are corrected for their "
+        "for settings of one process, whose runs see the same random numbers seed by seed, over the seeds that both "
+        "have if these are five or more; with fewer than five seeds, or different numbers of them, by exchanging "
+        "scores between the two, and over tasks by exchanges in all of them at once if one is tested so. The intervals "
+        "are Student's, for one difference, also where scores are exchanged: those of scores far from normal may hold "
+        "0 where the test decides, which a verdict in words then says. The p-values are corrected for their "
         f"number, {len(found):,}, by Holm's method, which aims at any wrong verdict in a report like this with a "
         f"probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds which both have: where "
         "it is not above 0, the same seeds make a difference no more certain. The least difference is what so many "
         f"seeds would have shown, in the hardest of these tests, with a probability of {POWER:.0%}; for exchanges of "
-        "few scores it is right if they are normal and spread alike, and for exchanges over tasks it is not known. If "
-        "seeds are few and one algorithm's scores spread far more than the other's, verdicts are wrong more often than "
-        "this aim, most of all if that one has fewer seeds."
+        "few scores it is right if they are normal and spread alike, and for exchanges over tasks it is given only "
+        "where all have five seeds or more. If seeds are few and one algorithm's scores spread far more than the "
+        "other's, verdicts are wrong more often than this aim, most of all if that one has fewer seeds."
     )
     if any(one.tasks > 1 and one.task != ALL_TASKS for one in found):
         method += (
@@ -133,7 +149,7 @@ def differences(found: list[Comparison], digits: int | None) -> Table:
 
 def chance(p: float) -> Cell:
     """A p-value."""
-    return ("< 0.001", p) if p < 0.001 else number(p, 3)
+    return ("< 0.001", p) if p < 0.001 else (beside_level(p, ".3f", ".5f"), p)
 
 
 def counted(found: list[Comparison]) -> str:
@@ -152,6 +168,9 @@ def variance_part(results: Results, precision: float = 0.05) -> Part | None:
     table = results.scores.table
     ends = table.groupby("task")["step"].transform("max")
     late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
+    lost = {(c["task"], label(c), row["seed"]) for c in results.scores.sources for row in c["diverged"]}
+    kept = [key not in lost for key in zip(late["task"], late["algorithm"], late["seed"], strict=True)]
+    late = late[np.array(kept, bool)]  # the others repeat the score that they had
     costs = costs_of(results)
     columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval"]
     columns += ["seeds × episodes of an evaluation needed", "seeds now", "evaluations × episodes now"]
@@ -195,7 +214,7 @@ def variance_part(results: Results, precision: float = 0.05) -> Part | None:
         "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
         f"episodes in each evaluation, would give an interval of ±{100 * precision:.3g}% of the mean at least cost, "
         "with as many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on "
-        "few seeds, so take them as a rough guide."
+        "few seeds, so take them as a rough guide." + " Seeds that diverged are left out." * bool(lost)
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     if by_seeds:

@@ -50,10 +50,11 @@ def aggregate_part(results: Results, looks: Styles) -> Part:
     shown = results.in_rows
     best = "" if len(shown) == len(results.ranked) else f" Figures show the best {len(shown)} of {len(results.ranked)}."
     kept = " that all algorithms have" if len(results.common) < len(results.scores.tasks) else ""
+    alone = ", which with one task is its mean" if len(results.common) == 1 else ""
     where = f"{len(results.common)} task{'s' * (len(results.common) > 1)}{kept}: {', '.join(results.common)}"
     text = (
-        f"Over seeds on {where}. Look first at IQM, the mean of the middle half of all runs: it is robust like the "
-        f"median and needs fewer runs.{gap}{best}"
+        f"Over seeds on {where}. Look first at IQM, the mean of the middle half of all runs: it is robust, and needs "
+        f"few runs. The median is that over tasks of the means over seeds{alone}.{gap}{best}"
     )
     part = Part("Aggregate scores", text)
     digits = None if raw else 3
@@ -213,6 +214,8 @@ def task_part(
         f"panels of at most {figures.MOST_BANDS} curves; thin lines are single seeds, in panels with at most "
         f"{figures.MOST_SEED_LINES} of them.{results.left_out}"
     )
+    if (results.tasks["low"] == results.tasks["high"]).any():
+        text += " An interval without width says that all seeds have the same score, and not that others would have it."
     if labels := {label for curves in behind.values() for label in curves}:
         told = (
             f"{said['label']} ({said['seeds']} seeds, {said['protocol']}; {said['source']}, {said['licence']})"

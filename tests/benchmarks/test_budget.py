@@ -30,6 +30,24 @@ def test_the_critics_choice_among_k_is_the_mean_over_all_draws():
     assert np.isnan(best_of(truth, 4, np.array([0.5, np.nan, -1.0, 2.0]))).all()
 
 
+def test_of_policies_that_tie_each_is_chosen_as_often():
+    truth, values = np.array([0.0, 1.0, 2.0, 6.0]), np.array([5.0, 7.0, 5.0, 7.0])
+    draws = [list(draw) for draw in itertools.combinations(range(4), 2)]
+    wanted = np.mean([truth[draw][values[draw] == values[draw].max()].mean() for draw in draws])
+    assert best_of(truth, 4, values) == pytest.approx([truth.mean(), wanted, 3.5, 3.5])
+    assert best_of(truth[::-1], 4, values[::-1]) == pytest.approx(best_of(truth, 4, values))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_returns_that_are_no_numbers_are_refused(value, run, tmp_path):
+    budget.main(budget.Args((run,), tmp_path / "page", repetitions=10))
+    table = pd.read_csv(tmp_path / "page" / "episodes.csv")
+    table.loc[3, "return"] = value
+    table.to_csv(tmp_path / "page" / "episodes.csv", index=False)
+    with pytest.raises(UserError, match="has returns that are no finite numbers"):
+        budget.main(budget.Args((tmp_path / "page",), tmp_path / "again"))
+
+
 def test_without_noise_one_play_of_each_finds_the_best():
     returns = np.tile(np.array([[1.0], [5.0], [3.0]]), (1, 4))
     chosen = bandit(returns, 3, 6, 200)

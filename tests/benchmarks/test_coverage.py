@@ -192,6 +192,21 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path):
     assert "an interval of ±12.5% of the mean" in wide.text
 
 
+def test_a_seed_that_diverged_tells_nothing_of_variance(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        (seed, step, episode, 100 + 10 * rng.normal())
+        for seed in range(6) for step in (0, 92, 94, 96, 98, 100) for episode in range(2)
+        if seed < 5 or step <= 92
+    ]  # fmt: skip
+    table, lost = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), [{"seed": 5, "step": 93}]
+    synthetic.store(tmp_path / "with", "a", table, "Made-v0", diverged=lost)
+    synthetic.store(tmp_path / "without", "a", table[table["seed"] < 5], "Made-v0")
+    found, wanted = (variance_part(results_of(tmp_path / name)) for name in ("with", "without"))
+    assert found.tables[0][1].rows[0][2:5] == wanted.tables[0][1].rows[0][2:5]
+    assert "Seeds that diverged are left out" in found.text and "diverged" not in wanted.text
+
+
 def test_seconds_are_shared_by_all_settings_of_a_process(tmp_path):
     grid = {"tau": [0.1, 0.2]}
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], grid, evaluation_seconds=20.0, phase_seconds=10.0)

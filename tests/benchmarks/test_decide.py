@@ -79,6 +79,9 @@ def test_settings_of_one_process_are_compared_in_pairs():
     assert one.p < unpaired.p  # the seeds are alike
     other_seeds = compare("T", "a", "b", scores(x), scores(y, first=1), True)
     assert other_seeds.test == "Welch"
+    six = compare("T", "a", "b", scores([*x, 6.0]), scores(y), True)  # one lacks a seed: the pairs of both remain
+    assert (six.test, six.p, six.seeds) == ("paired", one.p, (5, 5)) and six.difference == one.difference
+    assert compare("T", "a", "b", scores(x), scores(y[:4]), True).test == "exchanges"  # four pairs could decide nothing
     three = compare("T", "a", "b", scores(x[:3]), scores(y[:3]), True)
     assert three.test == "exchanges in pairs" and three.p == 2 / 2**3  # all differences have one sign
 
@@ -229,6 +232,27 @@ def test_sentences_say_who_is_better_or_what_could_have_been_shown():
     assert "(-1,820.4 in return" in corrected([large])[0].sentence("return")
     assert "(+0.0014 in normalised score" not in (small := of_p(1e-6, 0.0014)).sentence("normalised score")
     assert "(+0.001 in normalised score" in small.sentence("normalised score", 3)
+
+
+def test_sentences_say_what_a_verdict_does_not_rest_on():
+    lost = replace(of_p(1e-6), lost=(6, 1)).sentence("return")
+    told = "without 6 runs of a that diverged before any score; without 1 run of b that diverged before any score)."
+    assert lost.endswith(told)
+    x, y = [1000.0, 2000.0, 3000.0, 30000.0], [0.0, 1.0, 2.0, 500.0]
+    (one,) = corrected([compare("T", "a", "b", scores(x), scores(y))])
+    assert one.verdict == "better" and one.low < 0 < one.high
+    doubt = "; Student's interval, which fits such scores badly, holds 0)."
+    assert one.sentence("return").endswith(doubt)
+    assert "Student" not in of_p(1e-6).sentence("return") and "Student" not in of_p(0.5).sentence("return")
+    both = combined("both", [replace(one, lost=(1, 0)), replace(one, lost=(2, 0))])
+    assert both.lost == (3, 0)
+
+
+@pytest.mark.parametrize(("p", "said", "cell"), [(0.0496, "0.0496", "0.04960"), (0.0504, "0.0504", "0.05040"),
+                                                 (0.05, "0.05", "0.050"), (0.0437, "0.044", "0.044")])  # fmt: skip
+def test_a_p_value_shows_on_which_side_of_the_level_it_is(p, said, cell):
+    assert f"p = {said} after" in corrected([one := of_p(p)])[0].sentence("return")
+    assert differences([one], None).rows[0][5] == (cell, p)
 
 
 def test_a_comparison_has_its_numbers_in_their_columns():

@@ -107,6 +107,18 @@ def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
     assert means["a", "last"] == 150.0 and means["b", "last"] == 45.0 == means["b", "max"]
 
 
+def test_a_verdict_says_that_runs_without_a_score_do_not_count(tmp_path):
+    frame = table({step: {seed: [float(seed)] for seed in range(8)} for step in range(0, 101, 10)})
+    store(tmp_path / "in", "a", frame, "Hopper-v5")
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10, "seeds": list(range(8))}
+    lost = {"identity": identity, "diverged": {"6": 3, "7": 5}}
+    store(tmp_path / "in", "b", frame[frame["seed"] < 6].assign(**{"return": 50.0}), "Hopper-v5", **lost)
+    make(tmp_path / "in", tmp_path / "out")
+    said = (tmp_path / "out" / "report.md").read_text()
+    assert "a is worse than b" in said and "without 2 runs of b that diverged before any score" in said
+    assert "An interval without width says that all seeds have the same score" in said
+
+
 def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
     frame = table({step: {0: [float(step)], 1: [np.nan if step >= 50 else 7.0]} for step in range(0, 101, 10)})
     store(tmp_path, "a", frame, "Hopper-v5")
