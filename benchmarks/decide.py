@@ -255,13 +255,12 @@ def combined(name: str, parts: list[Comparison]) -> Comparison:
 def corrected(comparisons: list[Comparison]) -> list[Comparison]:
     """The same comparisons with p-values by Holm's method over all of them, and the least difference for each."""
     order = sorted(comparisons, key=lambda one: one.p)
-    limits = sorted(one.smallest for one in comparisons)
+    possible = decidable([one.smallest for one in order])
     highest = 0.0
     for place, one in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - place) * one.p))
         one.corrected = highest
-        # at best, all that can have a smaller p come before it
-        one.decidable = (len(order) - bisect.bisect_left(limits, one.smallest)) * one.smallest < LEVEL
+        one.decidable = possible[place]
         # exchanges find what a t-test finds where seeds are enough and allow for p-values far below the level
         if 5 * one.smallest <= LEVEL / len(order) and min(one.seeds) >= ENOUGH:
             one.least = least_difference(one.error, one.freedom, LEVEL / len(order))
@@ -270,6 +269,28 @@ def corrected(comparisons: list[Comparison]) -> list[Comparison]:
         if one.least > one.most:
             one.least = np.inf
     return comparisons
+
+
+def decidable(smallest: list[float]) -> list[bool]:
+    """Which of the comparisons with these smallest p-values Holm's method can decide, among all of them."""
+    limits = sorted(smallest)
+    # at best, all that can have a smaller p come before it
+    return [(len(limits) - bisect.bisect_left(limits, p)) * p < LEVEL for p in smallest]
+
+
+def too_few(seeds: int, pairs: int, in_pairs: int) -> str:
+    """A sentence on a plan whose seeds can decide none of its comparisons, however far apart; otherwise empty.
+
+    `pairs` are those of algorithms, and `in_pairs` those of the settings of one process, over all tasks.
+    """
+    if seeds >= ENOUGH or not pairs + in_pairs:
+        return ""
+    smallest = [smallest_p([(seeds, seeds)], [False])] * pairs + [smallest_p([(seeds, seeds)], [True])] * in_pairs
+    if any(decidable(smallest)):
+        return ""
+    among = f"any of the {len(smallest)} differences" if len(smallest) > 1 else "the difference"
+    count = f"{seeds} seed{'s' * (seeds > 1)}"
+    return f"{count} cannot decide {among} on single tasks, however large it is: with {ENOUGH} or more, tests can"
 
 
 def least_difference(error: float, freedom: float, level: float) -> float:

@@ -1,6 +1,7 @@
 """The output of a sweep: the plan with its estimates, and the progress of the jobs."""
 
 import contextlib
+import math
 import sys
 import time
 from collections import Counter
@@ -8,7 +9,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from algos.cli import settings
 from algos.stored import Progress, parsed
+from benchmarks.decide import too_few
 from benchmarks.engines import Outcome
 from benchmarks.plan import RESULTS, Job, earlier_runs, estimate
 from benchmarks.suite import Suite
@@ -41,6 +44,17 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         print(f"{about} (from earlier runs here and in results/){rest}")
     elif unknown:
         print("time and disk unknown: there is no earlier run of these algorithms to tell")
+
+
+def note_on_seeds(suite: Suite) -> None:
+    """Says if the suite has too few seeds for any verdict on a task."""
+    pairs = in_pairs = 0
+    for task in suite.tasks:
+        counts = [len(settings(entry.args[task])) for entry in suite.entries]
+        own = sum(math.comb(count, 2) for count in counts)
+        pairs, in_pairs = pairs + math.comb(sum(counts), 2) - own, in_pairs + own
+    if said := too_few(len(suite.seeds), pairs, in_pairs):
+        print(f"note: {said}")
 
 
 def clock(seconds: float) -> str:

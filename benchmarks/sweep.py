@@ -50,7 +50,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.run_folder import git_commit
 from benchmarks import engines
-from benchmarks.display import Display, show_plan
+from benchmarks.display import Display, note_on_seeds, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job, warn_of_changes
@@ -263,6 +263,8 @@ def main(args: Args) -> None:
 
     jobs = planned(args, suite, out, batch)
     warn_of_changes(jobs if args.job is None else jobs[args.job : args.job + 1])
+    if args.job is None and not args.until_decided:
+        note_on_seeds(suite)
     if args.dry_run:
         show_plan(suite, jobs, out, workers, args.engine)
         if args.until_decided:

@@ -178,6 +178,9 @@ def test_so_few_seeds_cannot_decide():
     assert [one.verdict for one in corrected([four])] == ["better"] and four.decidable
     two = [compare("T", "a", "b", scores(np.arange(4) + 100.0), scores(np.arange(4) * 1.0)) for _ in range(2)]
     assert {(one.verdict, one.decidable) for one in corrected(two)} == {("not decided", False)}
+    assert decide.too_few(4, 1, 0) == decide.too_few(5, 100, 100) == decide.too_few(3, 0, 0) == ""
+    assert decide.too_few(4, 2, 0).startswith("4 seeds cannot decide any of the 2 differences on single tasks")
+    assert decide.too_few(4, 0, 1).startswith("4 seeds cannot decide the difference on single tasks")  # pairs: 2 / 16
     with_more = corrected([four, ten])  # the one with more seeds comes first, and leaves the whole level
     assert all(one.decidable for one in with_more) and with_more[0].corrected == pytest.approx(2 / 70)
     assert four.least < 100 and "would have been shown" not in two[0].sentence("return")

@@ -277,6 +277,25 @@ def test_durations_are_shown_in_the_unit_that_fits(seconds, shown):
     assert display.clock(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("seeds", "entries", "count"),
+    [
+        (4, "", 0),
+        (4, "[algorithms.td3]", 2),
+        (5, "[algorithms.td3]", 0),
+        (2, "[algorithms.sac.vary]\ntau = [0.1, 0.2]", 2),
+    ],
+)
+def test_a_plan_says_if_its_seeds_can_decide_nothing(seeds, entries, count, tmp_path, capsys):
+    text = SUITE.replace('"0:2"', f'"0:{seeds}"').replace(
+        '["InvertedPendulum-v5"]', '["InvertedPendulum-v5", "Hopper-v5"]'
+    )
+    suite = write(tmp_path, f"{text}\n{entries}\n")
+    sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu"))
+    said = capsys.readouterr().out
+    assert (f"note: {seeds} seeds cannot decide any of the {count} differences on single tasks" in said) == bool(count)
+
+
 def test_a_sweep_until_it_is_decided_plans_the_most_seeds_that_it_can_take(tmp_path, capsys):
     suite = write(
         tmp_path, SUITE.replace("[algorithms.sac]", "[algorithms.dsac_t]\n[algorithms.td3]\n[algorithms.sac]")
