@@ -27,6 +27,7 @@ from algos.folders import check_usable, checked_part, nearest
 from algos.stored import FINISHED, Config, parsed, read_table, writing
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
+MOST_TOLD = 4  # entries in which two runs differ
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 
 
@@ -100,11 +101,11 @@ class RunFolder:
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
         early = {"table": self.facts.get("table")}  # early runs do not say in which table they learned
-        if differs := difference(self.identity | self.facts, theirs, defaults(type(self.args)) | early):
-            name, there, here = differs
+        if entries := differing(self.identity | self.facts, theirs, defaults(type(self.args)) | early):
+            longer = [name for name, *_ in entries] == ["total_steps"] and "a run keeps the length that it began with; "
             raise UserError(
-                f"--out: {self.path} holds a run with another configuration ({name}: {there} there, {here} here); "
-                "choose another --out or --variant"
+                f"--out: {self.path} holds a run with another configuration ({told(entries)}); {longer or ''}choose "
+                "another --out or --variant"
             )
         if not self.args.resume:
             raise UserError(
@@ -195,17 +196,22 @@ def defaults(args_type: type[RunArgs]) -> dict[str, Any]:
     return as_json({field.name: field.default for field in fields(args_type)})
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any], absent: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first entry in which two identities differ: its name, their value and ours; None if they are the same.
+def differing(ours: dict[str, Any], theirs: dict[str, Any], absent: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The entries in which two identities differ: name, their value and ours.
 
-    Digests, of which other entries may be a part, come last. Where an entry is missing, because an earlier version had
-    no such argument, it is as in `absent`.
+    Digests, of which other entries may be a part, count if nothing else differs. Where an entry is missing, because an
+    earlier version had no such argument, it is as in `absent`.
     """
-    for name in sorted(set(ours) | set(theirs), key=lambda name: (name.endswith("digest"), name)):
-        there, here = (identity.get(name, absent.get(name)) for identity in (theirs, ours))
-        if there != here:
-            return name, there, here
-    return None
+    names = sorted(set(ours) | set(theirs))
+    pairs = {name: [identity.get(name, absent.get(name)) for identity in (theirs, ours)] for name in names}
+    found = [(name, there, here) for name, (there, here) in pairs.items() if there != here]
+    return [entry for entry in found if not entry[0].endswith("digest")] or found
+
+
+def told(entries: list[tuple[str, Any, Any]]) -> str:
+    """The first entries in which a run that is there differs from the one that is wanted, in words."""
+    words = [f"{name}: {there} there, {here} here" for name, there, here in entries[:MOST_TOLD]]
+    return "; ".join(words) + (f"; and {len(entries) - MOST_TOLD} more" if len(entries) > MOST_TOLD else "")
 
 
 def versions() -> dict[str, str]:

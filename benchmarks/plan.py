@@ -17,7 +17,7 @@ import numpy as np
 
 from algos.cli import RunArgs, settings
 from algos.errors import UserError, warn
-from algos.run_folder import defaults, difference, digest_of_script, folder_name, folder_of, identity
+from algos.run_folder import defaults, differing, digest_of_script, folder_name, folder_of, identity, told
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import ROOT, Entry, Suite, as_words
 
@@ -92,7 +92,8 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
     """The jobs of a suite: those that the folder holds already, and new ones for the seeds that no run there has.
 
     A new job trains up to `batch` seeds on `device` (cpu or cuda); `flags` go to every script as they are. Raises
-    UserError if a folder that a job needs holds a run with another configuration.
+    UserError if `out` holds a run of an entry on a task with another configuration, whatever its seeds: a report would
+    not take both.
     """
     batches = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
     stored = stored_runs(out)
@@ -101,15 +102,22 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
         for entry in suite.entries:
             args = replace(entry.args[task], variant=entry.variant)
             configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
+            runs = stored.get((folder_name(task), entry.algorithm, entry.variant), [])
+            for seeds, place, theirs in runs:  # another device is the business of the job that needs the folder
+                if entries := differing(configuration, theirs | {"seeds": [], "device": device}, absent):
+                    raise UserError(
+                        f"--out: {place} holds {entry.name} on {task}, {seed_name(seeds).replace('_', ' ', 1)}, with "
+                        f"another configuration ({told(entries)}): take another --out, or remove it"
+                    )
             # If the seeds of a stored run are not a batch of this plan, the run is a job of its own, and the batches
             # lose its seeds. If they are a batch, the job is the same before and after it has trained, so that all jobs
             # keep their numbers while a sweep goes on.
             kept = [
                 (seeds, place)
-                for seeds, place, theirs in stored.get((folder_name(task), entry.algorithm, entry.variant), [])
+                for seeds, place, theirs in runs
                 if seeds not in batches
                 and set(seeds) & set(suite.seeds)
-                and not difference(configuration, theirs | {"seeds": []}, absent)
+                and not differing(configuration, theirs | {"seeds": []}, absent)
             ]
             taken = {seed for seeds, _ in kept for seed in seeds}
             left = [[seed for seed in seeds if seed not in taken] for seeds in batches]
@@ -139,11 +147,10 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
     if (state := state_of(folder)) in ("started", "finished"):
         stored = read_json(folder / "config.json", Config)
         changed = changes(stored, folder / "config.json", entry.script, task) if state == "finished" else ()
-        if differs := difference(configuration, stored.get("identity", {}), defaults(type(args))):
-            name, theirs, ours = differs
+        if entries := differing(configuration, stored.get("identity", {}), defaults(type(args))):
             raise UserError(
-                f"--out: {folder} holds a run with another configuration ({name}: {theirs} there, {ours} here): take "
-                "another --out, or remove it"
+                f"--out: {folder} holds a run with another configuration ({told(entries)}): take another --out, or "
+                "remove it"
             )
     words = [*as_words(args.TASK, task), "--seeds", *map(str, seeds), *entry.flags[task]]
     options = {"device": device, "out": place, "variant": entry.variant, "resume": True}

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from algos.cli import RunArgs
-from algos.run_folder import defaults, difference
+from algos.run_folder import defaults, differing
 from benchmarks.scores import family_name, label
 from benchmarks.suite import ROOT, load_args
 
@@ -46,8 +46,8 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
             rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
             rest |= config.get("facts", {})  # such as a dataset's digest
             first = same.setdefault(label(config), rest)
-            if differs := difference(rest, first, defaults_of(config.get("algorithm", ""))):
-                name, earlier, later = differs
+            if entries := differing(rest, first, defaults_of(config.get("algorithm", ""))):
+                name, earlier, later = entries[0]
                 found.append(f"{label(config)} on {task}: {name}: {earlier} but {later}")
     return found
 

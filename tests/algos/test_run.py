@@ -33,7 +33,7 @@ from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
 from algos.random import Random
 from algos.run import Run, without_bf16
-from algos.run_folder import digest_of_script, git_commit, script_of
+from algos.run_folder import differing, digest_of_script, git_commit, script_of, told
 from algos.summary import Summary
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
@@ -656,6 +656,17 @@ def test_an_argument_that_an_earlier_version_lacked_had_its_default(loop):
     assert run.folder.earlier
     with pytest.raises(UserError, match=r"another configuration \(rate: 1.0 there, 2.0 here\)"):
         loop(resume=True, rate=2.0)
+    with pytest.raises(UserError, match=r"\(rate: 1.0 there, 2.0 here; total_steps: \d+ there, 900 here\); choose"):
+        loop(resume=True, rate=2.0, total_steps=900)
+    with pytest.raises(UserError, match=r"900 here\); a run keeps the length that it began with; choose another --out"):
+        loop(resume=True, total_steps=900)
+
+
+def test_only_the_first_entries_in_which_runs_differ_are_told():
+    ours, theirs = dict.fromkeys("abcdef", 1) | {"digest": 1}, dict.fromkeys("abcdef", 2) | {"digest": 2}
+    found = differing(ours, theirs, {})
+    assert [name for name, *_ in found] == list("abcdef") and told(found).endswith("d: 2 there, 1 here; and 2 more")
+    assert differing({"digest": 1, "a": 1}, {"digest": 2}, {"a": 1}) == [("digest", 2, 1)]
 
 
 def test_files_that_are_not_its_own_stay_in_the_folder_of_checkpoints(loop):

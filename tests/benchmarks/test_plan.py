@@ -104,6 +104,13 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path):
     store(job, "finished")
     with pytest.raises(UserError, match=r"another configuration \(total_steps: 4000 there, 900 here\)"):
         jobs(write(tmp_path, steps=900), tmp_path / "out")
+    for seeds in ("0:5", "2:4"):  # in other folders than the one that is there, but in the same report
+        other = SUITE.replace('"0:2"', f'"{seeds}"')
+        with pytest.raises(
+            UserError, match=r"out/seeds_0-1 holds sac on \S+, seeds 0-1, with .*total_steps: 4000 there"
+        ):
+            jobs(write(tmp_path, other, steps=900), tmp_path / "out")
+        assert len(jobs(write(tmp_path, other, steps=4_000), tmp_path / "out")) > 0
 
 
 def test_a_job_of_a_varied_algorithm_trains_every_setting_with_its_seeds(tmp_path):
