@@ -136,20 +136,21 @@ class Screen:
     """An environment that plays an episode again, and its picture."""
 
     def __init__(self, shot: Shot):
-        from envs.goals import make_goal_vec
+        from envs.goals import make_goal_vec, takes_size
         from envs.make import is_batched, make_vec
 
         self.shot, self.step_number, self.total = shot, 0, 0.0
         self.venv: Any
         size: dict[str, Any] = {"width": SIZE, "height": SIZE}
         options = shot.options | {"render_mode": "rgb_array"}
+        sized = takes_size(shot.env_id) if shot.task else is_batched(shot.env_id)
+        options |= size if sized else {}
         if shot.task:  # a world for each task, because the marks of goals belong to the model
-            self.venv = make_goal_vec(shot.env_id, [shot.task], **options, **size)
+            self.venv = make_goal_vec(shot.env_id, [shot.task], **options)
             worlds = self.venv.worlds
             self.world: Any = worlds.worlds[0] if hasattr(worlds, "worlds") else worlds
         else:
-            size = size if is_batched(shot.env_id) else {}
-            self.venv = make_vec(shot.env_id, 1, AutoresetMode.DISABLED, **options, **size)
+            self.venv = make_vec(shot.env_id, 1, AutoresetMode.DISABLED, **options)
             self.world = self.venv.unwrapped.envs[0]
             if not {"camera_id", "camera_name"} & set(shot.options):
                 follow(self.world.unwrapped)

@@ -1,7 +1,7 @@
 """Environments for evaluating policies with goals: the episodes of all tasks and seeds at once."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envs.cores import own_cores
-from envs.make import OGBENCH, find_spec
+from envs.make import OGBENCH, find_spec, plain_id
 from envs.seeding import reset_arguments
-from envs.worlds import OGBenchMazes, OGBenchTwins, PointMazes, Worlds
+from envs.worlds import OGBenchMazes, OGBenchTwins, OwnWorlds, PointMazes, Worlds, own_tasks
 
 NATIVE = r"(pointmaze|antmaze)-(medium|large|giant|teleport)-v0"
 RENDERING = ("render_mode", "width", "height")
@@ -44,6 +44,7 @@ PAIRS: dict[str, list[tuple[tuple[int, int], tuple[int, int]]]] = {
 def goal_tasks(env_id: str) -> list[str]:
     """The names of an id's tasks: "task1" to "task5" in OGBench, pairs of cells like "(3,1)->(1,1)" in `PAIRS`.
 
+    Other environments have tasks if they have OGBench's protocol, see `envs.worlds.OwnWorlds`.
     Raises ValueError, in one sentence, for an id without such tasks, and the errors of `find_spec`.
     """
     return list(tasks_of(find_spec(env_id)))
@@ -61,7 +62,18 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
         raise ValueError(
             f"{spec.id} has images for observations, and only ids with observations of numbers have tasks here"
         )
-    raise ValueError(f"{spec.id} has no tasks with goals; OGBench's ids have some, and {', '.join(PAIRS)}")
+    if spec.max_episode_steps and (names := own_tasks(spec.id)):
+        return {name: k for k, name in enumerate(names, 1)}
+    raise ValueError(
+        f"{spec.id} has no tasks with goals; OGBench's ids have some, and {', '.join(PAIRS)}; an environment of your "
+        "own has them if it has a time limit, task_infos, reset(options={'task_id': 1}), info['goal'] of a reset and "
+        "info['success'] of a step, as OGBench's"
+    )
+
+
+def takes_size(env_id: str) -> bool:
+    """Whether the pictures of an id with goals have a width and a height that can be chosen."""
+    return plain_id(env_id) in PAIRS or bool(re.match(OGBENCH, env_id))
 
 
 def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None, **options: Any) -> VectorEnv:
@@ -92,8 +104,9 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
     elif re.fullmatch(NATIVE, spec.id) and not options:
         worlds = OGBenchMazes(spec.id, len(tasks), threads)
     else:
+        kind: Callable[..., Worlds] = OGBenchTwins if re.match(OGBENCH, spec.id) else OwnWorlds
         try:
-            worlds = OGBenchTwins(spec.id, len(tasks), **options)
+            worlds = kind(spec.id, len(tasks), **options)
         except TypeError as error:
             raise ValueError(f"{spec.id} does not take {', '.join(options)} ({error})") from None
     return GoalVectorEnv(spec, worlds, [known[task] for task in tasks], np.inf if limit == -1 else limit)

@@ -174,6 +174,68 @@ class OGBenchTwins:
         """There are no threads."""
 
 
+# -- environments of one's own -----------------------------------------------------------------------------------------
+
+
+def own_env(env_id: str, **options: Any) -> gym.Env:
+    """An environment as Gymnasium makes it, without its time limit."""
+    return gym.make(env_id, disable_env_checker=True, max_episode_steps=-1, **options)
+
+
+def own_tasks(env_id: str) -> list[str]:
+    """The names of an environment's tasks, if it has `task_infos` as OGBench's have, a dictionary for each task.
+
+    A task without a `task_name` of its own is named by its number. The list is empty for other environments.
+    """
+    env = own_env(env_id)
+    infos = getattr(env.unwrapped, "task_infos", [])
+    env.close()
+    names = [str(info.get("task_name", f"task{k}")) for k, info in enumerate(infos, 1)]
+    return names if len(set(names)) == len(names) else [f"task{k}" for k in range(1, len(names) + 1)]
+
+
+class OwnWorlds:
+    """Environments with OGBench's protocol for goals, one for each, stepped one after another.
+
+    `reset(options={"task_id": k})` begins task k, counted from 1, and its info has the `goal`, a vector; the info of a
+    step has `success`. Raises ValueError for an environment that has not, or whose observations or actions are no
+    vectors of real numbers.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, **options: Any):
+        self.env_id = env_id
+        self.worlds = [own_env(env_id, **options) for _ in range(num_envs)]
+        spaces = {"observations": self.worlds[0].observation_space, "actions": self.worlds[0].action_space}
+        for name, space in spaces.items():
+            if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1):
+                raise ValueError(f"{env_id} has {name} {space}, where a Box of one axis is needed")
+        self.observation_space: Any = spaces["observations"]
+        self.action_space: Any = spaces["actions"]
+        self.generators = [np.random.RandomState(0)] * num_envs
+
+    def reset(self, i: int, seed: int, task: int) -> tuple[NDArray, NDArray]:
+        try:
+            obs, goal, self.generators[i] = begin(self.worlds[i], seed, task)
+        except KeyError:
+            raise ValueError(f"{self.env_id} has no 'goal' in the info of its reset") from None
+        return obs, np.asarray(goal, float)
+
+    def step(self, actions: NDArray, ids: NDArray) -> Outcome:
+        steps = []
+        for i in ids:
+            with as_global(self.generators[i]):
+                steps.append(self.worlds[i].step(actions[i]))
+        obs, reward, terminated, truncated, info = zip(*steps, strict=True)
+        if any("success" not in told for told in info):
+            raise ValueError(f"{self.env_id} has no 'success' in the info of its steps")
+        success = np.array([told["success"] for told in info], bool)
+        return Outcome(np.array(obs), np.array(reward, float), np.array(terminated) | np.array(truncated), success)
+
+    def close(self) -> None:
+        for world in self.worlds:
+            world.close()
+
+
 # -- Gymnasium-Robotics ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from functools import cache
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 from gymnasium.vector import AutoresetMode
 
@@ -348,6 +349,95 @@ def test_ids_without_goals_are_refused(env_id, problem):
     for function in (goal_tasks, lambda env_id: make_goal_vec(env_id, ["task1"])):
         with pytest.raises(ValueError, match=problem):
             function(env_id)
+
+
+class Line(gym.Env):
+    """A point on a line, which noise from two generators moves too; a task is the place of the goal."""
+
+    task_infos = ({"task_name": "near"}, {"task_name": "far"})
+    act_shape = (1,)
+
+    def __init__(self, step=1.0, render_mode=None):
+        self.step_size, self.render_mode = step, render_mode
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, self.act_shape, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal = np.full(2, 2.0 if options["task_id"] == 1 else 50.0)
+        self.place = self.np_random.normal(0, 0.01, 2).astype(np.float32)
+        return self.place.copy(), {"goal": self.goal}
+
+    def step(self, action):
+        noise = self.np_random.normal(0, 0.01) + np.random.normal(0, 0.01)  # noqa: NPY002
+        self.place = self.place + np.float32(self.step_size * action[0] + noise)
+        reached = bool(self.place[0] >= self.goal[0])
+        return self.place.copy(), -1.0, reached, False, {"success": float(reached)}
+
+
+@pytest.fixture
+def line():
+    """Registers an environment of one's own, with other attributes if wanted, and forgets it afterwards."""
+
+    def register(limit=10, **attributes):
+        gym.register("Line-v0", type("Line", (Line,), attributes), max_episode_steps=limit)
+        return "Line-v0"
+
+    yield register
+    gym.registry.pop("Line-v0", None)
+
+
+def test_an_environment_of_ones_own_has_tasks_by_the_protocol_of_ogbench(line):
+    assert goal_tasks(line()) == ["near", "far"]
+    plays = []
+    for others in (1, 3):  # an episode depends on its own seed alone
+        venv = make_goal_vec("Line-v0", ["near", "far"] * others)
+        obs, info = venv.reset(seed=[3, 4] * others)
+        steps = [obs[:2]]
+        assert info["goal"].tolist() == [[2.0, 2.0], [50.0, 50.0]] * others
+        for step in range(10):
+            obs, _, terminated, truncated, info = venv.step(np.ones((2 * others, 1), np.float32))
+            steps.append(obs[:2])
+            assert truncated[1] == (step == 9) and not terminated[1] and not info["success"][1]
+            assert terminated[0] == info["success"][0] == (steps[-2][0, 0] < 2.0 <= obs[0, 0])
+        venv.close()
+        plays.append(np.array(steps))
+    assert np.array_equal(*plays) and np.isclose(plays[0][-1, 1, 0], 10.0, atol=0.5)
+    twice = make_goal_vec("Line-v0", ["near"], step=2.0)
+    twice.reset(seed=0)
+    assert twice.step(np.ones((1, 1), np.float32))[0][0, 0] > 1.5
+
+
+def test_methods_with_goals_are_evaluated_in_an_environment_of_ones_own(line, train_short):
+    result = train_short("gcivl", env_id=line(act_shape=(2,)), eval_episodes=2)
+    table = pd.read_parquet(result.folder / "eval.parquet")
+    assert table.groupby(["seed", "step", "task"]).size().unique().tolist() == [2]
+    assert set(table["task"]) == {"near", "far"} and table["length"].max() == 10
+
+
+def test_tasks_of_ones_own_without_names_have_numbers(line):
+    assert goal_tasks(line(task_infos=[{}, {}])) == ["task1", "task2"]
+    assert goal_tasks(line(task_infos=[{"task_name": "a"}] * 3)) == ["task1", "task2", "task3"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "attributes", "problem"),
+    [
+        (None, {}, "has no tasks with goals; .* has them if it has a time limit"),
+        (10, {"task_infos": ()}, "has no tasks with goals"),
+        (10, {"reset": lambda self, **_: (np.zeros(2, np.float32), {})}, "no 'goal' in the info of its reset"),
+        (10, {"step": lambda self, _: (np.zeros(2, np.float32), 0.0, False, False, {})}, "no 'success' in the info"),
+        (10, {"act_shape": (1, 1)}, "has actions Box.*, where a Box of one axis is needed"),
+    ],
+)
+def test_environments_of_ones_own_that_lack_something_are_refused(limit, attributes, problem, line):
+    def play(env_id):
+        venv = make_goal_vec(env_id, goal_tasks(env_id))
+        venv.reset(seed=0)
+        venv.step(np.zeros((2, 1), np.float32))
+
+    with pytest.raises(ValueError, match=problem):
+        play(line(limit, **attributes))
 
 
 def test_bad_arguments_are_refused():
