@@ -43,6 +43,7 @@ Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
 KINDS = ("navigate", "stitch", "explore", "play", "noisy")
 WITH_GOALS = r"(AntMaze_|Fetch|Hand(Reach|Manipulate)|FrankaKitchen)"  # Gymnasium-Robotics' other ids with goals
+GOAL_PARTS = {"observation", "achieved_goal", "desired_goal"}
 MOST_INSIDE = 0.1  # share of positions that may lie inside the walls of a maze
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -347,6 +348,8 @@ def goal_run(
     facts |= {"validation_digest": held_out.digest if held_out else None}
     run = Run(args, algorithm, score="success", facts=facts)
     done = [f"{len(data):,} transitions"]
+    if data.parts:
+        done.append(f"states are {data.parts_in_words}")
     if held_out:
         done.append(f"{len(held_out):,} more for validation")
     if tasks:
@@ -363,6 +366,7 @@ def goal_run(
 def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Dataset:
     """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them.
 
+    Where observations have the parts of its environments with goals, states are the part `observation`.
     `env_id` says of which environment they are where the dataset does not. Where the next states of terminal
     transitions are unknown, such transitions are left out; in D4RL's antmaze none is terminal, as its episodes go on
     where the goal of their rewards is reached. Raises UserError where goals cannot be told from states.
@@ -376,9 +380,15 @@ def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Datase
         data = data.where((data.terminated[data.index] == 0).numpy())
         if not len(data):
             raise UserError(f"--dataset {name} has no transition whose next state is known")
-    if not plain_id(data.env_id or env_id).startswith("PointMaze_") or data.obs_size != 8:
+    if set(data.parts) >= GOAL_PARTS:
+        names, size = list(data.parts), data.parts["observation"]
+        start = sum(data.parts[name] for name in names[: names.index("observation")])
+    elif plain_id(data.env_id or env_id).startswith("PointMaze_") and data.obs_size == 8:
+        start = size = 4
+    else:
         return data
-    return replace(data, rows=data.rows[:, 4:].contiguous(), obs_size=4)
+    rows = torch.cat([data.rows[:, start : start + size], data.rows[:, data.obs_size :]], 1)
+    return replace(data, rows=rows, obs_size=size, parts={"observation": size})
 
 
 def family_in_d4rl(name: str) -> str:

@@ -195,6 +195,8 @@ def offline_run(
         warn(warning)
     data.fit_actions(act_space.low, act_space.high)
     done = [f"{len(data):,} transitions"]
+    if data.parts:
+        done.append(f"observations joined from {data.parts_in_words}")
     if reward:
         done.append(data.scale_rewards(reward))
     facts |= {"digest": data.digest, "transitions": len(data), "source": data.source, "note": data.note}

@@ -48,6 +48,7 @@ def card(data: Dataset) -> dict[str, str]:
     terminated = int(data.terminated[data.index].sum())
     lines = {
         "transitions": f"{len(data):,}, {data.obs_size} observations, {data.act_size} actions",
+        **({"observations": f"joined from {data.parts_in_words}"} if data.parts else {}),
         "trajectories": f"{len(returns):,}, of which the task ended {terminated:,}",
         "lengths": summary(lengths),
     }

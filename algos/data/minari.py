@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces.utils import flatten_space
+from gymnasium.spaces.utils import flatdim, flatten_space
 from numpy.typing import NDArray
 
 from algos.data.build import Builder
@@ -58,6 +58,7 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         infos = episode.infos or {}
         if states and {"qpos", "qvel"} <= set(infos):
             builder.add_states(infos["qpos"][:steps], infos["qvel"][:steps])
+    of_parts = data.observation_space.spaces.items() if isinstance(data.observation_space, gym.spaces.Dict) else ()
     metadata = data.storage.metadata
     recipe = recipe_of(metadata.get("description")) if name.startswith("local/") else {}
     spec: EnvSpec | None = data._eval_env_spec or data.env_spec  # Minari corrects what older versions of it wrote
@@ -67,6 +68,7 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         env_options=_options(spec) if spec else {},
         low=low,
         high=high,
+        parts={name: flatdim(part) for name, part in of_parts},
         limit=(spec.max_episode_steps or 0) if spec else 0,
         bounds=(data.action_space.low.ravel(), data.action_space.high.ravel()),
         source=str(recipe.get("command") or metadata.get("code_permalink") or minari_id),

@@ -52,6 +52,7 @@ class Dataset:
     note: str = ""  # how that environment differs from the one in which the data was collected
     low: float | None = None  # the return that scores 0
     high: float | None = None  # the return that scores 100
+    parts: dict[str, int] = field(default_factory=dict)  # sizes of the named parts of observations, in their order
     limit: int = 0  # the most steps of an episode; 0 if unknown
     bounds: tuple[NDArray, NDArray] | None = None  # the least and the greatest action [A], if the format has them
     rewarded: bool = True  # whether there are rewards
@@ -65,6 +66,11 @@ class Dataset:
     # the numbers subtracted from observations [O] and actions [A], and those they were then divided by; None: unchanged
     obs_scaling: tuple[Tensor, Tensor] | None = None
     action_scaling: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def parts_in_words(self) -> str:
+        """`achieved_goal (2), observation (4)`; empty if observations have no named parts."""
+        return ", ".join(f"{name} ({size})" for name, size in self.parts.items())
 
     @classmethod
     def of(

@@ -11,6 +11,8 @@ from minari.storage import get_dataset_path
 from offline_data import record
 
 from algos.data import load, validate
+from algos.goal_conditioned import load_states
+from benchmarks import dataset
 from envs import make_vec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari's, about authors and links
@@ -64,6 +66,38 @@ def test_parts_of_observations_are_in_the_order_of_the_evaluation_environment(pa
     np.testing.assert_array_equal(transitions(data)[1], actions)
     validate(data, venv.single_observation_space, venv.single_action_space)
     np.testing.assert_array_equal(data.bounds, [[-4], [2]])
+
+
+class Reach(Parts):
+    """Observations as Gymnasium-Robotics' environments with goals have them."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "observation": gym.spaces.Box(-9, 9, (3,), np.float32),
+            "achieved_goal": gym.spaces.Box(-9, 9, (2,), np.float32),
+            "desired_goal": gym.spaces.Box(-9, 9, (2,), np.float32),
+        }
+    )
+
+    def _obs(self):
+        parts = self.np_random.normal(size=7).astype(np.float32)
+        return {"observation": parts[:3], "achieved_goal": parts[3:5], "desired_goal": parts[5:]}
+
+
+def test_states_of_observations_with_goals_are_without_them(capsys):
+    gym.register("test/Reach-v0", f"{__name__}:Reach", max_episode_steps=8)
+    try:
+        recorded("test/Reach-v0", "test/reach-v0")
+    finally:
+        del gym.registry["test/Reach-v0"]
+    whole, states = load("minari/test/reach-v0"), load_states("minari/test/reach-v0")
+    assert whole.parts == {"achieved_goal": 2, "desired_goal": 2, "observation": 3} and whole.obs_size == 7
+    assert whole.parts_in_words == "achieved_goal (2), desired_goal (2), observation (3)"
+    np.testing.assert_array_equal(states.obs, whole.obs[:, 4:])
+    np.testing.assert_array_equal(states.rows[:, 3:], whole.rows[:, 7:])
+    assert states.parts == {"observation": 3} and states.obs_size == 3
+    dataset.main(dataset.Args("minari/test/reach-v0"))
+    assert "joined from achieved_goal (2), desired_goal (2), observation (3)" in capsys.readouterr().out
 
 
 class Pair(Parts):
