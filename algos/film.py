@@ -83,6 +83,8 @@ def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, sec
     with tempfile.TemporaryDirectory() as aside:
         file = Path(aside) / "episodes.npz"
         shots = [shot for shots in films.values() for shot in shots]
+        if not sys.stderr.isatty():  # on a terminal, there is a bar
+            print(f"filming {len(shots)} episode{'s' * (len(shots) > 1)}", flush=True)
         plan = {"films": [len(shots) for shots in films.values()], "every": every, "fps": fps, "seconds": seconds}
         plan["shots"] = [{k: v for k, v in asdict(shot).items() if k != "actions"} for shot in shots]
         actions: dict[str, Any] = {f"actions_{i}": shot.actions for i, shot in enumerate(shots)}

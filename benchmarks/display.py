@@ -13,7 +13,7 @@ from algos.cli import settings
 from algos.stored import Progress, parsed
 from benchmarks.decide import too_few
 from benchmarks.engines import Outcome
-from benchmarks.plan import RESULTS, Job, earlier_runs, estimate
+from benchmarks.plan import RESULTS, Job, earlier_runs, estimate, has_sizes_of, most_alike
 from benchmarks.suite import Suite
 
 NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "damaged": "damaged: anew"}
@@ -23,10 +23,12 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
     """Prints the plan, with an estimate of time and disk."""
     earlier = earlier_runs(out.parent, RESULTS)
     width = max(len(job.name) for job in jobs)
-    times, disk, unknown = [], 0.0, 0
+    times, disk, unknown, unlike = [], 0.0, 0, False
     print(f"{suite.name}: {suite.purpose}\n")
     for number, job in enumerate(jobs):
         guess = estimate(job, earlier) if job.state != "finished" else (0.0, 0.0)
+        if job.state != "finished" and (best := most_alike(job, earlier)):
+            unlike |= not has_sizes_of(job, best)
         if guess:
             times.append(guess[0])
             disk += guess[1]
@@ -41,7 +43,8 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         longest = max(sum(times) / workers, max(times))
         rest = f", and {unknown} jobs for which there is no earlier run" if unknown else ""
         about = f"time about {clock(longest)}, disk at most about {disk / 2**30:.2f} GiB"
-        print(f"{about} (from earlier runs here and in results/){rest}")
+        sizes = "; some have networks or batches of other sizes, and tell little" if unlike else ""
+        print(f"{about} (from earlier runs here and in results/{sizes}){rest}")
     elif unknown:
         print("time and disk unknown: there is no earlier run of these algorithms to tell")
 

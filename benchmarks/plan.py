@@ -24,6 +24,7 @@ from benchmarks.suite import ROOT, Entry, Suite, as_words
 RESULTS = ROOT / "results"  # of reports, which store how long their runs took
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
 SEEDS_PER_CPU_JOB = 5
+SIZES = ("hidden", "batch_size")
 LONGEST = 100  # times the steps of an earlier run for which it tells how long a job takes
 State = Literal["new", "started", "finished", "damaged"]
 
@@ -211,12 +212,34 @@ def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
 def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
     """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
 
-    A run is like a job if few of its arguments differ, where those that it lacks count as defaults and the numbers of
-    seeds do not count. Of runs in the same environment, those of this folder come before those of stored reports, which
-    may be another machine's.
     Time is scaled by steps, and on a CPU by the number of runs (settings times seeds); what came before the steps takes
     as long again. Disk is scaled by the number of runs and by the number of transitions that a replay buffer can hold.
-    Runs of less than a hundredth of the steps tell nothing.
+    """
+    ours, best = job.identity, most_alike(job, earlier)
+    if best is None:
+        return None
+    theirs = best["identity"]
+    done = read_json(job.folder / "config.json", Config).get("step", 0) if job.state == "started" else 0
+    runs = job.runs / runs_of(best)
+    seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
+    seconds += 0.0 if done else best.get("phase_seconds", 0.0)
+    kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
+    return seconds * (runs if ours["device"] == "cpu" else 1), best["peak_bytes"] * runs * kept / theirs_kept
+
+
+def has_sizes_of(job: Job, config: dict[str, Any]) -> bool:
+    """Whether a run's networks and batches are as large as the job's."""
+    absent = defaults(type(job.args))
+    pairs = [(job.identity.get(name), config["identity"].get(name, absent.get(name))) for name in SIZES]
+    return all(ours == theirs for ours, theirs in pairs)
+
+
+def most_alike(job: Job, earlier: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The configuration of the earlier run that tells how long a job takes; None if there is none.
+
+    A run is like a job if few of its arguments differ, where those that it lacks count as defaults and the numbers of
+    seeds do not count. Of runs in the same environment, those of this folder come before those of stored reports, which
+    may be another machine's. Runs of less than a hundredth of the steps tell nothing.
     """
     ours, absent = job.identity, defaults(type(job.args))
 
@@ -228,16 +251,7 @@ def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | N
 
     alike = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
     similar = [c for c in alike if LONGEST * c["step"] >= job.total_steps]
-    if not similar:
-        return None
-    best = max(similar, key=likeness)
-    theirs = best["identity"]
-    done = read_json(job.folder / "config.json", Config).get("step", 0) if job.state == "started" else 0
-    runs = job.runs / runs_of(best)
-    seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
-    seconds += 0.0 if done else best.get("phase_seconds", 0.0)
-    kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
-    return seconds * (runs if ours["device"] == "cpu" else 1), best["peak_bytes"] * runs * kept / theirs_kept
+    return max(similar, key=likeness) if similar else None
 
 
 def runs_of(config: dict[str, Any]) -> int:

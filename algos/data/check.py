@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from algos.data.record import Dataset, slices
 from algos.errors import UserError
 
+MANY = 10  # episodes that do not end after the same number of steps by chance
+
 
 def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.Space | None = None) -> list[str]:
     """Sentences about what looks wrong in a dataset; raises UserError if nothing can be trained on it.
@@ -30,6 +32,12 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
         warnings.append(f"no episode ends within its {len(data):,} transitions")
     elif data.limit and (longest := int(np.diff(trajectories).max())) > data.limit:
         warnings.append(f"an episode has {longest:,} steps, more than the {data.limit:,} of the task")
+    lengths, ended = np.diff(trajectories).ravel(), int(data.terminated[data.index].sum())
+    if len(trajectories) >= MANY and ended == len(trajectories) and lengths.max() == lengths.min() > 1:
+        warnings.append(
+            f"all {ended:,} episodes are stored as ended by their goal or failure, each after {lengths[0]:,} steps: if "
+            "that is a time limit, values are wrong, and these ends belong to timeouts"
+        )
     if data.fault:
         warnings.append(data.fault)
     if data.breaks:

@@ -143,11 +143,15 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys, mo
     sweep.main(sweep.Args(str(suite), tmp_path / "elsewhere", True, device="cpu", seeds_per_job=2))
     said = capsys.readouterr().out
     assert "no earlier run to tell" in said and "2 jobs, 0 finished" in said and "about 2 min" in said
+    assert "of other sizes" not in said
     assert not (tmp_path / "elsewhere").exists()
     _, longer = jobs(suite, tmp_path / "elsewhere")
     assert plan.estimate(longer, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
     (wider,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"'), 4_000), tmp_path / "x")
     assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+    larger = write(tmp_path, SUITE.replace("[algorithms.sac]", "[algorithms.sac.flags]\nhidden = [32, 32]"), 8_000)
+    sweep.main(sweep.Args(str(larger), tmp_path / "elsewhere", True, device="cpu", seeds_per_job=2))
+    assert "results/; some have networks or batches of other sizes, and tell little)" in capsys.readouterr().out
 
 
 def test_without_earlier_runs_the_plan_estimates_from_stored_reports(tmp_path, capsys, monkeypatch):

@@ -51,6 +51,18 @@ def test_an_endless_episode_and_repeated_transitions_are_reported(tmp_path):
     assert validate(load(hdf5(tmp_path / "almost.hdf5", arrays))) == ["2 transitions (15.4%) occur more than once"]
 
 
+def test_a_time_limit_that_is_stored_as_an_end_of_the_task_is_told(tmp_path):
+    arrays, said = d4rl_arrays(trajectories(*[5] * 10)), "all 10 episodes are stored as ended"
+    arrays["terminals"] = arrays["terminals"] | arrays["timeouts"]
+    del arrays["timeouts"]
+    assert any(said in warning for warning in validate(load(hdf5(tmp_path / "ends.hdf5", arrays))))
+    for lengths in ([5] * 9, [5] * 9 + [6], [1] * 10):
+        other = d4rl_arrays(trajectories(*lengths))
+        other["terminals"] = other["terminals"] | other.pop("timeouts")
+        assert not any("are stored as ended" in warning for warning in validate(load(hdf5(tmp_path / "o.hdf5", other))))
+    assert not any(said in w for w in validate(load(hdf5(tmp_path / "t.hdf5", d4rl_arrays(trajectories(*[5] * 10))))))
+
+
 def test_that_no_transition_ends_the_task_is_told_of_rewarded_files_of_ogbenchs_layout(tmp_path):
     arrays = ogbench_arrays(trajectories(5, 4))
     said = "its layout is OGBench's, in which no transition counts as an end of the task"
