@@ -17,7 +17,7 @@ from algos.errors import UserError
 from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
-from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
+from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells, task_name
 from benchmarks.stored import Sweep, read_wishes, without_place
 
 FEW_SEEDS = 10
@@ -52,8 +52,9 @@ def load(
         for path in find(folder, "sweep.json"):
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
-            found.cells += map(tuple, sweep.get("cells", []))
-            asked += [(*cell, sweep.get("seeds", [])) for cell in sweep.get("cells", [])]
+            cells = [(name, task_name(task)) for name, task in sweep.get("cells", [])]
+            found.cells += cells
+            asked += [(*cell, sweep.get("seeds", [])) for cell in cells]
         for path in find(folder, "suite.toml"):
             found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:

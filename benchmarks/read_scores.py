@@ -15,7 +15,7 @@ import pandas as pd
 
 from algos.errors import UserError
 from algos.stored import EVAL, FINISHED, TRAIN, Config, damaged, read_csv, read_json, read_table
-from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Unfinished, family_name, label
+from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Unfinished, family_name, label, task_name
 from benchmarks.stored import Report
 
 # what methods with a model log of it, beside model_error_1, model_error_2, …
@@ -49,7 +49,7 @@ def is_report(folder: Path) -> bool:
 def read_run(path: Path, found: Found, finished_only: bool) -> None:
     """Adds the scores of a process, a source for each setting and task, and notes those that are left out."""
     config = read_json(path, Config)
-    config.setdefault("task", config["env_id"])  # early runs had no `task`
+    config["task"] = task_name(config.get("task") or config["env_id"])  # early runs had no `task`
     config = {"folder": str(path.parent), **config, "status": config["status"]}
     config.get("args", {}).pop("out", None)  # a place on somebody's machine
     varied = config.pop("varied", [])

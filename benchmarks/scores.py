@@ -1,7 +1,9 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,11 @@ def label(config: dict[str, Any]) -> str:
     return family_name(config) + (f" ({spoken(setting)})" if setting else "")
 
 
+def task_name(task: str) -> str:
+    """A task as reports name it: a file of data whose whole path is given by its name alone."""
+    return Path(task).name if os.path.isabs(task) else task
+
+
 def family_name(config: dict[str, Any]) -> str:
     """The name that all settings of an algorithm share: the script's, with the variant where it is not the default one.
 
@@ -188,6 +195,7 @@ def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series
     """(return - low) / (high - low) by the references of the task; without references the returns as they are."""
     if references is None:
         return table["return"]
+    references = references.assign(task=references["task"].map(task_name))
     tasks = table["task"].map({task: reference_of(task, references) for task in table["task"].unique()})
     low, high = (tasks.map(references.set_index("task")[name]) for name in ("low", "high"))
     if low.isna().any():

@@ -1,6 +1,7 @@
 """Minari's datasets, and those that recipes of this project stored in Minari's format."""
 
 import contextlib
+import difflib
 import json
 import math
 import os
@@ -35,8 +36,13 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         try:
             _download(minari_id, get_dataset_path())
         except Exception as error:  # each transport that Minari uses has its own errors
+            folders = [folder.parent.relative_to(get_dataset_path()) for folder in get_dataset_path().rglob("data")]
+            there = [folder.as_posix() for folder in folders if not folder.parts[0].startswith(".")]  # no downloads
+            close = difflib.get_close_matches(minari_id, there)
+            alike = f"; the closest names of those that are there: {', '.join(close)}" if close else ""
             raise UserError(
-                f"--dataset: {name} is not in {path}, and downloading it failed ({error}): minari download {minari_id}"
+                f"--dataset: {name} is not in {path}, and downloading it failed ({error}): minari download "
+                f"{minari_id}{alike}"
             ) from None
     _check_files(path)
     data = minari.load_dataset(minari_id)

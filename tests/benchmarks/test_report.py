@@ -163,6 +163,20 @@ def test_runs_of_one_commit_and_two_scripts_are_told_apart(tmp_path):
     assert "The script changed between runs of a, which no commit tells." in load([tmp_path]).notes
 
 
+def test_a_file_of_data_is_named_without_its_folder(tmp_path):
+    file = tmp_path / "data" / "mine.hdf5"
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), str(file))
+    references = tmp_path / "mine.csv"
+    for name in (file, "mine.hdf5"):
+        references.write_text(f"task,low,high,source\n{name},0,10,me\n")
+        results = make(tmp_path / "in", tmp_path / "out", references=str(references))
+        assert results.scores.tasks == ["mine.hdf5"] and results.tasks["mean"].iloc[0] == pytest.approx(3.0)
+        assert results.final["last_normalised"].iloc[0] == pytest.approx(0.3)
+    assert str(tmp_path / "data") not in (tmp_path / "out" / "report.md").read_text()
+    with pytest.raises(UserError, match=r"there are mine\.hdf5$"):
+        load([tmp_path / "in"], tasks=[str(file)])
+
+
 def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     """Also one that is made of a report, and more runs; of what is left out by name, it says nothing."""
     hopper, local, file = "Hopper-v5", "local/a-v0", str(tmp_path / "mine.hdf5")
@@ -172,13 +186,13 @@ def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
     make(tmp_path / "in", tmp_path / "out")
     part = "of the 9 cells that were asked for, each an algorithm on a task,"
-    others = f"iql (grid), sac (low) on {file}, {hopper}, {local}; sac on {file}, {local}."
+    others = f"iql (grid), sac (low) on {hopper}, {local}, mine.hdf5; sac on {local}, mine.hdf5."
     first = f"Only 1 {part} is here; the rest are {others}"
     for folder in ("in", "out"):
         assert [note for note in load([tmp_path / folder]).notes if "cells" in note] == [first]
     assert index.part_of_suite(tmp_path / "out") == "1 of 9 cells"
     (note,) = [note for note in load([tmp_path / "in"], algorithms=["sac"]).notes if "cells" in note]
-    assert note.startswith("Only 1 of the 3 cells") and note.endswith(f"the rest are sac on {file}, {local}.")
+    assert note.startswith("Only 1 of the 3 cells") and note.endswith(f"the rest are sac on {local}, mine.hdf5.")
     one = load([tmp_path / "in"], algorithms=["sac"], tasks=[f"{hopper} · one"])
     assert not any("cells" in note for note in one.notes) and one.cells == [("sac", hopper)]
 
@@ -187,15 +201,22 @@ def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
         store(more / Path(task).stem, "sac", table(ten(1, 2, 3)), task, "low")
     synthetic.vary(more, "iql", [local, hopper], {"tau": [0.1, 0.2]}, variant="grid")
     (note,) = [note for note in load([tmp_path / "out", more], mix=True).notes if "cells" in note]
-    assert note == f"Only 6 {part} are here; the rest are iql (grid) on {file}; sac on {file}, {local}."
+    assert note == f"Only 6 {part} are here; the rest are iql (grid) on mine.hdf5; sac on {local}, mine.hdf5."
     grid = load([tmp_path / "out", more], mix=True, algorithms=["iql (grid) (tau=0.1)"])
-    assert grid.cells == [("iql (grid)", task) for task in (hopper, local, file)]
+    assert grid.cells == [("iql (grid)", task) for task in (hopper, local, "mine.hdf5")]
     synthetic.vary(more / "file", "iql", [file], {"tau": [0.1, 0.2]}, variant="grid")
     store(more / "file", "sac", table(ten(1, 2, 3)), file)
     store(more / "local", "sac", table(ten(1, 2, 3)), local)
     report.main(report.Args((tmp_path / "out", more), tmp_path / "whole", mix=True, formats=(), page=False))
     assert not any("cells" in note for note in load([tmp_path / "whole"], mix=True).notes)
     assert index.part_of_suite(tmp_path / "whole") == ""
+    assert set(load([tmp_path / "whole"], mix=True).tasks) == {
+        hopper,
+        local,
+        "mine.hdf5",
+        *(f"{hopper} · {n}" for n in ("one", "two")),
+    }
+    assert str(tmp_path) not in (tmp_path / "whole" / "tasks.csv").read_text()
 
 
 def test_a_report_tells_no_place_on_somebodys_machine(tmp_path):

@@ -218,12 +218,14 @@ def test_a_minari_download_is_continued_aside_until_it_is_complete(tmp_path, mon
     other.mkdir(parents=True)
     (other / "metadata.json").write_text("{}")  # half of a dataset that this one is combined from
     monkeypatch.setattr(minari, "download_dataset", transport)
-    assert "downloading it failed (cut off)" in refused("minari/test/far-v0")
+    said = refused("minari/test/far-v0")
+    assert "downloading it failed (cut off)" in said and "closest" not in said
     assert not (root / "test").exists() and minari.list_local_datasets() == {}
     assert_same(transitions(load("minari/test/far-v0")), expected(episodes))
     load("minari/test/far-v0")
     assert asked == [("test/far-v0", False), ("test/far-v0", True)]
     assert list(minari.list_local_datasets()) == ["test/far-v0"]
+    assert refused("minari/test/fair-v0").endswith("the closest names of those that are there: test/far-v0")
     assert (root / "test" / "namespace_metadata.json").exists()
 
 
