@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algos.arguments import Count, FewOrNone, Incidental, OpenFraction, Positive, Size, Tunable, Widths, by_domain
-from algos.cli import check_env_id
+from algos.cli import check_env_id, env_errors
 from algos.data import Dataset, check_name, is_file, load, validate
 from algos.data.names import GOALS
 from algos.data.ogbench import cached
@@ -427,18 +427,20 @@ def check_maze(data: Dataset, env_id: str) -> None:
 
 def check_goals(env_id: str, dataset: str = "") -> list[str]:
     """The names of an environment's tasks; raises UserError if it has no goals."""
-    try:
-        return goal_tasks(env_id)
-    except (ModuleNotFoundError, ValueError) as error:
-        place = f"--dataset {dataset} is evaluated in {env_id}" if dataset else f"--env-id {env_id}"
-        raise UserError(f"{place}: {error}") from None
+    with env_errors(env_id):
+        try:
+            return goal_tasks(env_id)
+        except (ModuleNotFoundError, ValueError) as error:
+            place = f"--dataset {dataset} is evaluated in {env_id}" if dataset else f"--env-id {env_id}"
+            raise UserError(f"{place}: {error}") from None
 
 
 def sizes_of(env_id: str, tasks: list[str]) -> tuple[Any, int]:
     """The space of an environment's observations, and the size of its goals."""
-    venv = make_goal_vec(env_id, tasks[:1])
-    size = venv.reset(seed=0)[1]["goal"].shape[-1]
-    venv.close()
+    with env_errors(env_id):
+        venv = make_goal_vec(env_id, tasks[:1])
+        size = venv.reset(seed=0)[1]["goal"].shape[-1]
+        venv.close()
     return venv.single_observation_space, size
 
 

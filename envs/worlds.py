@@ -61,8 +61,8 @@ def as_global(generator: np.random.RandomState) -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def begin(world: Any, seed: int, task: int) -> tuple[NDArray, NDArray, np.random.RandomState]:
-    """Resets one of OGBench's environments: the observation [O], the goal [G], and the generator of later teleports.
+def begin(world: Any, seed: int, task: int) -> tuple[NDArray, dict[str, Any], np.random.RandomState]:
+    """Resets one of OGBench's environments: the observation [O], its info, and the generator of later teleports.
 
     The seed is that of all three generators from which OGBench draws: the environment's own, that of its action space,
     and NumPy's global one, which has its former state afterwards.
@@ -71,7 +71,7 @@ def begin(world: Any, seed: int, task: int) -> tuple[NDArray, NDArray, np.random
     world.action_space.seed(seed)
     with as_global(generator):
         obs, info = world.reset(seed=seed, options={"task_id": task})
-    return obs, info["goal"], generator
+    return obs, info, generator
 
 
 class OGBenchMazes:
@@ -93,11 +93,11 @@ class OGBenchMazes:
         self.teleports = self.world._teleport_info
 
     def reset(self, i: int, seed: int, task: int) -> tuple[NDArray, NDArray]:
-        obs, goal, self.generators[i] = begin(self.world, seed, task)
+        obs, info, self.generators[i] = begin(self.world, seed, task)
         self.physics.reset(i, self.world.data.qpos, self.world.data.qvel)
         self.physics.read(np.array([i]))
         self.goal[i] = self.world.cur_goal_xy
-        return obs, goal
+        return obs, info["goal"]
 
     def step(self, actions: NDArray, ids: NDArray) -> Outcome:
         if self.is_point:
@@ -154,8 +154,8 @@ class OGBenchTwins:
         return twin
 
     def reset(self, i: int, seed: int, task: int) -> tuple[NDArray, NDArray]:
-        obs, goal, self.generators[i] = begin(self.worlds[i], seed, task)
-        return obs, goal
+        obs, info, self.generators[i] = begin(self.worlds[i], seed, task)
+        return obs, info["goal"]
 
     def step(self, actions: NDArray, ids: NDArray) -> Outcome:
         steps = [self._step(i, actions[i]) for i in ids]
@@ -212,13 +212,14 @@ class OwnWorlds:
         self.observation_space: Any = spaces["observations"]
         self.action_space: Any = spaces["actions"]
         self.generators = [np.random.RandomState(0)] * num_envs
+        self.reset(0, 0, 1)  # to see at once whether a step says what it has to
+        self.step(np.stack([self.action_space.sample()] * num_envs), np.array([0]))
 
     def reset(self, i: int, seed: int, task: int) -> tuple[NDArray, NDArray]:
-        try:
-            obs, goal, self.generators[i] = begin(self.worlds[i], seed, task)
-        except KeyError:
-            raise ValueError(f"{self.env_id} has no 'goal' in the info of its reset") from None
-        return obs, np.asarray(goal, float)
+        obs, info, self.generators[i] = begin(self.worlds[i], seed, task)
+        if "goal" not in info:
+            raise ValueError(f"{self.env_id} has no 'goal' in the info of its reset")
+        return obs, np.asarray(info["goal"], float)
 
     def step(self, actions: NDArray, ids: NDArray) -> Outcome:
         steps = []

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from algos.errors import UserError
 from envs.goals import PAIRS, goal_tasks, make_goal_vec
 from envs.make import make_vec
 from envs.mazes import maze_of, world_of
@@ -380,6 +381,7 @@ def line():
     """Registers an environment of one's own, with other attributes if wanted, and forgets it afterwards."""
 
     def register(limit=10, **attributes):
+        gym.registry.pop("Line-v0", None)
         gym.register("Line-v0", type("Line", (Line,), attributes), max_episode_steps=limit)
         return "Line-v0"
 
@@ -431,13 +433,16 @@ def test_tasks_of_ones_own_without_names_have_numbers(line):
     ],
 )
 def test_environments_of_ones_own_that_lack_something_are_refused(limit, attributes, problem, line):
-    def play(env_id):
-        venv = make_goal_vec(env_id, goal_tasks(env_id))
-        venv.reset(seed=0)
-        venv.step(np.zeros((2, 1), np.float32))
-
     with pytest.raises(ValueError, match=problem):
-        play(line(limit, **attributes))
+        make_goal_vec(line(limit, **attributes), ["near"])
+
+
+def test_what_the_code_of_ones_own_environment_raises_is_told(line, train_short):
+    def broken(self, **_):
+        raise RuntimeError("no ground")
+
+    with pytest.raises(UserError, match="--env-id Line-v0 cannot be made: its code raised RuntimeError, no ground"):
+        train_short("gcivl", env_id=line(act_shape=(2,), reset=broken), eval_episodes=2)
 
 
 def test_bad_arguments_are_refused():
