@@ -138,14 +138,14 @@ class Screen:
     """An environment that plays an episode again, and its picture."""
 
     def __init__(self, shot: Shot):
-        from envs.goals import make_goal_vec, takes_size
+        from envs.goals import is_own, make_goal_vec
         from envs.make import is_batched, make_vec
 
         self.shot, self.step_number, self.total = shot, 0, 0.0
         self.venv: Any
         size: dict[str, Any] = {"width": SIZE, "height": SIZE}
         options = shot.options | {"render_mode": "rgb_array"}
-        sized = takes_size(shot.env_id) if shot.task else is_batched(shot.env_id)
+        sized = not is_own(shot.env_id) if shot.task else is_batched(shot.env_id)
         options |= size if sized else {}
         if shot.task:  # a world for each task, because the marks of goals belong to the model
             self.venv = make_goal_vec(shot.env_id, [shot.task], **options)

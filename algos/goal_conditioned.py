@@ -36,7 +36,7 @@ from algos.run import Run
 from algos.run_folder import parquet_bytes
 from algos.ways import order_of_values, values_table, ways_table
 from envs import d4rl, plain_id
-from envs.goals import goal_tasks, make_goal_vec
+from envs.goals import goal_tasks, is_own, make_goal_vec
 from envs.mazes import maze_of
 
 Probabilities = tuple[float, float, float]
@@ -317,11 +317,11 @@ def goal_run(
                 f"--dataset {data.name}: a state begins with the ant's position, and its goal is the ball's: {instead}"
             )
     obs_space, act_space = spaces(args, data)
-    tasks = []
+    tasks, options = [], data.env_options if is_own(data.env_id or "") else {}
     if args.eval_episodes:
         assert data.env_id  # `spaces` requires it
-        tasks = check_goals(data.env_id, args.dataset)
-        obs_space, size = sizes_of(data.env_id, tasks)
+        tasks = check_goals(data.env_id, args.dataset, options)
+        obs_space, size = sizes_of(data.env_id, tasks, options)
         if size != data.obs_size and not positions:
             raise UserError(
                 f"--dataset {data.name} has states of {data.obs_size} numbers, and the goals of {data.env_id} have "
@@ -353,11 +353,11 @@ def goal_run(
     if held_out:
         done.append(f"{len(held_out):,} more for validation")
     if tasks:
-        run.evaluate_goals(str(data.env_id), tasks)
+        run.evaluate_goals(str(data.env_id), tasks, **options)
         done.append(f"evaluated on {len(tasks)} tasks of {data.env_id}")
     elif data.env_id:  # for those who evaluate the policies later
         with contextlib.suppress(UserError):
-            run.acts_in(data.env_id, check_goals(data.env_id))
+            run.acts_in(data.env_id, check_goals(data.env_id, options=options), **options)
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
@@ -425,20 +425,20 @@ def check_maze(data: Dataset, env_id: str) -> None:
         )
 
 
-def check_goals(env_id: str, dataset: str = "") -> list[str]:
+def check_goals(env_id: str, dataset: str = "", options: dict[str, Any] | None = None) -> list[str]:
     """The names of an environment's tasks; raises UserError if it has no goals."""
     with env_errors(env_id):
         try:
-            return goal_tasks(env_id)
+            return goal_tasks(env_id, **options or {})
         except (ModuleNotFoundError, ValueError) as error:
             place = f"--dataset {dataset} is evaluated in {env_id}" if dataset else f"--env-id {env_id}"
             raise UserError(f"{place}: {error}") from None
 
 
-def sizes_of(env_id: str, tasks: list[str]) -> tuple[Any, int]:
+def sizes_of(env_id: str, tasks: list[str], options: dict[str, Any]) -> tuple[Any, int]:
     """The space of an environment's observations, and the size of its goals."""
     with env_errors(env_id):
-        venv = make_goal_vec(env_id, tasks[:1])
+        venv = make_goal_vec(env_id, tasks[:1], **options)
         size = venv.reset(seed=0)[1]["goal"].shape[-1]
         venv.close()
     return venv.single_observation_space, size
@@ -470,7 +470,7 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
     if evaluator is None or env_id is None:
         return
     if run.given.video:
-        run.last = lambda: run.say(film_of(evaluator.ways, env_id, run.folder.path / "videos"))
+        run.last = lambda: run.say(film_of(evaluator.ways, run.environment, run.folder.path / "videos"))
     try:
         maze = maze_of(env_id)
     except ValueError:
@@ -496,12 +496,14 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
     run.watch(orders)
 
 
-def film_of(ways: Ways | None, env_id: str, folder: Path) -> str:
-    """Writes videos of the first run's ways, see `algos.film`."""
+def film_of(ways: Ways | None, place: dict[str, Any], folder: Path) -> str:
+    """Writes videos of the first run's ways in an environment, see `algos.film` and `Run.acts_in`."""
     if not ways:
         return "there is nothing to film"
     shots = {
-        folder / f"{task}.mp4": [Shot(env_id, seed, actions[np.isfinite(actions[:, 0])], task)]
+        folder / f"{task}.mp4": [
+            Shot(place["env_id"], seed, actions[np.isfinite(actions[:, 0])], task, place["options"])
+        ]
         for task, seed, actions in zip(ways.tasks, ways.seeds[0], ways.actions[0], strict=True)
     }
     # without a GPU, a frame takes a tenth of a second

@@ -186,11 +186,11 @@ class Run(Generic[Args]):
             else:
                 self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device, timed=timed)
 
-    def evaluate_goals(self, env_id: str, tasks: Sequence[str]) -> None:
+    def evaluate_goals(self, env_id: str, tasks: Sequence[str], **options: Any) -> None:
         """Makes the environments of all tasks of an id with goals, for the score "success"."""
-        self.acts_in(env_id, tasks)
+        self.acts_in(env_id, tasks, **options)
         with env_errors(env_id):
-            make = partial(make_goal_vec, env_id, threads=self.given.threads or None)
+            make = partial(make_goal_vec, env_id, threads=self.given.threads or None, **options)
             episodes = self.given.eval_episodes
             self.evaluator = Evaluator(make, self.seeds, episodes, self.device, tasks=tasks, goals=True)
 

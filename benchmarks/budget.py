@@ -41,7 +41,7 @@ from benchmarks.load_scores import no_seed_twice
 from benchmarks.parts import file_name
 from benchmarks.read_scores import part_of
 from benchmarks.report import origin
-from benchmarks.scores import label, task_name
+from benchmarks.scores import label
 from benchmarks.stored import write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 
@@ -90,7 +90,7 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
     check_once(sources)
     whole = pd.concat(parts, ignore_index=True)
     if lost := whole.loc[~np.isfinite(whole["return"]), ["algorithm", "task"]].drop_duplicates().to_numpy().tolist():
-        raise UserError(f"{lost[0][0]} on {lost[0][1]} has returns that are no finite numbers, which have no mean")
+        raise UserError(f"{lost[0][0]} on {lost[0][1]} has returns that are no finite numbers: leave its folder out")
     counted = [
         rows.assign(policy=rows.groupby(["source", "policy"], sort=False).ngroup())
         for _, rows in whole.groupby(["task", "algorithm"], sort=True)
@@ -111,7 +111,7 @@ def check_once(sources: list[dict[str, Any]]) -> None:
 
 def settings_of(config: dict[str, Any]) -> list[dict[str, Any]]:
     """The configuration of each setting of a run, as if a process had trained it alone."""
-    named = {"task": task_name(config.get("task") or config["env_id"]), "seeds": seeds_of(config)}
+    named = {"task": config.get("task") or config["env_id"], "seeds": seeds_of(config)}
     varied, settings = config.get("varied", []), config.get("settings") or [{}]
     return [part_of(config | named, {name: setting[name] for name in varied}) for setting in settings]
 
@@ -174,7 +174,7 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     known = {key if isinstance(key, tuple) else (key,): value for key, value in last.items()}
     rows["value"] = [known.get(tuple(key), np.nan) for key in rows[keys].itertuples(index=False, name=None)]
     name_of = label({**config, "setting": {}})
-    return rows.assign(task=task_name(config.get("task") or config["env_id"]), algorithm=name_of, source=str(folder))
+    return rows.assign(task=config.get("task") or config["env_id"], algorithm=name_of, source=str(folder))
 
 
 def matrix(rows: pd.DataFrame) -> tuple[NDArray, NDArray]:

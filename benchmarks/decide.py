@@ -7,7 +7,8 @@ with those of all exchanges of scores between the two algorithms instead (Jansse
 both have the same distribution. Where means are equal and one algorithm's scores spread far more than the other's, each
 of these tests is wrong more often than it says if seeds are few. Two settings of one process see the same random
 numbers, seed by seed, and are compared in pairs: by the paired t-test, or below five seeds by exchanges within pairs.
-Where one lacks a seed of the other, the pairs of the seeds that both have are compared if they are five or more.
+Where one lacks a seed of the other, the pairs of the seeds that both have are compared, if these are five or more and
+nearly all.
 The choice follows from how the runs were made, and from what came out only where neither side's scores differ at all,
 which leaves a t-test without a p.
 
@@ -34,6 +35,8 @@ LEVEL = 0.05  # probability of any wrong verdict in a report
 POWER = 0.8  # with which the least difference would have been shown
 FEWEST = 2  # seeds of each side
 ENOUGH = 5  # seeds from which on the t-tests are right often enough
+NEARLY = 0.8  # share of the seeds that both have, from which on pairs are compared
+EXACT = 10  # most digits of a p-value
 EXCHANGES = 20_000  # of scores, where there are more
 ROUNDING = 1e-9  # relative to the scores: smaller differences are none
 PAIRED = ("paired", "exchanges in pairs")  # tests
@@ -67,6 +70,7 @@ class Comparison:
     least: float = np.nan
     most: float = np.inf  # difference that there can be
     lost: tuple[int, int] = (0, 0)  # runs that diverged before they had a score
+    of_both: bool = False  # whether only seeds that both have are compared, and one has others too
 
     @property
     def verdict(self) -> str:
@@ -78,10 +82,11 @@ class Comparison:
     def sentence(self, unit: str, digits: int | None = None) -> str:
         """The verdict in words, with so many digits after the point of a difference."""
         where = f" {'over' if self.tasks > 1 else 'on'} {self.task}"
-        p = "p < 0.001" if self.corrected < 0.001 else f"p = {beside_level(self.corrected, '.2g', '.4g')}"
+        p = "p < 0.001" if self.corrected < 0.001 else f"p = {beside_level(self.corrected, 2, 'g')}"
         size = number(self.difference, digits)[0]
         sign = "+" if self.difference > 0 and size.strip("0.") else ""
         told = f"{sign}{size} in {unit}, {p} after correction"
+        told += f"; over the {self.seeds[0]} seeds that both have" if self.of_both else ""
         for name, lost in zip((self.a, self.b), self.lost, strict=True):
             told += f"; without {lost} run{'s' * (lost > 1)} of {name} that diverged before any score" if lost else ""
         if self.verdict != "not decided":
@@ -109,7 +114,9 @@ def compare(
     correlation = np.nan
     if len(pairs) > 2 and (pairs.std(0) > 0).all():
         correlation = float(np.corrcoef(pairs.T)[0, 1])
-    paired = paired and (len(common) == len(ours) == len(theirs) or len(common) >= ENOUGH)
+    whole = len(common) == len(ours) == len(theirs)
+    nearly = len(common) >= max(ENOUGH, NEARLY * max(len(ours), len(theirs)))
+    paired = paired and (whole or nearly)
     x, y = (np.array(list(scores.values()), float) for scores in (ours, theirs))
     if min(len(x), len(y)) < FEWEST:
         return None
@@ -135,14 +142,15 @@ def compare(
     half = float(stdtrit(freedom, 0.975)) * error
     return Comparison(
         task, a, b, difference, difference - half, difference + half, p, test, correlation, (len(x), len(y)), error,
-        freedom, x, y, smallest,
+        freedom, x, y, smallest, of_both=paired and not whole,
     )  # fmt: skip
 
 
-def beside_level(p: float, usual: str, exact: str) -> str:
-    """A p-value in the usual format, or exactly where that would not tell on which side of the level it is."""
-    text = f"{p:{usual}}"
-    return f"{p:{exact}}" if float(text) == LEVEL != p else text
+def beside_level(p: float, digits: int, kind: str) -> str:
+    """A p-value with so many digits of format's kind g or f, or with more where these do not tell it from the level."""
+    while float(f"{p:.{digits}{kind}}") == LEVEL != p and digits < EXACT:
+        digits += 1
+    return f"{p:.{digits}{kind}}"
 
 
 def welch_error(x: NDArray, y: NDArray) -> tuple[float, float]:

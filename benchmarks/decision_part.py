@@ -54,14 +54,12 @@ def within(one: Comparison, most: float) -> Comparison:
 
 def lost_seeds(results: Results) -> dict[tuple[str, str], set[int]]:
     """The seeds without a score, because they diverged before they had one, by task and algorithm."""
-    final = results.final
-    scored = set(zip(final["task"], final["algorithm"], final["seed"], strict=True))
-    lost: dict[tuple[str, str], set[int]] = {}
+    final, found = results.final, list(results.scores.lost)
     for config in results.scores.sources:
-        key = config["task"], label(config)
-        lost.setdefault(key, set()).update(
-            row["seed"] for row in config["diverged"] if (*key, row["seed"]) not in scored
-        )
+        found += [(config["task"], label(config), row["seed"]) for row in config["diverged"]]
+    lost: dict[tuple[str, str], set[int]] = {}
+    for task, name, seed in set(found) - set(zip(final["task"], final["algorithm"], final["seed"], strict=True)):
+        lost.setdefault((task, name), set()).add(seed)
     return lost
 
 
@@ -80,11 +78,11 @@ def decision_part(results: Results, found: list[Comparison], looked: bool) -> Pa
     method = (
         f"Means ({results.unit}, {LABELS[results.score]}) are compared by Welch's t-test, or by the paired t-test "
         "for settings of one process, whose runs see the same random numbers seed by seed, over the seeds that both "
-        "have if these are five or more; with fewer than five seeds, or different numbers of them, by exchanging "
-        "scores between the two, and over tasks by exchanges in all of them at once if one is tested so. The intervals "
-        "are Student's, for one difference, also where scores are exchanged: those of scores far from normal may hold "
-        "0 where the test decides, which a verdict in words then says. The p-values are corrected for their "
-        f"number, {len(found):,}, by Holm's method, which aims at any wrong verdict in a report like this with a "
+        "have if these are five or more and nearly all; with fewer than five seeds, or different numbers of them, by "
+        "exchanging scores between the two, and over tasks by exchanges in all of them at once if one is tested so. "
+        "The intervals are Student's, for one difference, also where scores are exchanged: those of scores far from "
+        "normal may hold 0 where the test decides, which a verdict in words then says. The p-values are corrected for "
+        f"their number, {len(found):,}, by Holm's method, which aims at any wrong verdict in a report like this with a "
         f"probability of at most {LEVEL:.0%}. The correlation is that of scores over the seeds which both have: where "
         "it is not above 0, the same seeds make a difference no more certain. The least difference is what so many "
         f"seeds would have shown, in the hardest of these tests, with a probability of {POWER:.0%}; for exchanges of "
@@ -149,7 +147,7 @@ def differences(found: list[Comparison], digits: int | None) -> Table:
 
 def chance(p: float) -> Cell:
     """A p-value."""
-    return ("< 0.001", p) if p < 0.001 else (beside_level(p, ".3f", ".5f"), p)
+    return ("< 0.001", p) if p < 0.001 else (beside_level(p, 3, "f"), p)
 
 
 def counted(found: list[Comparison]) -> str:

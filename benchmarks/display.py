@@ -26,9 +26,9 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
     times, disk, unknown, unlike = [], 0.0, 0, False
     print(f"{suite.name}: {suite.purpose}\n")
     for number, job in enumerate(jobs):
-        guess = estimate(job, earlier) if job.state != "finished" else (0.0, 0.0)
-        if job.state != "finished" and (best := most_alike(job, earlier)):
-            unlike |= not has_sizes_of(job, best)
+        best = most_alike(job, earlier) if job.state != "finished" else None
+        unlike |= best is not None and not has_sizes_of(job, best)
+        guess = estimate(job, [best] if best else []) if job.state != "finished" else (0.0, 0.0)
         if guess:
             times.append(guess[0])
             disk += guess[1]

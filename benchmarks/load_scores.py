@@ -5,7 +5,8 @@ and sources.json are read like the runs themselves, see `benchmarks.read_scores`
 """
 
 import itertools
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from algos.errors import UserError
 from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
-from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells, task_name
+from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
 from benchmarks.stored import Sweep, read_wishes, without_place
 
 FEW_SEEDS = 10
@@ -52,14 +53,15 @@ def load(
         for path in find(folder, "sweep.json"):
             sweep = read_json(path, Sweep)
             found.sweeps.append({name: sweep[name] for name in ("suite", "purpose", "command", "commit", "date")})
-            cells = [(name, task_name(task)) for name, task in sweep.get("cells", [])]
-            found.cells += cells
-            asked += [(*cell, sweep.get("seeds", [])) for cell in cells]
+            found.cells += map(tuple, sweep.get("cells", []))
+            asked += [(*cell, sweep.get("seeds", [])) for cell in sweep.get("cells", [])]
         for path in find(folder, "suite.toml"):
             found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
+    files = _name_files(found)
+    asked = [(name, files.get(task, task), seeds) for name, task, seeds in asked]
     begun: dict[tuple[str, str], set[int]] = defaultdict(set)
     for _, name, task, seeds in found.unfinished:
         begun[name, task.partition(OF_TASK)[0]] |= set(seeds)
@@ -90,7 +92,7 @@ def load(
     )
     told = [sweep | {"command": without_place(sweep["command"])} for sweep in found.sweeps]
     sweeps = [sweep for i, sweep in enumerate(told) if sweep not in told[:i]]
-    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out, unfinished)
+    scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out, unfinished, found.lost, files)
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
@@ -104,6 +106,23 @@ def load(
             else f"Only 1 seed{where}, which has no interval."
         )
     return scores
+
+
+def _name_files(found: Found) -> dict[str, str]:
+    """Lets the name of a file of data stand for its whole path, if no other file has it; gives these names by paths."""
+    tasks = {config["task"] for config in found.sources} | {task for _, task in found.cells}
+    paths = [task for task in tasks if os.path.isabs(task)]
+    counts = Counter(Path(path).name for path in paths)
+    files = {path: name for path in paths if counts[name := Path(path).name] == 1}
+    for frame in (*found.tables, *found.values, *found.watched):
+        frame["task"] = frame["task"].replace(files)
+    for config in found.sources:
+        config["task"] = files.get(config["task"], config["task"])
+    found.cells = [(name, files.get(task, task)) for name, task in found.cells]
+    found.left_out = [(files.get(task, task), note) for task, note in found.left_out]
+    found.unfinished = [(name, family, files.get(task, task), own) for name, family, task, own in found.unfinished]
+    found.lost = [(files.get(task, task), name, seed) for task, name, seed in found.lost]
+    return files
 
 
 def _together(frames: list[pd.DataFrame], columns: Sequence[str], sources: list[dict[str, Any]]) -> pd.DataFrame:

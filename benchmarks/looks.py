@@ -15,7 +15,7 @@ from algos.errors import UserError
 from algos.stored import Finite, Stored, Whole, find, read_json
 from benchmarks.load_scores import load
 from benchmarks.plan import Job
-from benchmarks.scores import Scores, final_scores, known_definitions, task_name
+from benchmarks.scores import Scores, final_scores, known_definitions
 from benchmarks.sequential import Sequential
 from benchmarks.suite import Entry, Suite
 
@@ -145,7 +145,8 @@ def stored_looks(folders: tuple[Path, ...], scores: Scores) -> list[dict[str, An
     names = {c["algorithm"] if c["variant"] == "default" else c["variant"] for c in scores.sources}  # of a suite
     every: dict[tuple, dict[str, Any]] = {}
     for looks in (looks for path in paths for looks in read_json(path, list[Looks])):
-        tasks = {task_name(task): taken for task, taken in looks["tasks"].items() if task_name(task) in scores.tasks}
+        named = {scores.files.get(task, task): taken for task, taken in looks["tasks"].items()}
+        tasks = {task: taken for task, taken in named.items() if task in scores.tasks}
         if tasks and {looks["a"], looks["b"]} <= names:
             plan = tuple(looks.get(name) for name in ("a", "b", "score", "batch", "most", "first", "level"))
             known = every.setdefault(plan, {**looks, "tasks": {}})["tasks"]

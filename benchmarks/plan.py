@@ -93,8 +93,8 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
     """The jobs of a suite: those that the folder holds already, and new ones for the seeds that no run there has.
 
     A new job trains up to `batch` seeds on `device` (cpu or cuda); `flags` go to every script as they are. Raises
-    UserError if `out` holds a run of an entry on a task with another configuration, whatever its seeds: a report would
-    not take both.
+    UserError if `out` holds a run of an entry on a task with another configuration, whatever its seeds, that no report
+    would take beside them.
     """
     batches = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
     stored = stored_runs(out)
@@ -104,11 +104,14 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             args = replace(entry.args[task], variant=entry.variant)
             configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
             runs = stored.get((folder_name(task), entry.algorithm, entry.variant), [])
-            for seeds, place, theirs in runs:  # another device is the business of the job that needs the folder
-                if entries := differing(configuration, theirs | {"seeds": [], "device": device}, absent):
+            for _, place, theirs in runs:
+                # reports may take both of other devices and grids; who needs that very folder is refused below
+                same = {name: configuration.get(name) for name in ("seeds", "device", "vary")}
+                if entries := differing(configuration, theirs | same, absent):
+                    folder = place / folder_name(task) / entry.algorithm / entry.variant
                     raise UserError(
-                        f"--out: {place} holds {entry.name} on {task}, {seed_name(seeds).replace('_', ' ', 1)}, with "
-                        f"another configuration ({told(entries)}): take another --out, or remove it"
+                        f"--out: {folder} holds a run with another configuration ({told(entries)}): take another "
+                        "--out, or remove it"
                     )
             # If the seeds of a stored run are not a batch of this plan, the run is a job of its own, and the batches
             # lose its seeds. If they are a batch, the job is the same before and after it has trained, so that all jobs
@@ -245,9 +248,9 @@ def most_alike(job: Job, earlier: list[dict[str, Any]]) -> dict[str, Any] | None
 
     def likeness(config: dict[str, Any]) -> tuple:
         theirs = config["identity"]
-        differing = [name for name in ours if name != "seeds" and ours[name] != theirs.get(name, absent.get(name))]
+        unlike = [name for name in ours if name != "seeds" and ours[name] != theirs.get(name, absent.get(name))]
         place = theirs["env_id"] == ours["env_id"], not config.get("reported")
-        return *place, -len(differing), -abs(runs_of(config) - job.runs)
+        return *place, -len(unlike), -abs(runs_of(config) - job.runs)
 
     alike = [c for c in earlier if all(c["identity"].get(k) == ours[k] for k in ("algorithm", "device"))]
     similar = [c for c in alike if LONGEST * c["step"] >= job.total_steps]

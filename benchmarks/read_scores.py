@@ -15,7 +15,7 @@ import pandas as pd
 
 from algos.errors import UserError
 from algos.stored import EVAL, FINISHED, TRAIN, Config, damaged, read_csv, read_json, read_table
-from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Unfinished, family_name, label, task_name
+from benchmarks.scores import OF_TASK, ORDER, SUCCESS, Unfinished, family_name, label
 from benchmarks.stored import Report
 
 # what methods with a model log of it, beside model_error_1, model_error_2, …
@@ -39,6 +39,7 @@ class Found:
     cells: list[tuple[str, str]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
     unfinished: list[Unfinished] = field(default_factory=list)  # runs that are left out
+    lost: list[tuple[str, str, int]] = field(default_factory=list)  # runs that diverged before they had a score
 
 
 def is_report(folder: Path) -> bool:
@@ -49,7 +50,7 @@ def is_report(folder: Path) -> bool:
 def read_run(path: Path, found: Found, finished_only: bool) -> None:
     """Adds the scores of a process, a source for each setting and task, and notes those that are left out."""
     config = read_json(path, Config)
-    config["task"] = task_name(config.get("task") or config["env_id"])  # early runs had no `task`
+    config.setdefault("task", config["env_id"])  # early runs had no `task`
     config = {"folder": str(path.parent), **config, "status": config["status"]}
     config.get("args", {}).pop("out", None)  # a place on somebody's machine
     varied = config.pop("varied", [])
@@ -67,6 +68,7 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
     if frame.empty or frame["step"].max() == 0:
         note = f"{label(run)} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
         found.left_out.append((config["task"], note))
+        found.lost += [(config["task"], label(part), row["seed"]) for part in parts for row in part["diverged"]]
         return
     if config["status"] not in FINISHED:  # its checkpoint may be older than its tables
         last = int(frame["step"].max())
@@ -219,3 +221,4 @@ def read_report(folder: Path, found: Found) -> None:
         found.cells += map(tuple, report.get("cells", []))
         found.left_out += map(tuple, report.get("left_out", []))
         found.unfinished += map(tuple, report.get("unfinished", []))
+        found.lost += map(tuple, report.get("lost", []))

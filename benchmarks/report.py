@@ -140,7 +140,7 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
         tables = [find_table("references", name, [None, *folders])]
     else:  # each has its own, and those of one name must be one
         tables = [find_table("references", name, [folder, None]) for folder in folders]
-    references = read_references(tables[0]) if tables else None
+    references = read_references(tables[0], scores.files) if tables else None
     found = [
         find_table("published", table, [wish["folder"], None])
         for wish in scores.wishes
@@ -291,6 +291,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         "notes": scores.notes,
         "left_out": scores.left_out,
         "unfinished": scores.unfinished,
+        "lost": scores.lost,
         "sweeps": scores.sweeps,
     }
     write_atomically(out / "report.json", (json.dumps(summary | made, indent=2) + "\n").encode())

@@ -1,9 +1,7 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +40,8 @@ class Scores:
     `sources`: the configurations of the runs. `sweeps`: how they were started. `wishes`: references, score and
     published tables that the suites ask for. `cells`: the pairs of an algorithm and a task that sweeps were to train.
     `notes`: sentences that a reader must know. `left_out`: those on runs without evaluations; and `unfinished`, the
-    other runs that are left out.
+    other runs that are left out. `lost`: task, algorithm and seed of runs that diverged before they had a score.
+    `files`: whole paths of files of data, and the names that stand for them as tasks.
     """
 
     table: pd.DataFrame
@@ -55,6 +54,8 @@ class Scores:
     notes: list[str] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)  # tasks, and sentences on them
     unfinished: list[Unfinished] = field(default_factory=list)
+    lost: list[tuple[str, str, int]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -127,11 +128,6 @@ def label(config: dict[str, Any]) -> str:
     return family_name(config) + (f" ({spoken(setting)})" if setting else "")
 
 
-def task_name(task: str) -> str:
-    """A task as reports name it: a file of data whose whole path is given by its name alone."""
-    return Path(task).name if os.path.isabs(task) else task
-
-
 def family_name(config: dict[str, Any]) -> str:
     """The name that all settings of an algorithm share: the script's, with the variant where it is not the default one.
 
@@ -195,7 +191,6 @@ def normalise(table: pd.DataFrame, references: pd.DataFrame | None) -> pd.Series
     """(return - low) / (high - low) by the references of the task; without references the returns as they are."""
     if references is None:
         return table["return"]
-    references = references.assign(task=references["task"].map(task_name))
     tasks = table["task"].map({task: reference_of(task, references) for task in table["task"].unique()})
     low, high = (tasks.map(references.set_index("task")[name]) for name in ("low", "high"))
     if low.isna().any():

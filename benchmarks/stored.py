@@ -55,6 +55,7 @@ class Report(Wishes):
     notes: list[str]
     left_out: list[tuple[str, str]] = Field(default_factory=list)  # tasks and notes; earlier reports have none
     unfinished: list[tuple[str, str, str, list[int]]] = Field(default_factory=list)
+    lost: list[tuple[str, str, int]] = Field(default_factory=list)
     sweeps: list[Sweep]
     commands: list[str]
     report: str

@@ -184,12 +184,14 @@ def read(path: Path) -> Suite:
     return suite
 
 
-def read_references(path: Path) -> pd.DataFrame:
+def read_references(path: Path, files: dict[str, str] | None = None) -> pd.DataFrame:
     """The returns that become 0 and 1 by normalisation: task, low, high, source.
 
+    `files` has the names that stand for whole paths of files of data.
     The tables of this repository also get rows for datasets.
     """
     frame = _csv(path, ["task", "low", "high", "source"])
+    frame["task"] = frame["task"].replace(files or {})
     if path.resolve() == BENCHMARKS / "references" / "d4rl.csv":
         frame = pd.concat([frame, pd.DataFrame(d4rl_references())], ignore_index=True)
     elif path.parent.resolve() == BENCHMARKS / "references":

@@ -181,7 +181,7 @@ class Place:
         self.changed = bool(options)
         self.tasks: list[str] = own["tasks"]
         if trained.measure == "success" and (self.env_id != own["env_id"] or not self.tasks):
-            self.tasks = check_goals(self.env_id)
+            self.tasks = check_goals(self.env_id, options=self.options)
         self.warned = False
         self.is_own = self.env_id == own["env_id"] and self.options == own["options"]
 

@@ -41,16 +41,16 @@ PAIRS: dict[str, list[tuple[tuple[int, int], tuple[int, int]]]] = {
 }
 
 
-def goal_tasks(env_id: str) -> list[str]:
+def goal_tasks(env_id: str, **options: Any) -> list[str]:
     """The names of an id's tasks: "task1" to "task5" in OGBench, pairs of cells like "(3,1)->(1,1)" in `PAIRS`.
 
-    Other environments have tasks if they have OGBench's protocol, see `envs.worlds.OwnWorlds`.
+    Other environments, which `options` make, have tasks if they have OGBench's protocol, see `envs.worlds.OwnWorlds`.
     Raises ValueError, in one sentence, for an id without such tasks, and the errors of `find_spec`.
     """
-    return list(tasks_of(find_spec(env_id)))
+    return list(tasks_of(find_spec(env_id), options))
 
 
-def tasks_of(spec: EnvSpec) -> dict[str, Any]:
+def tasks_of(spec: EnvSpec, options: dict[str, Any]) -> dict[str, Any]:
     """What a reset is told for each task."""
     if spec.id in PAIRS:
         return {f"({a},{b})->({c},{d})": ((a, b), (c, d)) for (a, b), (c, d) in PAIRS[spec.id]}
@@ -62,7 +62,7 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
         raise ValueError(
             f"{spec.id} has images for observations, and only ids with observations of numbers have tasks here"
         )
-    if spec.max_episode_steps and (names := own_tasks(spec.id)):
+    if spec.max_episode_steps and (names := own_tasks(spec.id, **options)):
         return {name: k for k, name in enumerate(names, 1)}
     raise ValueError(
         f"{spec.id} has no tasks with goals; OGBench's ids have some, and {', '.join(PAIRS)}; an environment of your "
@@ -71,9 +71,9 @@ def tasks_of(spec: EnvSpec) -> dict[str, Any]:
     )
 
 
-def takes_size(env_id: str) -> bool:
-    """Whether the pictures of an id with goals have a width and a height that can be chosen."""
-    return plain_id(env_id) in PAIRS or bool(re.match(OGBENCH, env_id))
+def is_own(env_id: str) -> bool:
+    """Whether an id with goals is another one than those of `PAIRS` and of OGBench."""
+    return plain_id(env_id) not in PAIRS and not re.match(OGBENCH, env_id)
 
 
 def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None, **options: Any) -> VectorEnv:
@@ -87,7 +87,7 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
     Raises ValueError where `goal_tasks` does, and for a task or an option that the id does not have.
     """
     spec = find_spec(env_id)
-    known = tasks_of(spec)
+    known = tasks_of(spec, options)
     if not tasks:
         raise ValueError(f"tasks must name one of {', '.join(known)} for each environment, and it is empty")
     if unknown := [task for task in tasks if task not in known]:

@@ -179,16 +179,16 @@ class OGBenchTwins:
 
 def own_env(env_id: str, **options: Any) -> gym.Env:
     """An environment as Gymnasium makes it, without its time limit."""
-    return gym.make(env_id, disable_env_checker=True, max_episode_steps=-1, **options)
+    return gym.make(env_id, disable_env_checker=True, **options | {"max_episode_steps": -1})
 
 
-def own_tasks(env_id: str) -> list[str]:
+def own_tasks(env_id: str, **options: Any) -> list[str]:
     """The names of an environment's tasks, if it has `task_infos` as OGBench's have, a dictionary for each task.
 
     A task without a `task_name` of its own is named by its number. The list is empty for other environments.
     """
-    env = own_env(env_id)
-    infos = getattr(env.unwrapped, "task_infos", [])
+    env = own_env(env_id, **options)
+    infos = getattr(env.unwrapped, "task_infos", None) or ()
     env.close()
     names = [str(info.get("task_name", f"task{k}")) for k, info in enumerate(infos, 1)]
     return names if len(set(names)) == len(names) else [f"task{k}" for k in range(1, len(names) + 1)]
@@ -198,8 +198,8 @@ class OwnWorlds:
     """Environments with OGBench's protocol for goals, one for each, stepped one after another.
 
     `reset(options={"task_id": k})` begins task k, counted from 1, and its info has the `goal`, a vector; the info of a
-    step has `success`. Raises ValueError for an environment that has not, or whose observations or actions are no
-    vectors of real numbers.
+    step has `success`, which ends an episode, as whatever else ends it there. Raises ValueError for an environment that
+    has not, or whose observations or actions are no vectors of real numbers.
     """
 
     def __init__(self, env_id: str, num_envs: int, **options: Any):
@@ -230,7 +230,8 @@ class OwnWorlds:
         if any("success" not in told for told in info):
             raise ValueError(f"{self.env_id} has no 'success' in the info of its steps")
         success = np.array([told["success"] for told in info], bool)
-        return Outcome(np.array(obs), np.array(reward, float), np.array(terminated) | np.array(truncated), success)
+        ended = np.array(terminated, bool) | np.array(truncated, bool) | success
+        return Outcome(np.array(obs), np.array(reward, float), ended, success)
 
     def close(self) -> None:
         for world in self.worlds:

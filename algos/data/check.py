@@ -36,7 +36,7 @@ def validate(data: Dataset, obs_space: gym.Space | None = None, act_space: gym.S
     if len(trajectories) >= MANY and ended == len(trajectories) and lengths.max() == lengths.min() > 1:
         warnings.append(
             f"all {ended:,} episodes are stored as ended by their goal or failure, each after {lengths[0]:,} steps: if "
-            "that is a time limit, values are wrong, and these ends belong to timeouts"
+            "that is a time limit, values are wrong: such ends are timeouts or truncations"
         )
     if data.fault:
         warnings.append(data.fault)

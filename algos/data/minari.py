@@ -37,7 +37,7 @@ def load_minari(name: str, states: bool = False) -> Dataset:
             _download(minari_id, get_dataset_path())
         except Exception as error:  # each transport that Minari uses has its own errors
             folders = [folder.parent.relative_to(get_dataset_path()) for folder in get_dataset_path().rglob("data")]
-            there = [folder.as_posix() for folder in folders if not folder.parts[0].startswith(".")]  # no downloads
+            there = [folder.as_posix() for folder in folders if not str(folder).startswith(".")]  # no downloads
             close = difflib.get_close_matches(minari_id, there)
             alike = f"; the closest names of those that are there: {', '.join(close)}" if close else ""
             raise UserError(

@@ -81,6 +81,10 @@ def test_settings_of_one_process_are_compared_in_pairs():
     assert other_seeds.test == "Welch"
     six = compare("T", "a", "b", scores([*x, 6.0]), scores(y), True)  # one lacks a seed: the pairs of both remain
     assert (six.test, six.p, six.seeds) == ("paired", one.p, (5, 5)) and six.difference == one.difference
+    assert "; over the 5 seeds that both have" in six.sentence("return") and "both" not in one.sentence("return")
+    assert (
+        compare("T", "a", "b", scores([*x, 6.0, 7.0]), scores(y), True).test == "exchanges"
+    )  # of too many, one is alone
     assert compare("T", "a", "b", scores(x), scores(y[:4]), True).test == "exchanges"  # four pairs could decide nothing
     three = compare("T", "a", "b", scores(x[:3]), scores(y[:3]), True)
     assert three.test == "exchanges in pairs" and three.p == 2 / 2**3  # all differences have one sign
@@ -251,8 +255,13 @@ def test_sentences_say_what_a_verdict_does_not_rest_on():
     assert both.lost == (3, 0)
 
 
-@pytest.mark.parametrize(("p", "said", "cell"), [(0.0496, "0.0496", "0.04960"), (0.0504, "0.0504", "0.05040"),
-                                                 (0.05, "0.05", "0.050"), (0.0437, "0.044", "0.044")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("p", "said", "cell"),
+    [
+        (0.0496, "0.0496", "0.0496"), (0.0504, "0.0504", "0.0504"), (0.05, "0.05", "0.050"),
+        (0.0437, "0.044", "0.044"), (0.049996, "0.049996", "0.049996"),
+    ],
+)  # fmt: skip
 def test_a_p_value_shows_on_which_side_of_the_level_it_is(p, said, cell):
     assert f"p = {said} after" in corrected([one := of_p(p)])[0].sentence("return")
     assert differences([one], None).rows[0][5] == (cell, p)

@@ -132,18 +132,18 @@ def test_the_budget_ends_what_is_not_decided(tmp_path, pair):
     until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 10, train)
     sources = [{"algorithm": "sac", "variant": variant} for variant in ("default", "other")]
     tasks = ["InvertedPendulum-v5"]
-    (looks,) = stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks))
+    (looks,) = stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks, files={}))
     assert [look["decision"] for look in looks["tasks"]["InvertedPendulum-v5"]] == ["not decided"] * 2
     (sentence,) = looks_part([looks]).sentences
     assert sentence.endswith("nothing was decided before the budget was spent, after 10 seeds of each.")
     (tmp_path / "out" / "report").mkdir()  # a report keeps a copy
     (tmp_path / "out" / "report" / FILE).write_text(json.dumps([looks]))
-    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks)) == [looks]
+    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks, files={})) == [looks]
     before = {task: taken[:1] for task, taken in looks["tasks"].items()}  # and one that was made before the last look
     (tmp_path / "out" / "report" / FILE).write_text(json.dumps([{**looks, "tasks": before}]))
-    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks)) == [looks]
+    assert stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks, files={})) == [looks]
     for fewer in ({"sources": sources[:1], "tasks": tasks}, {"sources": sources, "tasks": ["Hopper-v5"]}):
-        assert not stored_looks((tmp_path / "out",), SimpleNamespace(**fewer))
+        assert not stored_looks((tmp_path / "out",), SimpleNamespace(**fewer, files={}))
 
 
 def test_the_same_command_goes_on_where_it_was(tmp_path, pair):

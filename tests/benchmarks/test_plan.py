@@ -106,9 +106,7 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path):
         jobs(write(tmp_path, steps=900), tmp_path / "out")
     for seeds in ("0:5", "2:4"):  # in other folders than the one that is there, but in the same report
         other = SUITE.replace('"0:2"', f'"{seeds}"')
-        with pytest.raises(
-            UserError, match=r"out/seeds_0-1 holds sac on \S+, seeds 0-1, with .*total_steps: 4000 there"
-        ):
+        with pytest.raises(UserError, match=r"out/seeds_0-1/\S+/sac/default holds .* \(total_steps: 4000 there"):
             jobs(write(tmp_path, other, steps=900), tmp_path / "out")
         assert len(jobs(write(tmp_path, other, steps=4_000), tmp_path / "out")) > 0
 
@@ -304,7 +302,8 @@ def test_a_plan_says_if_its_seeds_can_decide_nothing(seeds, entries, count, tmp_
     suite = write(tmp_path, f"{text}\n{entries}\n")
     sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu"))
     said = capsys.readouterr().out
-    assert (f"note: {seeds} seeds cannot decide any of the {count} differences on single tasks" in said) == bool(count)
+    assert ("note:" in said) == bool(count)
+    assert not count or f"note: {seeds} seeds cannot decide any of the {count} differences on single tasks" in said
 
 
 def test_a_sweep_until_it_is_decided_plans_the_most_seeds_that_it_can_take(tmp_path, capsys):

@@ -119,6 +119,25 @@ def test_a_verdict_says_that_runs_without_a_score_do_not_count(tmp_path):
     assert "An interval without width says that all seeds have the same score" in said
 
 
+def test_a_verdict_counts_processes_that_diverged_before_any_score(tmp_path):
+    """A process for each seed; also in a report that is made of a report."""
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
+    for seed in range(8):
+        for name in "ab":
+            frame = table({step: {seed: [seed + 50.0 * (name == "b")]} for step in range(0, 101, 10)})
+            lost = name == "b" and seed > 5
+            how = {"status": "diverged", "diverged": {str(seed): 3}} if lost else {}
+            how |= {"identity": identity | {"seeds": [seed]}}
+            store(
+                tmp_path / "in" / f"seed_{seed}", name, frame[frame["step"] == 0] if lost else frame, "Hopper-v5", **how
+            )
+    make(tmp_path / "in", tmp_path / "out")
+    make(tmp_path / "out", tmp_path / "again")
+    for folder in ("out", "again"):
+        told = (tmp_path / folder / "report.md").read_text()
+        assert "after correction; without 2 runs of b that diverged before any score)" in told
+
+
 def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
     frame = table({step: {0: [float(step)], 1: [np.nan if step >= 50 else 7.0]} for step in range(0, 101, 10)})
     store(tmp_path, "a", frame, "Hopper-v5")
@@ -175,6 +194,16 @@ def test_a_file_of_data_is_named_without_its_folder(tmp_path):
     assert str(tmp_path / "data") not in (tmp_path / "out" / "report.md").read_text()
     with pytest.raises(UserError, match=r"there are mine\.hdf5$"):
         load([tmp_path / "in"], tasks=[str(file)])
+    assert "mine.csv): mine.hdf5 0 to 10." in (tmp_path / "out" / "report.md").read_text()
+    store(tmp_path / "more", "b", table(ten(1, 2, 3)), str(file))  # the first report knows the file by its name
+    assert load([tmp_path / "out", tmp_path / "more"]).tasks == ["mine.hdf5"]
+    for name in ("scores.csv", "sources.json"):  # as in reports of earlier versions
+        path = tmp_path / "out" / name
+        path.write_text(path.read_text().replace("mine.hdf5", str(file)))
+    assert load([tmp_path / "out", tmp_path / "more"]).tasks == ["mine.hdf5"]
+    other = tmp_path / "other" / "mine.hdf5"
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), str(other), variant="low")
+    assert load([tmp_path / "in"]).tasks == sorted([str(file), str(other)])  # two files of one name keep their folders
 
 
 def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):

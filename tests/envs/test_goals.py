@@ -1,6 +1,7 @@
 """Environments with goals against the original ones, bit for bit, and what all of them have in common."""
 
 import tempfile
+from dataclasses import replace
 from functools import cache
 
 import gymnasium as gym
@@ -9,7 +10,9 @@ import pandas as pd
 import pytest
 from gymnasium.vector import AutoresetMode
 
+import algos.goal_conditioned
 from algos.errors import UserError
+from benchmarks import evaluate
 from envs.goals import PAIRS, goal_tasks, make_goal_vec
 from envs.make import make_vec
 from envs.mazes import maze_of, world_of
@@ -415,6 +418,22 @@ def test_methods_with_goals_are_evaluated_in_an_environment_of_ones_own(line, tr
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert table.groupby(["seed", "step", "task"]).size().unique().tolist() == [2]
     assert set(table["task"]) == {"near", "far"} and table["length"].max() == 10
+
+
+def test_options_of_a_recorded_environment_of_ones_own_are_kept(line, train_short, monkeypatch):
+    line(act_shape=(2,), __init__=lambda self, *, step, **_: Line.__init__(self, step))
+    known = algos.goal_conditioned.load_states  # the environment cannot be made without its option
+    options = {"step": 4.0, "max_episode_steps": 5}
+    monkeypatch.setattr(
+        algos.goal_conditioned,
+        "load_states",
+        lambda *_: replace(known("goals.hdf5"), env_id="Line-v0", env_options=options),
+    )
+    result = train_short("gcivl", eval_episodes=2)
+    table = pd.read_parquet(result.folder / "eval.parquet")
+    assert table["length"].max() == 5 and set(table["task"]) == {"near", "far"}
+    evaluate.main(evaluate.Args(result.folder, episodes=2))
+    assert pd.read_parquet(next(result.folder.glob("evaluation/*/episodes.parquet")))["length"].max() == 5
 
 
 def test_tasks_of_ones_own_without_names_have_numbers(line):
