@@ -223,8 +223,8 @@ def check_name(algorithm: str, file: Path | None = None) -> None:
     file = file or script
     if file and (stem := file.parent.name if file.stem == "__main__" else file.stem) != algorithm:
         raise UserError(
-            f"{file} calls its run {algorithm!r}, the name of another script, by which results are stored and "
-            f"policies are found again: call it {stem!r}"
+            f"{file} calls its run {algorithm!r}, and results are stored and policies are found again by the name of "
+            f"the script: call it {stem!r}"
         )
 
 

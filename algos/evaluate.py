@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from algos.errors import warn
+from algos.errors import UserError, warn
 from algos.signals import Signals
 from envs import make_vec
 from envs.make import is_batched
@@ -19,8 +19,9 @@ from envs.seeding import sub_seed
 from envs.tabular import evaluate
 from envs.tabular.exact import Analysis
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Rewards, within
+from envs.task import Finite, within
 
+SUCCESS = ("success", "is_success")  # in the info of a step
 LONGEST = 100_000  # steps after which an episode without a time limit is cut
 LONG = 10_000  # steps after which it is named
 TAIL = 0.05  # a return counts as observed if its unseen rest has at most this weight
@@ -71,7 +72,7 @@ class Evaluator:
         self.seeds, self.device, self.goals, self.timed = list(seeds), torch.device(device), goals, timed
         self.dtype = torch.get_default_dtype()
         self.ways: Ways | None = None
-        self.rewards = Rewards("the environment of the evaluation")
+        self.rewards = Finite("the environment of the evaluation", "a reward")
         self.named = False  # whether a warning named the length of episodes
         self.places = [(task, first + e) for task in tasks or [""] for e in range(episodes)]  # of one run
         self.episodes = len(self.places)
@@ -265,11 +266,15 @@ class Ways(NamedTuple):
 def success_of(infos: dict[str, Any], done: NDArray[np.bool_]) -> NDArray | None:
     """Whether each environment [R, episodes] tells success; for an ended episode, its last step tells."""
     last = infos.get("final_info", {})
-    if "success" not in infos and "success" not in last:
+    name = next((name for name in SUCCESS if name in infos or name in last), None)
+    if name is None:
         return None
-    # an environment that does not tell it at this step is None in an array of objects
-    now, at_end = (
-        np.nan_to_num(np.asarray(told.get("success", np.zeros(done.size)), float)).reshape(done.shape)
-        for told in (infos, last)
-    )
-    return np.where(done, at_end, now) if "success" in last else now
+    found = []
+    for told in (infos, last):
+        values = told.get(name, np.zeros(done.size))
+        try:  # an environment that does not tell it at this step is None in an array of objects
+            found.append(np.nan_to_num(np.asarray(values, float)).reshape(done.shape))
+        except (TypeError, ValueError):
+            raise UserError(f"the environment's info[{name!r}] must be true or false, got {values!r}") from None
+    now, at_end = found
+    return np.where(done, at_end, now) if name in last else now

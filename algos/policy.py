@@ -195,9 +195,8 @@ class Policy(nn.Module):
         x, task = self._tensor(obs), self.agent.policy_task
         size, lead = task.obs_size, task.lead_of(tuple(x.shape))
         if len(lead) > 1 or 0 in lead:
-            raise ValueError(
-                f"this takes one observation, or a batch of some with one axis more, got the shape {tuple(x.shape)}"
-            )
+            told = "one observation, or a batch of one or more, with one axis more"
+            raise ValueError(f"this takes {told}, got the shape {tuple(x.shape)}")
         count = math.prod(lead)
         inputs = [x.reshape(1, count, size)]
         if goal is not None:

@@ -296,6 +296,7 @@ class Run(Generic[Args]):
                 raise SystemExit(3)
             return
         args = self.given
+        self._warn_of_iterations(stride)
         with self._working(args.total_steps, self.step) as progress:
             progress.update(self.step - progress.n)
             if self.step == 0 and self.evaluator and not self.tables.eval_rows:
@@ -324,6 +325,18 @@ class Run(Generic[Args]):
                 self._freeze_finished(done)
                 self._pause(not last and (due(args.checkpoint_every, before, self.step) or self._is_late()))
             self._finish(policy)
+
+    def _warn_of_iterations(self, stride: int) -> None:
+        """Warns where evaluations come later than at the steps by which they are recorded."""
+        total, every = self.given.total_steps, self.given.eval_every
+        beyond = -total % max(stride, 1)
+        if beyond > 0.01 * total:
+            warn(
+                f"an iteration has {stride:,} steps, and the last one ends at {total + beyond:,}: the scores there count "
+                f"as those of step {total:,}"
+            )
+        if self.evaluator and every < stride:
+            warn(f"an iteration has {stride:,} steps, and policies are scored after one, not every {every:,} steps")
 
     def phase(self, name: str, total: int, log_every: int = 1, checkpoint_every: int = 10) -> Iterator[int]:
         """Works like `steps`, but counts iterations, for a part of the training before the steps.
@@ -416,15 +429,16 @@ class Run(Generic[Args]):
         """Reads the metrics from the device and writes them down."""
         self._find_diverged()
         means = self.metrics.take()
-        totals: list[list[float]] = [[] for _ in self.seeds]
+        ended: list[list[Episode]] = [[] for _ in self.seeds]
         for episode in self.episodes:
-            totals[episode.run].append(episode.total)
+            ended[episode.run].append(episode)
         for run in range(self.runs):
             if run in self.diverged:
                 continue
             row = {prefix + name: float(values[run]) for name, values in means.items()}
-            if totals[run]:
-                row[f"{prefix}episode_return"] = float(np.mean(totals[run]))
+            if ended[run]:
+                row[f"{prefix}episode_return"] = float(np.mean([episode.total for episode in ended[run]]))
+                row[f"{prefix}episode_length"] = float(np.mean([episode.length for episode in ended[run]]))
             row[f"{prefix}seconds"] = self.phase_seconds if prefix else self.seconds
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()
@@ -563,6 +577,8 @@ class Run(Generic[Args]):
             self._write_config("diverged" if self.diverged else "finished")  # last: nothing is left to do then
         for line in summary.lines(frame, self.tables.keys, self.taken.tolist(), self.diverged):
             self.say(line)
+        if self.source and not self.evaluator and not len(frame):
+            self.say("no episode ended, so that there is no score")
         rate, runs = self.taken.mean() / max(self.seconds, 1e-9), "seeds" if len(self.settings) == 1 else "runs"
         each = f" for each of {self.runs} {runs}" if self.runs > 1 else ""
         made = "tables, curve and checkpoint" if len(frame) else "tables and checkpoint"

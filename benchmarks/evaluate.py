@@ -89,7 +89,8 @@ def evaluated(trained: Trained, place: Place, numbers: list[int], episodes: int,
 def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     """One row for each run and task: episodes, mean, its standard error, std, min, median and max of returns, …
 
-    Where a policy gave no finite action in an episode, mean, std, min, median, max and success are NaN.
+    Where an episode had an action or a reward that is no finite number, mean, std, min, median, max and success are
+    NaN.
     """
     keys = ["seed", *varied, *(["task"] if "task" in frame else [])]
     columns: dict[str, Any] = {
@@ -163,7 +164,7 @@ def main(args: Args) -> None:
     broken = means.isna()
     if broken.any():
         names = "; ".join(run_name(key) for key, is_so in zip(keys, broken, strict=True) if is_so)
-        print(f"\nno finite action in some episodes, and so no mean: {names}")
+        print(f"\nno finite action or reward in some episodes, and so no mean: {names}")
     spread = ""
     if (count := means.count()) > 1:
         best = run_name(keys[int(np.nanargmax(means))])

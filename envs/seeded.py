@@ -15,7 +15,7 @@ from envs.make import find_spec, make_vec, vector_of
 from envs.mujoco import MujocoVectorEnv
 from envs.seeding import sub_seed
 from envs.tabular.vector import TabularVectorEnv
-from envs.task import Episode, Rewards, Task, check_bounds, within
+from envs.task import Episode, Finite, Task, check_bounds, within
 
 
 class Transition(NamedTuple):
@@ -75,7 +75,9 @@ class SeededEnvs:
             self.venv = make_vec(env, count, autoreset_mode=AutoresetMode.SAME_STEP, **kwargs)
         else:
             if len({id(e) for e in env}) != count:
-                raise ValueError(f"{count} environments are needed, {envs_per_run} for each seed, and {len(env)} given")
+                twice = ", some of which are the same object" if len(env) == count else ""
+                need = f"{count} environments are needed, {envs_per_run} for each seed"
+                raise ValueError(f"{need}, and {len(env)} given{twice}")
             env_id = env[0].spec.id if env[0].spec else type(env[0].unwrapped).__name__
             self.venv = vector_of(env, AutoresetMode.SAME_STEP)
         mode = self.venv.metadata.get("autoreset_mode")
@@ -89,13 +91,16 @@ class SeededEnvs:
             raise ValueError(f"{env_id} spends a step on every reset, and this algorithm cannot leave such steps out")
         obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
         if not isinstance(obs_space, gym.spaces.Box):
-            raise ValueError(f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers")
+            raise ValueError(
+                f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers, "
+                "into which gymnasium.wrappers.FlattenObservation turns many others"
+            )
         self.discrete = isinstance(act_space, gym.spaces.Discrete)
         kind = type(act_space).__name__
         if actions == "continuous" and not isinstance(act_space, gym.spaces.Box):
             raise ValueError(f"{env_id} has {kind} actions; this needs continuous ones (a Box)")
         if actions == "discrete" and not self.discrete:
-            way = ", which levels make, such as --levels -1 0 1" if "levels" in kwargs else ""
+            way = ", which levels make, such as --levels -1 0 1" if "levels" in kwargs and kind == "Box" else ""
             raise ValueError(f"{env_id} has {kind} actions; this needs a finite number of them (Discrete){way}")
         self.dtype = dtype or torch.get_default_dtype()
         self.obs_size = int(np.prod(obs_space.shape))
@@ -117,7 +122,7 @@ class SeededEnvs:
         self.host = torch.empty(self.venv.num_envs, 2 * self.obs_size + 4, dtype=self.dtype)
         if self.device.type == "cuda":
             self.host = self.host.pin_memory()
-        self.rewards = Rewards(env_id)
+        self.rewards, self.observations = Finite(env_id, "a reward"), Finite(env_id, "an observation")
         self.totals = np.zeros(self.venv.num_envs)
         self.lengths = np.zeros(self.venv.num_envs, np.int64)
         self.done = np.zeros(self.venv.num_envs, bool)
@@ -174,6 +179,7 @@ class SeededEnvs:
         obs, reward, terminated, truncated, infos = self.venv.step(self.host_action)
         self.restarted = False
         self.rewards.check(reward)
+        self.observations.check(obs)
         n, size = self.venv.num_envs, self.obs_size
         done = terminated | truncated
         host = self.host.numpy()

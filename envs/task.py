@@ -67,13 +67,16 @@ class Episode(NamedTuple):
     length: int  # in steps
 
 
-class Rewards:
-    """Says once that an environment gives rewards which nothing can be learned from: they are NaN or infinite."""
+class Finite:
+    """Says once that an environment gives something of which nothing can be learned, because it is NaN or infinite.
 
-    def __init__(self, env: str):
-        self.env, self.told = env, False
+    `what` names it: "a reward".
+    """
 
-    def check(self, rewards: NDArray) -> None:
-        if not self.told and not np.isfinite(rewards).all():
+    def __init__(self, env: str, what: str):
+        self.env, self.what, self.told = env, what, False
+
+    def check(self, numbers: NDArray) -> None:
+        if not self.told and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             self.told = True
-            print(f"warning: {self.env} gave a reward that is not a finite number", file=sys.stderr)
+            print(f"warning: {self.env} gave {self.what} that is not a finite number", file=sys.stderr)

@@ -156,7 +156,7 @@ def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path, monkeypatch, c
         assert (tmp_path / name).exists() == (name == "mine")
         if name == "sac":
             assert stop.value.code == 2
-            assert "mine.py calls its run 'sac', the name of another script" in capsys.readouterr().err
+            assert "mine.py calls its run 'sac', and results are stored" in capsys.readouterr().err
 
 
 def test_a_script_of_another_clone_than_the_packages_is_warned_of(tmp_path, capsys):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from envs import SeededEnvs
 
@@ -129,6 +130,26 @@ def test_a_policy_takes_the_goal_where_resets_tell_one_and_success_is_that_of_th
             assert score == ("", -seen[0][run, episode, 0].item(), int(seen[0][run, episode, 0]), True)
 
 
+@pytest.mark.parametrize("name", ["success", "is_success"])
+def test_success_has_the_name_of_ogbench_or_of_gymnasium_robotics(name, monkeypatch):
+    step = Reach.step
+    monkeypatch.setattr(
+        Reach, "step", lambda self, action: (*(told := step(self, action))[:4], {name: told[4]["success"]})
+    )
+    scores = Evaluator(maker("Reach-v0"), [0, 1], 4, goals=True)(
+        lambda obs, goal: (goal[..., :1] - obs).clamp(-1, 1), 0
+    )
+    assert {score.success for run in scores for score in run} == {True}
+
+
+@pytest.mark.parametrize("value", ["maybe", np.array([1.0, 0.0])])
+def test_a_success_that_is_neither_true_nor_false_is_refused(value, monkeypatch):
+    step = Reach.step
+    monkeypatch.setattr(Reach, "step", lambda self, action: (*step(self, action)[:4], {"success": value}))
+    with pytest.raises(UserError, match=r"info\['success'\] must be true or false, got "):
+        Evaluator(maker("Reach-v0"), [0, 1], 4, goals=True)(lambda obs, goal: obs * 0, 0)
+
+
 def test_an_episode_without_success_is_told_as_such():
     right = Evaluator(maker("Reach-v0"), [0, 1], 6, goals=True)(lambda obs, goal: torch.full((2, 6, 1), -1.0), 0)
     assert all(score == ("", -4.0, 4, False) for scores in right for score in scores)
@@ -197,6 +218,10 @@ def test_a_reward_without_a_number_is_told_once_and_not_taken_for_the_policys_fa
     for _ in range(2):
         envs.step(torch.zeros(2, 1, 1))
     assert capsys.readouterr().err == "warning: Three-v0 gave a reward that is not a finite number\n"
+    monkeypatch.setattr(Three, "step", lambda self, action: (step(self, action)[0] * np.nan, *step(self, action)[1:]))
+    for _ in range(2):
+        envs.step(torch.zeros(2, 1, 1))
+    assert capsys.readouterr().err == "warning: Three-v0 gave an observation that is not a finite number\n"
 
 
 @pytest.mark.parametrize(("bonus", "returns"), [(0.0, [2.75, 3.5, 3.0]), (10.0, [10.25, 8.5, 3.0])])

@@ -125,8 +125,8 @@ def test_arrays_give_arrays_and_tensors_tensors(sac, tmp_path):
     ("call", "said"),
     [
         (lambda p: p(np.zeros(6)), "an observation has 7 numbers"),
-        (lambda p: p(np.zeros((2, 3, 7))), "takes one observation, or a batch of some with one axis more"),
-        (lambda p: p(np.zeros((0, 7))), "takes one observation, or a batch of some with one axis more"),
+        (lambda p: p(np.zeros((2, 3, 7))), "takes one observation, or a batch of one or more, with one axis more"),
+        (lambda p: p(np.zeros((0, 7))), "takes one observation, or a batch of one or more, with one axis more"),
         (lambda p: p(3.0), "an observation has 7 numbers"),
         (lambda p: p(np.zeros(7), goal=np.zeros(7)), "takes no goal"),
         (lambda p: p(np.zeros(7), t=3), "takes no t"),

@@ -458,6 +458,33 @@ def test_no_episode_is_lost_whatever_the_stride(loop, stride):
     intervals = zip([0, *logged[:-1]], logged, strict=True)
     ends = [[end for end in range(3, last + 1, 3) if low < end <= high] for low, high in intervals]
     assert log["value"].tolist() == [np.mean(totals) for totals in ends if totals]
+    lengths = pd.read_parquet(run.folder.path / "train.parquet").query("metric == 'episode_length' and seed == 0")
+    assert lengths["value"].unique().tolist() == [3.0] and len(lengths) == len(log)
+
+
+@pytest.mark.parametrize(
+    ("stride", "every", "episodes", "warnings"),
+    [
+        (
+            7,
+            12,
+            0,
+            ["an iteration has 7 steps, and the last one ends at 28: the scores there count as those of step 24"],
+        ),
+        (8, 5, 1, ["an iteration has 8 steps, and policies are scored after one, not every 5 steps"]),
+        (8, 5, 0, []),
+        (8, 8, 1, []),
+    ],
+)
+def test_scores_that_come_later_than_their_steps_are_told(stride, every, episodes, warnings, loop, capsys):
+    run, _ = loop(Bell(every=30), eval_every=every, eval_episodes=episodes, quiet=False)
+    if episodes:
+        run.evaluate_in("Pendulum-v1")
+    for _ in run.steps(lambda obs: torch.zeros(*obs.shape[:2], 1), stride=stride):
+        pass
+    said = capsys.readouterr()
+    assert [line for line in said.err.splitlines() if "iteration" in line] == [f"warning: {line}" for line in warnings]
+    assert ("no episode ended, so that there is no score" in said.out) == (not episodes)
 
 
 def test_checkpoints_fall_between_iterations_of_any_stride(loop, monkeypatch):

@@ -305,7 +305,8 @@ class Spaces(gym.Env):
     ("spaces", "message"),
     [
         ({"act": gym.spaces.Discrete(3)}, "Discrete actions"),
-        ({"obs": gym.spaces.Text(3)}, "Text observations"),
+        ({"obs": gym.spaces.Text(3)}, "Text observations; .*FlattenObservation turns many others"),
+        ({"act": gym.spaces.MultiBinary(3), "actions": "discrete"}, r"needs a finite number of them \(Discrete\)$"),
         ({"act": gym.spaces.MultiBinary(3)}, "MultiBinary actions"),
         ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
         ({"act": gym.spaces.Box(0, 4, (2,), np.int64)}, "has whole numbers as actions"),
@@ -320,7 +321,7 @@ def test_spaces_that_do_not_fit_are_refused(spaces, message):
             SeededEnvs("Spaces-v0", [0], **spaces)
         if "act" in spaces and not isinstance(spaces["act"], gym.spaces.Discrete):
             with pytest.raises(ValueError, match=rf"\(Box or Discrete\)|{message}"):
-                SeededEnvs("Spaces-v0", [0], actions="any", **spaces)
+                SeededEnvs("Spaces-v0", [0], **spaces | {"actions": "any"})
     finally:
         del gym.registry["Spaces-v0"]
 
