@@ -331,10 +331,8 @@ class Run(Generic[Args]):
         total, every = self.given.total_steps, self.given.eval_every
         beyond = -total % max(stride, 1)
         if beyond > 0.01 * total:
-            warn(
-                f"an iteration has {stride:,} steps, and the last one ends at {total + beyond:,}: the scores there count "
-                f"as those of step {total:,}"
-            )
+            end = f"the last one ends at {total + beyond:,}"
+            warn(f"an iteration has {stride:,} steps, and {end}: the scores there count as those of step {total:,}")
         if self.evaluator and every < stride:
             warn(f"an iteration has {stride:,} steps, and policies are scored after one, not every {every:,} steps")
 
