@@ -230,7 +230,7 @@ def test_a_table_of_episodes_is_by_hand(run, capsys, monkeypatch):
     monkeypatch.setattr(evaluate, "evaluated", lambda *_: frame.drop(columns="success"))
     command(evaluate, run)
     out = capsys.readouterr().out
-    assert "no finite action in some episodes, and so no mean: seed 1\n" in out
+    assert "no finite action or reward in some episodes, and so no mean: seed 1\n" in out
     assert "mean over 2 runs 4.5, std over them 2.121, best seed 5" in out
 
 
