@@ -541,13 +541,31 @@ def test_findings_tell_scores_on_point_mazes_beside_published_ones():
     assert set(stored(short, "tasks")["seeds"]) == {5}
 
 
+def test_findings_tell_how_hiql_begins_on_a_point_maze():
+    row, report, place = FOUND["pointmaze_medium_stitch"], "pointmaze_medium_stitch", "pointmaze-medium-stitch-v0"
+    assert "HIQL, GCIVL and GCBC reach more goals than GCIQL; between these three, nothing is decided." in row
+    frame = verdicts(report)
+    better = set(frame[frame["verdict"] == "better"][["a", "b"]].itertuples(index=False, name=None))
+    assert better == {(name, "gciql") for name in ("hiql", "gcivl", "gcbc")} and len(frame) == 2 * 6
+    scores = stored(report, "scores").query("algorithm == 'hiql'").groupby("step")["return"].mean()
+    first, second, last = (f"{scores[step]:.0f}" for step in (40_000, 50_000, 60_000))
+    assert (
+        f"HIQL scores {beside(place, report, 'HIQL', ' is published')} and still rises: it is at {first} after 40,000 "
+        f"updates, at {second} after 50,000 and at {last} at the end." in row
+    )
+    assert scores.index.max() == 60_000 and headline(report) == "three"
+    runs = {run["algorithm"]: run for run in json.loads((ROOT / "results" / report / "sources.json").read_text())}
+    assert "GCIVL was trained in float32, HIQL and GCIQL in bfloat16." in row
+    assert [runs[name]["in_bf16"] for name in ("gcivl", "hiql", "gciql")] == [False, True, True]
+
+
 def test_findings_tell_what_the_scores_on_point_mazes_are():
     text = " ".join((ROOT / "results" / "findings.md").read_text().split())
     assert (
         "Scores on point mazes are the success in percent, as the mean of the last three evaluations. Published ones "
         "are for a million updates with larger networks and batches" in text
     )
-    for report in ("pointmaze_short", "pointmaze_seven", "pointmaze_longer"):
+    for report in ("pointmaze_short", "pointmaze_seven", "pointmaze_medium_stitch", "pointmaze_longer"):
         assert headline(report) == "three"
         for run in json.loads((ROOT / "results" / report / "sources.json").read_text()):
             assert run["args"]["hidden"] == [256] * 3 and run["args"]["batch_size"] == 256
