@@ -298,7 +298,7 @@ def too_few(seeds: int, pairs: int, in_pairs: int) -> str:
         return ""
     among = f"any of the {len(smallest)} differences" if len(smallest) > 1 else "the difference"
     count = f"{seeds} seed{'s' * (seeds > 1)}"
-    return f"{count} cannot decide {among} on single tasks, however large it is: with {ENOUGH} or more, tests can"
+    return f"{count} cannot decide {among} on single tasks, however large: with {ENOUGH} or more, tests can"
 
 
 def least_difference(error: float, freedom: float, level: float) -> float:
