@@ -330,7 +330,7 @@ class Run(Generic[Args]):
         """Warns where evaluations come later than at the steps by which they are recorded."""
         total, every = self.given.total_steps, self.given.eval_every
         beyond = -total % max(stride, 1)
-        if beyond > 0.01 * total:
+        if beyond > 0.01 * total and not self.given.stop_when_solved:  # with it, steps are those really done
             end = f"the last one ends at {total + beyond:,}"
             warn(f"an iteration has {stride:,} steps, and {end}: the scores there count as those of step {total:,}")
         if self.evaluator and every < stride:

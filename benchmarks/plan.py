@@ -104,9 +104,9 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             args = replace(entry.args[task], variant=entry.variant)
             configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
             runs = stored.get((folder_name(task), entry.algorithm, entry.variant), [])
+            # reports may take both of other devices and grids; who needs that very folder is refused below
+            same = {name: configuration.get(name) for name in ("seeds", "device", "vary")}
             for _, place, theirs in runs:
-                # reports may take both of other devices and grids; who needs that very folder is refused below
-                same = {name: configuration.get(name) for name in ("seeds", "device", "vary")}
                 if entries := differing(configuration, theirs | same, absent):
                     folder = place / folder_name(task) / entry.algorithm / entry.variant
                     raise UserError(

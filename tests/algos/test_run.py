@@ -487,6 +487,13 @@ def test_scores_that_come_later_than_their_steps_are_told(stride, every, episode
     assert ("no episode ended, so that there is no score" in said.out) == (not episodes)
 
 
+def test_where_the_steps_are_those_really_done_nothing_is_told(capsys):
+    for exact in (True, False):
+        given = SimpleNamespace(total_steps=24, eval_every=12, stop_when_solved=exact)
+        Run._warn_of_iterations(SimpleNamespace(given=given, evaluator=None), 7)
+        assert ("the last one ends at 28" in capsys.readouterr().err) == (not exact)
+
+
 def test_checkpoints_fall_between_iterations_of_any_stride(loop, monkeypatch):
     saved = []
     monkeypatch.setattr(Run, "_save", lambda run, status, final=False: saved.append((run.step, final)))
