@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from dataset_files import npz, ogbench_arrays, trajectories
 from algos.data import load
 from algos.errors import UserError
 from algos.goals import Goals
-from benchmarks import peer_run, sb3
+from benchmarks import dsac_peer, peer_run, sb3, stream_peer
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
@@ -80,3 +81,91 @@ def test_sb3_is_evaluated_at_the_last_step_and_finishes_with_the_last_seed(tmp_p
     assert rows["seed"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert rows["step"].tolist() == rows["return"].tolist() == [0, 4, 8, 10] * 2
     assert stored == ["running", "finished"]
+
+
+def test_episodes_of_the_official_stream_ac_count_at_the_next_multiple():
+    episodes = [(5, 1.0, 5), (6, 2.0, 1), (10, 3.0, 4), (12, 4.0, 2)]
+    rows = [(3, 5, 0, 1.0, 5), (3, 10, 0, 2.0, 1), (3, 10, 1, 3.0, 4), (3, 13, 0, 4.0, 2)]
+    assert stream_peer.table(3, episodes, every=5, total_steps=13) == rows
+
+
+def test_the_official_stream_ac_learns_from_every_step_and_from_ends_of_both_kinds(monkeypatch):
+    class Env(SimpleNamespace):  # episodes of three steps; the first one is cut
+        def reset(self, seed=None):
+            self.seeds.append(seed)
+            self.t = 0
+            return np.zeros(1), {}
+
+        def step(self, action):
+            self.t += 1
+            end = self.t == 3
+            self.done += end
+            info = {"episode": {"r": 10.0 * self.done, "l": 3}} if end else {}
+            return np.full(1, self.t), float(action), end and self.done > 1, end and self.done == 1, info
+
+    learned = []
+    agent = SimpleNamespace(sample_action=lambda state: 2 * state[0], update_params=lambda *step: learned.append(step))
+    env = Env(seeds=[], done=0)
+    assert stream_peer.train(env, agent, seed=7, total_steps=7) == [(3, 10.0, 3), (6, 20.0, 3)]
+    assert env.seeds == [7, None, None]
+    states = [(float(s[0]), float(a), r, float(after[0]), bool(done)) for s, a, r, after, done, _ in learned]
+    episode = [(0, 0, 0, 1, False), (1, 2, 2, 2, False), (2, 4, 4, 3, True)]
+    assert states == [*episode, *episode, episode[0]]
+
+
+@pytest.fixture
+def official_dsac(tmp_path, monkeypatch):
+    """A folder with code of the official form, whose agent does nothing, and the list of what it is given."""
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "__init__.py").touch()
+    (tmp_path / "training" / "replay_buffer.py").write_text(
+        "given = []\n"
+        "class ReplayBuffer:\n"
+        "    def __init__(self, **settings): assert settings['buffer_max_size'] == 1_000_000\n"
+        "    def store(self, *transition): given.append(transition)\n"
+        "    def sample_batch(self, size): return size\n"
+    )
+    (tmp_path / "dsac_v2.py").write_text(
+        "import torch, gym\n"
+        "from gym.wrappers.time_limit import TimeLimit\n"
+        "from types import SimpleNamespace as Names\n"
+        "given = []\n"
+        "class DSAC_V2:\n"
+        "    def __init__(self, **settings):\n"
+        "        def drawn(logits):\n"
+        "            half = torch.full((len(logits), settings['action_dim']), 0.5)\n"
+        "            return Names(mode=lambda: half, sample=lambda: (half, torch.zeros(len(logits))))\n"
+        "        self.networks = Names(policy=lambda obs: obs, create_action_distributions=drawn)\n"
+        "    def local_update(self, batch, iteration): given.append((batch, iteration))\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = dict(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - set(before):
+        del sys.modules[name]
+
+
+def test_the_official_dsac_t_learns_once_a_step_after_the_warm_up_and_not_from_time_limits(official_dsac, tmp_path):
+    threads = torch.get_num_threads()
+    dsac_peer.main(
+        dsac_peer.Args(
+            code=official_dsac, env_id="Pendulum-v1", seeds=("0", "1"), total_steps=204, learning_starts=201,
+            eval_every=200, eval_episodes=2, threads=threads, out=tmp_path / "runs",
+        )
+    )  # fmt: skip
+    stored, updates = sys.modules["training.replay_buffer"].given, sys.modules["dsac_v2"].given
+    assert updates == [(256, 0), (256, 1), (256, 2)] * 2
+    obs, _, _, _, after, terminated, *_ = zip(*stored[:204], strict=True)
+    assert len(stored) == 408 and not any(terminated)
+    follows = [np.array_equal(after[i], obs[i + 1]) for i in range(203)]
+    assert follows == [i != 199 for i in range(203)]  # an episode of a pendulum is cut after 200 steps
+    (path,) = (tmp_path / "runs").rglob("eval.parquet")
+    rows = pd.read_parquet(path)
+    assert rows["step"].tolist() == [0, 0, 200, 200, 204, 204] * 2 and (rows["length"] == 200).all()
+    assert rows["return"].nunique() == 12  # every evaluation of every seed has starts of its own
+
+
+@pytest.mark.parametrize(("peer", "file"), [(stream_peer, "stream_ac_continuous.py"), (dsac_peer, "dsac_v2.py")])
+def test_a_folder_without_the_official_code_is_refused(tmp_path, peer, file):
+    with pytest.raises(UserError, match=f"has no {file}"):
+        peer.main(peer.Args(code=tmp_path, env_id="Pendulum-v1", out=tmp_path))
