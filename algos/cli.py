@@ -21,12 +21,13 @@ import tyro
 
 from algos.arguments import Count, FewOrNone, Incidental, check, check_number, flag, ranges, tunable
 from algos.device import choose_device
+from algos.env_options import options_of
 from algos.errors import UserError, warn
 from algos.folders import check_usable, checked_part
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
 from algos.signals import ended_by_signals
-from envs import find_spec
+from envs import find_spec, make_vec
 from envs.make import TABULAR
 
 PLAIN = {  # what Python says of a value, and the same in words
@@ -93,6 +94,11 @@ class RunArgs:
         """The name of the task: the environment's id, or the argument that `TASK` names."""
         return getattr(self, self.TASK)
 
+    @property
+    def env_options(self) -> dict[str, Any]:
+        """The arguments of the environment that are not its own defaults."""
+        return {}
+
     def check_task(self) -> None:
         """Raises UserError if there is no such task."""
         check_env_id(self.env_id)
@@ -111,6 +117,23 @@ class RunArgs:
         `--vary` refuses them, and a run warns of those whose values are not their defaults.
         """
         return {}
+
+
+@dataclass(kw_only=True)
+class EnvArgs(RunArgs):
+    """Arguments of scripts that learn in an environment."""
+
+    env_option: tuple[str, ...] = ()
+    """options of the environment, such as `terminate_when_unhealthy=false max_episode_steps=500`, with which it is
+    learned and evaluated in"""
+
+    @property
+    def env_options(self) -> dict[str, Any]:
+        return options_of(self.env_option)
+
+    def check_task(self) -> None:
+        super().check_task()
+        options_of(self.env_option)
 
 
 Args = TypeVar("Args", bound=RunArgs)
@@ -267,6 +290,15 @@ def env_errors(env_id: str, optional: bool = False) -> Iterator[None]:
             raise UserError(f"--env-option: {env_id} has no option {unknown[1]}") from None
         reason = " ".join(str(error).split()) or "without a message"
         raise UserError(f"{name} cannot be made: its code raised {type(error).__name__}, {reason}") from None
+
+
+def check_options(env_id: str, options: dict[str, Any]) -> None:
+    """Raises UserError, which names --env-option, if an environment cannot be made or begun with these options."""
+    if options:
+        with env_errors(env_id, optional=True):
+            venv = make_vec(env_id, 1, **options)
+            venv.reset(seed=0)
+            venv.close()
 
 
 def cli(main: Callable[[Any], None]) -> None:

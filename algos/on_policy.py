@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Range, Several, Tunable, Widths
-from algos.cli import RunArgs
+from algos.cli import EnvArgs
 from algos.errors import UserError
 from algos.nn import MLP, Orthogonal
 from algos.normalise import LIMIT, PRIOR, RewardNormaliser, Statistics
@@ -21,7 +21,7 @@ from envs import Task
 
 
 @dataclass(kw_only=True)
-class OnPolicyArgs(RunArgs):
+class OnPolicyArgs(EnvArgs):
     """Arguments of every on-policy script."""
 
     compile: bool = True

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from algos.agent import Agent
 from algos.arguments import check, flag
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, check_name, device_of, env_errors, parse_seeds, settings, with_settings
+from algos.cli import RunArgs, check_name, check_options, device_of, env_errors, parse_seeds, settings, with_settings
 from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError, warn
@@ -153,19 +153,26 @@ class Run(Generic[Args]):
     ) -> SeededEnvs:
         """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id.
 
+        Both are made with the options of --env-option.
+
         The policy that is evaluated also gets the time in the episode if it is `timed`. `shown` are options of the
         environment that change what it shows, and hold in evaluations too, which play whole games of Atari.
         """
-        shown = shown or {}
-        whole: dict[str, Any] = {"episodic_life": False} if is_game(self.given.env_id) else {}
-        options |= shown | {"actions": self.given.ACTIONS, "threads": self.given.threads or None}
-        with env_errors(self.given.env_id):
-            envs = SeededEnvs(self.given.env_id, self.seeds, envs_per_run, self.device, **options)
-        self.learn_from(envs)
+        env_id, chosen = self.given.env_id, self.given.env_options
+        options |= shown or {}
+        if twice := next((name for name in chosen if name in options), None):
+            raise UserError(f"--env-option {twice}: {flag(twice)} sets it too: take that")
         limit = {name: options[name] for name in ("max_episode_steps",) if name in options}
-        self.acts_in(self.given.env_id, **shown, **limit, **whole)
+        whole: dict[str, Any] = {"episodic_life": False} if is_game(env_id) else {}
+        same = (shown or {}) | chosen | whole
+        options |= chosen | {"actions": self.given.ACTIONS, "threads": self.given.threads or None}
+        check_options(env_id, chosen)
+        with env_errors(env_id):
+            envs = SeededEnvs(env_id, self.seeds, envs_per_run, self.device, **options)
+        self.learn_from(envs)
+        self.acts_in(env_id, **limit, **same)
         if self.given.eval_episodes:
-            self.evaluate_in(self.given.env_id, timed, **shown, **whole)
+            self.evaluate_in(env_id, timed, **same)
         return envs
 
     def learn_from(self, source: Source) -> None:
@@ -208,7 +215,7 @@ class Run(Generic[Args]):
         if not self.given.eval_episodes:
             return
         discounts = np.array(numbers(discount, self.runs))
-        make = maker(self.given.env_id, self.given.threads or None)
+        make = maker(self.given.env_id, self.given.threads or None, **self.given.env_options)
         self.value_evaluator = evaluator = Evaluator(make, self.seeds, 1, self.device)
         names = ("value_predicted", "value_observed")
         self.watch(lambda step: dict(zip(names, evaluator.values(predict, discounts, step), strict=True)))

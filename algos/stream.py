@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from algos.arguments import Count, FewOrNone, Fraction, Positive, Range, Tunable
-from algos.cli import RunArgs
+from algos.cli import EnvArgs
 from algos.errors import UserError
 from algos.normalise import Statistics
 from algos.optim import per_run
@@ -26,7 +26,7 @@ CLASSIC = ("CartPole-v0", "CartPole-v1", "MountainCar-v0", "Acrobot-v1")
 
 
 @dataclass(kw_only=True)
-class StreamArgs(RunArgs):
+class StreamArgs(EnvArgs):
     """Arguments of every streaming script, with the values that the paper has for all tasks."""
 
     compile: bool = True

@@ -16,7 +16,7 @@ import pandas as pd
 
 from algos.errors import UserError
 from algos.stored import check, damaged, find, read_json
-from benchmarks.protocols import differences, protocol
+from benchmarks.protocols import differences, options_in_words, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
 from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
 from benchmarks.stored import Sweep, read_wishes, without_place
@@ -84,7 +84,7 @@ def load(
             f"Only {len(cells) - len(missing)} of the {len(cells)} cells that were asked for, each an algorithm on a "
             f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
-    notes += _versions_of_scripts(sources) + _without_bf16(sources)
+    notes += _versions_of_scripts(sources) + _without_bf16(sources) + _with_options(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -211,6 +211,19 @@ def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:
         ]  # fmt: skip
         notes += [f"{told}: {_named(found)}."] if found else []
     return notes
+
+
+def _with_options(sources: list[dict[str, Any]]) -> list[str]:
+    """Sentences on runs whose environment had options of --env-option, one for each set of them."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for config in sources:
+        if words := options_in_words(config):
+            found[words].append((label(config), config["task"]))
+    return [
+        f"In environments with other options, for which no references and published scores were made: {_named(pairs)} "
+        f"({words})."
+        for words, pairs in found.items()
+    ]
 
 
 def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:

@@ -22,8 +22,15 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
         "Gymnasium": versions.get("gymnasium"),
         "MuJoCo": versions.get("mujoco"),
         "environment": data.get("evaluated_in"),
+        "options of the environment": options_in_words(config) or None,
         "data": data.get("dataset_digest", data.get("digest")),
     }
+
+
+def options_in_words(config: dict[str, Any]) -> str:
+    """The words of --env-option of a run."""
+    arguments = config.get("identity") or config.get("args", {})
+    return " ".join(arguments.get("env_option", ()))
 
 
 def differences(sources: list[dict[str, Any]]) -> list[str]:

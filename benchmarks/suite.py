@@ -46,7 +46,8 @@ import pandas as pd
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
-from algos.cli import RunArgs, check_name, env_errors, parse_seeds, settings
+from algos.cli import RunArgs, check_name, check_options, env_errors, parse_seeds, settings
+from algos.env_options import options_of
 from algos.errors import UserError
 from algos.run_folder import checked_part, folder_name
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
@@ -306,7 +307,8 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
             args[task].check_task()
             if args_type.TASK == "env_id" and args_type.ACTIONS:
                 alike = f"{TABULAR}chain" if task.startswith(TABULAR) else task  # other tables take longer to make
-                check_environment(alike, args_type.ACTIONS, getattr(args[task], "levels", ()))
+                levels, options = (getattr(args[task], name, ()) for name in ("levels", "env_option"))
+                check_environment(alike, args_type.ACTIONS, levels, options)
         except (UserError, TypeError, ValueError) as error:  # those of Python are raised by a script of one's own
             raise UserError(f"{path}: {where} on {task}: {error}") from None
         words[task] = [word for flag, value in {**protocol, **flags}.items() for word in as_words(flag, value)]
@@ -314,10 +316,12 @@ def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any
 
 
 @functools.cache
-def check_environment(env_id: str, actions: str, levels: tuple[float, ...]) -> None:
-    """Raises UserError, as scripts do, if an algorithm cannot learn in an environment."""
+def check_environment(env_id: str, actions: str, levels: tuple[float, ...], options: tuple[str, ...]) -> None:
+    """Raises UserError, as scripts do, if an algorithm cannot learn in an environment with these words as options."""
+    chosen = options_of(options)
+    check_options(env_id, chosen)
     with env_errors(env_id):
-        SeededEnvs(env_id, [0], actions=actions, levels=levels).close()
+        SeededEnvs(env_id, [0], actions=actions, levels=levels, **chosen).close()
 
 
 def _vary(path: Path, where: str, script: Path, args_type: type[RunArgs], table: dict[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Trained policies for the commands that use them: which runs are meant, and the environment in which they act."""
 
-import json
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from algos.cli import env_errors, parse_seeds
+from algos.env_options import options_of, pairs_of
 from algos.errors import UserError, describe, warn
 from algos.evaluate import Evaluator, Score, TableEvaluator, maker
 from algos.goal_conditioned import check_goals
@@ -19,9 +18,7 @@ from envs.atari import is_game
 from envs.goals import make_goal_vec
 from envs.make import TABULAR
 
-NUMBER = r"[-+]?(\d+\.|\.\d+)(e[-+]?\d+)?|\+\d+(\.\d+)?(e[-+]?\d+)?"  # that JSON does not know
 RANKS = ("best", "median", "worst")
-RESERVED = ("threads", "num_envs", "autoreset_mode", "render_mode")  # which the commands choose
 
 
 class Trained:
@@ -122,47 +119,6 @@ class Trained:
         """Which of these runs is the best, the median and the worst; none where no run has a score."""
         ranked = sorted((i for i in numbers if np.isfinite(self.scores[i])), key=lambda i: -self.scores[i])
         return {"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]} if ranked else {}
-
-
-def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """The options of an environment that the words of --env-option name; raises UserError for what cannot be one."""
-    options = pairs_of(words, "--env-option", "frame_skip=5")
-    for name, value in options.items():
-        if name in RESERVED:
-            raise UserError(f"--env-option: {name} is no option of an environment")
-        if name == "xml_file":
-            check_model(value)
-    return options
-
-
-def check_model(file: Any) -> None:
-    """Raises UserError if MuJoCo cannot read a model from this file, which may be one of Gymnasium's own."""
-    import mujoco
-    from gymnasium.envs.mujoco.mujoco_env import expand_model_path
-
-    try:
-        mujoco.MjModel.from_xml_path(expand_model_path(str(file)))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--env-option xml_file={file} is no model that MuJoCo can read ({describe(error)})") from None
-
-
-def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
-    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON or words.
-
-    Raises UserError for other words, which names `flag` and shows the `example`.
-    """
-    pairs: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name.isidentifier() and equals):
-            raise UserError(f"{flag} takes words such as {example}, got {word!r}")
-        if name in pairs:
-            raise UserError(f"{flag} names {name} twice")
-        try:
-            pairs[name] = float(value) if re.fullmatch(NUMBER, value) else json.loads(value)
-        except ValueError:
-            pairs[name] = value
-    return pairs
 
 
 class Place:

@@ -74,6 +74,8 @@ def make_vec(
 
         if "max_episode_steps" in kwargs:
             raise ValueError(f"the limit of a table is part of its name, such as {TABULAR}chain-h5")
+        if others := sorted(kwargs.keys() - {"previous_action", "time"}):
+            raise ValueError(f"{env_id} has no option {others[0]}; it has previous_action, time")
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
     wrappers: list[Callable[[gym.Env], Any]] = [flat]
     if atari.is_game(env_id):

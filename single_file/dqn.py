@@ -33,7 +33,7 @@ from torch import Tensor
 
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Levels, Natural, Positive, PositiveFraction, Size, Tunable, Widths
-from algos.cli import RunArgs, cli
+from algos.cli import EnvArgs, cli
 from algos.nn import ImageMLP
 from algos.optim import Adam, Target
 from algos.random import Random
@@ -43,7 +43,7 @@ from envs import Task
 
 
 @dataclass
-class Args(RunArgs):
+class Args(EnvArgs):
     ACTIONS: ClassVar[str] = "discrete"
 
     env_id: str = "CartPole-v1"

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from algos.agent import Agent
 from algos.arguments import Count, Levels, Natural, PositiveFraction, Tunable
-from algos.cli import RunArgs, cli
+from algos.cli import EnvArgs, cli
 from algos.episodes import Episodes, collect
 from algos.errors import UserError
 from algos.random import Random
@@ -42,7 +42,7 @@ MOST = 1_000_000  # episodes of an iteration
 
 
 @dataclass
-class Args(RunArgs):
+class Args(EnvArgs):
     ACTIONS: ClassVar[str] = "discrete"
 
     env_id: str = "tabular/frozen-lake-4x4"

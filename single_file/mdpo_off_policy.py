@@ -44,7 +44,7 @@ from algos.arguments import (
     by_domain,
     for_domain,
 )
-from algos.cli import RunArgs, cli
+from algos.cli import EnvArgs, cli
 from algos.errors import UserError
 from algos.nn import MLP, Glorot
 from algos.optim import Adam, Target, numbers
@@ -60,7 +60,7 @@ EPS = 1e-6  # the official code adds this to standard deviations and inside loga
 
 
 @dataclass
-class Args(RunArgs):
+class Args(EnvArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per run"""
     batch_size: Size = 256

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Size, Tunable, Widths
-from algos.cli import RunArgs, cli
+from algos.cli import EnvArgs, cli
 from algos.nn import MLP
 from algos.optim import Adam, Target
 from algos.random import Random
@@ -36,7 +36,7 @@ from envs import Task
 
 
 @dataclass
-class Args(RunArgs):
+class Args(EnvArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per run"""
     keep_replay: Incidental[bool] = False

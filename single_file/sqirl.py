@@ -44,7 +44,7 @@ from torch.func import functional_call
 
 from algos.agent import Agent
 from algos.arguments import Count, FractionBelowOne, Levels, Natural, Positive, PositiveFraction, Tunable, Widths, flag
-from algos.cli import RunArgs, cli
+from algos.cli import EnvArgs, cli
 from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
 from algos.errors import UserError
 from algos.nn import ImageMLP
@@ -60,7 +60,7 @@ EQUAL, APART = 1e-13, 1e-12  # distances of the codes of observations that are e
 
 
 @dataclass
-class Args(RunArgs):
+class Args(EnvArgs):
     ACTIONS: ClassVar[str] = "discrete"
 
     env_id: str = "tabular/frozen-lake-4x4"

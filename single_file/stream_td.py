@@ -65,6 +65,8 @@ class Args(StreamArgs):
     """`seasons`, a series made by a recipe, or a CSV file with a header; columns without numbers are left out"""
     target_column: str = ""
     """name of the column to predict; by default the last one that has numbers"""
+    env_option: tuple[str, ...] = ()
+    """refused: a series has no options"""
     total_steps: Natural = 0
     """steps of each run; 0: all that the series has, which are its rows less 2 (the official script takes 68,000)"""
     eval_every: Count = 5_000
@@ -85,6 +87,8 @@ class Args(StreamArgs):
     """widths of hidden layers"""
 
     def check_task(self) -> None:
+        if self.env_option:
+            raise UserError("--env-option is for environments, and a series has no options")
         read(self)
 
 

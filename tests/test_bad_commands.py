@@ -28,6 +28,7 @@ LONG, DIGITS = "x" * 400, "9" * 5_000
 # words with which a command would begin its work, unless other words are wrong
 GOOD = {
     "collect": ["maze2d-umaze-v0"], "d3rlpy_iql": ["--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
+    "dsac_peer": ["--code", "empty"],
     "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
     "edge_of_reach": ["short"], "ensembles": ["short", "--out", "out"], "evaluate": ["trained"],
     "export": ["trained", "--onnx", "p.onnx"],
@@ -38,7 +39,7 @@ GOOD = {
     "peer_speed": ["plain", "--algorithm", "edac"], "pendulum_check": ["short"],
     "policies": ["run", "--name", "hopper-medium"], "random_policy": [], "sb3": ["sac", "--env-id", "Pendulum-v1"],
     "report": ["short", "--out", "out"], "sweep": ["mine.toml", "--device", "cpu"],
-    "throughput": ["envs", "--env-ids", "Pendulum-v1"],
+    "stream_peer": ["--code", "empty"], "throughput": ["envs", "--env-ids", "Pendulum-v1"],
 }  # fmt: skip
 
 
@@ -295,6 +296,10 @@ WRONG = [
         "ogbench_peer hiql --code empty",
         "--code empty has no folder agents: give the folder impls of a clone of OGBench",
     ),
+    ("dsac_peer --code empty", "--code empty has no dsac_v2.py: give a clone of DSAC-v2"),
+    ("dsac_peer --code empty --env-id CartPole-v1", "CartPole-v1 has Discrete actions, where continuous ones are"),
+    ("stream_peer --code empty", "--code empty has no stream_ac_continuous.py: give a clone of streaming-drl"),
+    ("stream_peer --code empty --seeds 0 0", "--seeds must differ from each other"),
     ("ogbench_peer ota --code empty", "invalid choice 'ota'"),
     ("ogbench_peer hiql --code empty --dataset local/antmaze-medium-navigate-v0", "--dataset takes data of pointmaze"),
     ("sweep nothing", "there is no suite 'nothing'"),

@@ -133,6 +133,10 @@ CONTENT = {
     "a task with a null byte": (on('["Pend\\u0000ulum-v1"]', "sac"), "--env-id"),
     "a task of 5,000 letters": (on(f'["{"x" * 5_000}"]', "sac"), "--env-id"),
     "no task": (on("[]", "sac"), "tasks names no task"),
+    "an option that the task lacks": (
+        on('["Pendulum-v1"]', "sac", '{ env_option = ["h=1"] }'), "--env-option: Pendulum-v1 has no option h"
+    ),
+    "an option for a dataset": (on('["data.hdf5"]', "bc", '{ env_option = ["g=1"] }'), "bc has no flag 'env_option'"),
     "a task twice": (on('["Pendulum-v1", "Pendulum-v1"]', "sac"), "tasks[1]: Pendulum-v1 occurs twice"),
     "tasks that share a folder": (on('["a/x.csv", "b/x.csv"]', "stream_td"), "tasks[1]: b/x.csv occurs twice"),
     "an environment for iql": (on('["Pendulum-v1"]', "iql"), "--dataset takes d4rl/"),

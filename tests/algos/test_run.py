@@ -31,12 +31,14 @@ from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
+from algos.policy import PolicyFile
 from algos.random import Random
 from algos.run import Run, without_bf16
 from algos.run_folder import differing, digest_of_script, git_commit, script_of, told
 from algos.summary import Summary
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
+from envs.mujoco import MujocoVectorEnv
 
 ROOT = Path(__file__).parents[2]
 TINY = {
@@ -256,6 +258,34 @@ def test_a_signal_to_the_process_gives_exit_code_130(tmp_path):
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["sac", "ppo", "dqn", "stream_ac"])
+def test_options_hold_where_an_environment_is_learned_and_evaluated_in(train_short, script, monkeypatch):
+    made = []
+    monkeypatch.setattr(MujocoVectorEnv, "__init__", kept(made, MujocoVectorEnv.__init__))
+    words = ("max_episode_steps=3", *(["sutton_barto_reward=true"] if script == "dqn" else ["reset_noise_scale=0.02"]))
+    result = train_short(script, env_option=words, log_every=20)
+    lengths = pd.read_parquet(result.folder / "eval.parquet")["length"]
+    assert lengths.max() == 3
+    log = pd.read_parquet(result.folder / "train.parquet")
+    assert log[log["metric"] == "episode_length"]["value"].max() == 3
+    options = PolicyFile(result.folder).environment["options"]
+    assert options["max_episode_steps"] == 3 and len({*options} & {"sutton_barto_reward", "reset_noise_scale"}) == 1
+    if script == "sac":  # tried out, to learn in, to evaluate in, and to observe values in
+        assert [given["reset_noise_scale"] for given in made] == [0.02] * 4
+    config = result.config["identity"]
+    assert config["env_option"] == list(words)
+
+
+def kept(calls: list[dict], function):
+    """The same function, which keeps the named arguments of its calls."""
+
+    def call(*args, **kwargs):
+        calls.append(kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def test_tables_have_a_row_per_fact(train):

@@ -163,9 +163,3 @@ def test_the_official_dsac_t_learns_once_a_step_after_the_warm_up_and_not_from_t
     rows = pd.read_parquet(path)
     assert rows["step"].tolist() == [0, 0, 200, 200, 204, 204] * 2 and (rows["length"] == 200).all()
     assert rows["return"].nunique() == 12  # every evaluation of every seed has starts of its own
-
-
-@pytest.mark.parametrize(("peer", "file"), [(stream_peer, "stream_ac_continuous.py"), (dsac_peer, "dsac_v2.py")])
-def test_a_folder_without_the_official_code_is_refused(tmp_path, peer, file):
-    with pytest.raises(UserError, match=f"has no {file}"):
-        peer.main(peer.Args(code=tmp_path, env_id="Pendulum-v1", out=tmp_path))

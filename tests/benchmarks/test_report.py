@@ -422,6 +422,7 @@ def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(t
         ({"eval_episodes": 5}, "evaluation episodes on Hopper-v5: 2 (a) but 5 (b)"),
         ({"eval_every": 5}, "steps between evaluations on Hopper-v5: 10 (a) but 5 (b)"),
         ({"total_steps": 99}, "steps on Hopper-v5: 100 (a) but 99 (b)"),
+        ({"env_option": ["x=1", "y=2"]}, "options of the environment on Hopper-v5: None (a) but x=1 y=2 (b)"),
     ],
 )
 def test_protocols_are_not_mixed_silently(tmp_path, change, said):
@@ -431,6 +432,13 @@ def test_protocols_are_not_mixed_silently(tmp_path, change, said):
     with pytest.raises(UserError, match=re.escape(said)):
         load([tmp_path])
     assert any(said in note for note in load([tmp_path], mix=True).notes)
+
+
+def test_options_of_environments_are_told(tmp_path):
+    for name, words in (("a", ["x=1", "y=2"]), ("b", []), ("c", ["x=1", "y=2"])):
+        store(tmp_path, name, table(ten(1, 2, 3)), f"{name}-v0", identity={"env_option": words})
+    (told,) = (note for note in load([tmp_path]).notes if "other options" in note)
+    assert told.endswith("were made: a on a-v0; c on c-v0 (x=1 y=2).")
 
 
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(tmp_path):

@@ -19,11 +19,12 @@ from safetensors.torch import load_file, save
 from scripts import EVALUATED, UPDATED, agent_of
 
 from algos.cli import run_command
+from algos.env_options import options_of
 from algos.errors import UserError
 from algos.film import CAPTION, SIZE
 from algos.policy import Adapted, PolicyFile, policy_file
 from benchmarks import evaluate, export, watch
-from benchmarks.trained import Place, Trained, options_of
+from benchmarks.trained import Place, Trained
 
 SHORT = {"env_id": "InvertedPendulum-v5", "total_steps": 60, "eval_every": 20, "eval_episodes": 2, "hidden": (8, 8)}
 needs_onnx = pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="needs the extra onnx")
