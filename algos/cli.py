@@ -124,8 +124,8 @@ class EnvArgs(RunArgs):
     """Arguments of scripts that learn in an environment."""
 
     env_option: tuple[str, ...] = ()
-    """options of the environment, such as `terminate_when_unhealthy=false max_episode_steps=500`, with which it is
-    learned and evaluated in"""
+    """options of the environment, in learning and in evaluation, such as `terminate_when_unhealthy=false
+    max_episode_steps=500`"""
 
     @property
     def env_options(self) -> dict[str, Any]:
@@ -133,7 +133,8 @@ class EnvArgs(RunArgs):
 
     def check_task(self) -> None:
         super().check_task()
-        options_of(self.env_option)
+        if (name := "max_episode_steps") in self.env_options and hasattr(self, name):
+            raise UserError(f"--env-option {name}: use {flag(name)} instead")
 
 
 Args = TypeVar("Args", bound=RunArgs)
@@ -293,12 +294,31 @@ def env_errors(env_id: str, optional: bool = False) -> Iterator[None]:
 
 
 def check_options(env_id: str, options: dict[str, Any]) -> None:
-    """Raises UserError, which names --env-option, if an environment cannot be made or begun with these options."""
-    if options:
-        with env_errors(env_id, optional=True):
-            venv = make_vec(env_id, 1, **options)
-            venv.reset(seed=0)
-            venv.close()
+    """Raises UserError, which names --env-option, if an environment cannot be made or stepped with these options.
+
+    What goes wrong in the same way without them is no fault of theirs.
+    """
+    if not options:
+        return
+    try:
+        _try_out(env_id, options)
+    except UserError as error:
+        try:
+            _try_out(env_id, {})
+        except UserError as plain:
+            flags = r"^--env-(id|option):? | with these options"
+            if re.sub(flags, "", str(plain)) == re.sub(flags, "", str(error)):
+                raise plain from None
+        raise error from None
+
+
+def _try_out(env_id: str, options: dict[str, Any]) -> None:
+    with env_errors(env_id, bool(options)):
+        venv = make_vec(env_id, 1, **options)
+        venv.reset(seed=0)
+        venv.action_space.seed(0)
+        venv.step(venv.action_space.sample())
+        venv.close()
 
 
 def cli(main: Callable[[Any], None]) -> None:

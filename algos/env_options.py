@@ -8,6 +8,7 @@ from typing import Any
 from algos.errors import UserError, describe
 
 NUMBER = r"[-+]?(\d+\.|\.\d+)(e[-+]?\d+)?|\+\d+(\.\d+)?(e[-+]?\d+)?"  # that JSON does not know
+PYTHON = {"True": True, "False": False, "None": None}  # as many write them
 # what scripts and commands choose themselves
 RESERVED = (
     "actions", "autoreset_mode", "device", "dtype", "envs_per_run", "every_step_valid", "levels", "num_envs",
@@ -20,7 +21,7 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     options = pairs_of(words, "--env-option", "frame_skip=5")
     for name, value in options.items():
         if name in RESERVED:
-            raise UserError(f"--env-option: {name} is no option of an environment")
+            raise UserError(f"--env-option: {name} is no option that can be chosen: scripts and commands choose it")
         if name == "xml_file":
             check_model(value)
     return options
@@ -38,7 +39,8 @@ def check_model(file: Any) -> None:
 
 
 def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
-    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON or words.
+    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON,
+    True, False, None or words.
 
     Raises UserError for other words, which names `flag` and shows the `example`.
     """
@@ -49,6 +51,9 @@ def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
             raise UserError(f"{flag} takes words such as {example}, got {word!r}")
         if name in pairs:
             raise UserError(f"{flag} names {name} twice")
+        if value in PYTHON:
+            pairs[name] = PYTHON[value]
+            continue
         try:
             pairs[name] = float(value) if re.fullmatch(NUMBER, value) else json.loads(value)
         except ValueError:

@@ -353,11 +353,11 @@ def goal_run(
     if held_out:
         done.append(f"{len(held_out):,} more for validation")
     if tasks:
-        run.evaluate_goals(str(data.env_id), tasks, **options)
+        run.evaluate_goals(str(data.env_id), tasks, options)
         done.append(f"evaluated on {len(tasks)} tasks of {data.env_id}")
     elif data.env_id:  # for those who evaluate the policies later
         with contextlib.suppress(UserError):
-            run.acts_in(data.env_id, check_goals(data.env_id, options=options), **options)
+            run.acts_in(data.env_id, options, check_goals(data.env_id, options=options))
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None

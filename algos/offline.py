@@ -215,7 +215,7 @@ def offline_run(
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
     place = ""
     if data.env_id and args.eval_episodes:
-        run.evaluate_in(data.env_id, **data.env_options)
+        run.evaluate_in(data.env_id, data.env_options)
         place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
         if low is not None and high is not None:
             form = ",.0f" if high - low > 10 else ".3g"

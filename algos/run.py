@@ -161,7 +161,7 @@ class Run(Generic[Args]):
         env_id, chosen = self.given.env_id, self.given.env_options
         options |= shown or {}
         if twice := next((name for name in chosen if name in options), None):
-            raise UserError(f"--env-option {twice}: {flag(twice)} sets it too: take that")
+            raise UserError(f"--env-option {twice}: another argument of this script sets it, see --help")
         limit = {name: options[name] for name in ("max_episode_steps",) if name in options}
         whole: dict[str, Any] = {"episodic_life": False} if is_game(env_id) else {}
         same = (shown or {}) | chosen | whole
@@ -170,22 +170,22 @@ class Run(Generic[Args]):
         with env_errors(env_id):
             envs = SeededEnvs(env_id, self.seeds, envs_per_run, self.device, **options)
         self.learn_from(envs)
-        self.acts_in(env_id, **limit, **same)
+        self.acts_in(env_id, limit | same)
         if self.given.eval_episodes:
-            self.evaluate_in(env_id, timed, **same)
+            self.evaluate_in(env_id, same, timed)
         return envs
 
     def learn_from(self, source: Source) -> None:
         """Counts the episodes of environments or a series, and makes their state a part of the checkpoints."""
         self.source = source
 
-    def acts_in(self, env_id: str, tasks: Sequence[str] = (), **options: Any) -> None:
+    def acts_in(self, env_id: str, options: dict[str, Any], tasks: Sequence[str] = ()) -> None:
         """Notes the environment in which the policies act, for those who use them after training."""
         self.environment = as_json({"env_id": env_id, "options": options, "tasks": tasks})
 
-    def evaluate_in(self, env_id: str, timed: bool = False, **options: Any) -> None:
+    def evaluate_in(self, env_id: str, options: dict[str, Any], timed: bool = False) -> None:
         """Makes the environments to evaluate in; policies for tables are evaluated exactly, without episodes."""
-        self.acts_in(env_id, **options)
+        self.acts_in(env_id, options)
         with env_errors(env_id):
             make = maker(env_id, self.given.threads or None, **options)
             if env_id.startswith(TABULAR):
@@ -193,9 +193,9 @@ class Run(Generic[Args]):
             else:
                 self.evaluator = Evaluator(make, self.seeds, self.given.eval_episodes, self.device, timed=timed)
 
-    def evaluate_goals(self, env_id: str, tasks: Sequence[str], **options: Any) -> None:
+    def evaluate_goals(self, env_id: str, tasks: Sequence[str], options: dict[str, Any]) -> None:
         """Makes the environments of all tasks of an id with goals, for the score "success"."""
-        self.acts_in(env_id, tasks, **options)
+        self.acts_in(env_id, options, tasks)
         with env_errors(env_id):
             make = partial(make_goal_vec, env_id, threads=self.given.threads or None, **options)
             episodes = self.given.eval_episodes

@@ -37,6 +37,7 @@ class Stored(BaseModel):
 class Arguments(Stored):
     """The arguments of a run that reports show or compare."""
 
+    env_option: list[str] = []
     total_steps: Whole | None = None
     eval_episodes: Whole | None = None
     eval_every: Whole | None = None

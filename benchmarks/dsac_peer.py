@@ -87,7 +87,7 @@ def official(code: Path) -> tuple[Any, Any]:
     try:
         return importlib.import_module("dsac_v2"), importlib.import_module("training.replay_buffer")
     except ImportError as error:
-        raise UserError(f"the code in {code} lacks a package: {error}") from None
+        raise UserError(f"the code in {code} lacks a part or a package: {error}") from None
 
 
 def act(agent: Any, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def main(args: Args) -> None:
     for seed in seeds:
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002  the official code draws from it
-        env = gym.make(args.env_id)
+        env: gym.Env = gym.wrappers.FlattenObservation(gym.make(args.env_id))
         agent, buffer = module.DSAC_V2(**settings(env)), replay.ReplayBuffer(**settings(env))
         evaluator = Evaluator(maker(args.env_id), [seed], args.eval_episodes)
 

@@ -70,6 +70,8 @@ def main(args: Args) -> None:
         frame = read_table(args.run / "eval.parquet", EVAL)
         if config["algorithm"] != "sac" or config["env_id"] != TRAINED_IN[task]:
             raise ValueError(f"it is {config['algorithm']} on {config['env_id']}")
+        if words := config["identity"].get("env_option"):
+            raise ValueError(f"its environment has other options, {' '.join(words)}")
         if config.get("varied"):
             raise ValueError(f"its runs differ in {', '.join(config['varied'])}, too")
         seeds = config["identity"]["seeds"]

@@ -28,9 +28,9 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_in_words(config: dict[str, Any]) -> str:
-    """The words of --env-option of a run."""
+    """The words of --env-option of a run, in the order of the alphabet."""
     arguments = config.get("identity") or config.get("args", {})
-    return " ".join(arguments.get("env_option", ()))
+    return " ".join(sorted(arguments.get("env_option", ())))
 
 
 def differences(sources: list[dict[str, Any]]) -> list[str]:

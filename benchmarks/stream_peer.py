@@ -10,8 +10,10 @@ r"""The authors' own Stream AC as a peer: streaming-drl, on the same tasks, stor
       --title "Stream AC beside its official code" --out results/stream_vs_official
 
 One process trains the seeds one after the other, as that code does. Networks, traces, steps and statistics are those of
-the official code, with its own hyperparameters; the loop is that of its script. The score is the return of the training
-episodes, which are counted at the next multiple of --eval-every, as in single_file/stream_ac.py.
+the official code, with its own hyperparameters, and the loop is that of its script; no difference from
+single_file/stream_ac.py is known on MuJoCo. The score is the return of the training episodes, which are counted at the
+next multiple of --eval-every, as there; where no episode ended, there is no score here, and there the one before again.
+A policy that is no number ends the command, and there its seed alone.
 """
 
 import importlib
@@ -32,6 +34,7 @@ from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import store
 from benchmarks.timing import check_continuous
+from envs import find_spec
 
 DISCOUNT, ENTROPY = 0.99, 0.01
 
@@ -91,11 +94,17 @@ def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
     check_continuous(args.env_id)
+    if not find_spec(args.env_id).max_episode_steps:
+        raise UserError(f"--env-id {args.env_id} has no time limit, and the official code needs one")
     if not (args.code / "stream_ac_continuous.py").is_file():
         raise UserError(f"--code {args.code} has no stream_ac_continuous.py: give a clone of streaming-drl")
     torch.set_num_threads(args.threads)
     sys.path.insert(0, str(args.code))
-    script, *wrappers = map(importlib.import_module, ("stream_ac_continuous", "normalization_wrappers", "time_wrapper"))
+    names = ("stream_ac_continuous", "normalization_wrappers", "time_wrapper")
+    try:
+        script, *wrappers = map(importlib.import_module, names)
+    except ImportError as error:
+        raise UserError(f"the code in {args.code} lacks a part or a package: {error}") from None
     folder = writable(args.out / folder_name(args.env_id) / "official_stream_ac" / "default")
     rows: list[tuple] = []
     for seed in seeds:

@@ -198,7 +198,7 @@ WRONG = [
         "--env-option xml_file=./file is no model that MuJoCo can read (Val",
     ),
     ("evaluate trained --env-option xml_file=3", "--env-option xml_file=3 is no model that MuJoCo can read (OSErr"),
-    ("evaluate trained --env-option num_envs=3", "--env-option: num_envs is no option of an environment"),
+    ("evaluate trained --env-option num_envs=3", "--env-option: num_envs is no option that can be chosen"),
     ("evaluate trained --setting x", "--setting takes words such as tau=0.01, got 'x'"),
     ("watch trained --setting x", "--setting takes words such as tau=0.01, got 'x'"),
     ("evaluate empty/policy.safetensors", "empty is no run's folder"),

@@ -136,6 +136,12 @@ CONTENT = {
     "an option that the task lacks": (
         on('["Pendulum-v1"]', "sac", '{ env_option = ["h=1"] }'), "--env-option: Pendulum-v1 has no option h"
     ),
+    "a time limit as an option": (
+        on('["CartPole-v1"]', "stream_q", '{ env_option = ["max_episode_steps=5"] }').replace(
+            "eval_episodes = 1", "eval_episodes = 0"
+        ),
+        "--env-option max_episode_steps: use --max-episode-steps instead",
+    ),
     "an option for a dataset": (on('["data.hdf5"]', "bc", '{ env_option = ["g=1"] }'), "bc has no flag 'env_option'"),
     "a task twice": (on('["Pendulum-v1", "Pendulum-v1"]', "sac"), "tasks[1]: Pendulum-v1 occurs twice"),
     "tasks that share a folder": (on('["a/x.csv", "b/x.csv"]', "stream_td"), "tasks[1]: b/x.csv occurs twice"),

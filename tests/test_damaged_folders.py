@@ -206,7 +206,7 @@ CONFIG = list(
         {
             "task": "text", "step": "whole", "diverged": "list", "identity": "table", "facts": "table", "args": "table",
             "versions": "table", "varied": "list", "identity.seeds": "list", "identity.total_steps": "whole",
-            "args.eval_episodes": "whole", "facts.low": "number",
+            "args.eval_episodes": "whole", "identity.env_option": "list", "facts.low": "number",
         },
     )
 )  # fmt: skip

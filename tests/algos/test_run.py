@@ -21,6 +21,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
+from gymnasium.envs.registration import EnvSpec
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -278,6 +280,25 @@ def test_options_hold_where_an_environment_is_learned_and_evaluated_in(train_sho
     assert config["env_option"] == list(words)
 
 
+def test_options_may_have_any_names_and_faults_of_the_task_are_not_theirs(train_short, monkeypatch):
+    class Own(PendulumEnv):
+        def __init__(self, timed=0, tasks=(), broken=False, **kwargs):
+            super().__init__()
+            self.given = timed, tasks
+            if broken:
+                self.action_space = gym.spaces.MultiDiscrete([2])
+
+    monkeypatch.setitem(gym.registry, "Own-v0", EnvSpec("Own-v0", entry_point=Own, max_episode_steps=5))
+    result = train_short("sac", env_id="Own-v0", env_option=("timed=True", "tasks=[3]"))
+    environment = PolicyFile(result.folder).environment
+    assert environment == {"env_id": "Own-v0", "options": {"timed": True, "tasks": [3]}, "tasks": []}
+    with pytest.raises(UserError, match=r"^--env-id: Own-v0 has MultiDiscrete actions"):
+        train_short("sac", out="other", env_id="Own-v0", env_option=("broken=True",))
+    monkeypatch.setattr(Own, "reset", lambda *_, **__: 1 / 0)
+    with pytest.raises(UserError, match=r"^--env-id Own-v0 cannot be made: its code raised ZeroDivisionError"):
+        train_short("sac", out="third", env_id="Own-v0", env_option=("timed=1",))
+
+
 def kept(calls: list[dict], function):
     """The same function, which keeps the named arguments of its calls."""
 
@@ -509,7 +530,7 @@ def test_no_episode_is_lost_whatever_the_stride(loop, stride):
 def test_scores_that_come_later_than_their_steps_are_told(stride, every, episodes, warnings, loop, capsys):
     run, _ = loop(Bell(every=30), eval_every=every, eval_episodes=episodes, quiet=False)
     if episodes:
-        run.evaluate_in("Pendulum-v1")
+        run.evaluate_in("Pendulum-v1", {})
     for _ in run.steps(lambda obs: torch.zeros(*obs.shape[:2], 1), stride=stride):
         pass
     said = capsys.readouterr()
@@ -619,7 +640,7 @@ def test_a_run_is_resumed_in_the_phase_in_which_it_stopped(loop, stop):
 
 def evaluated(run, agent, stop=False):
     """A phase, and steps with evaluations; `stop` raises in the first step, after the evaluation before it."""
-    run.evaluate_in("Pendulum-v1")
+    run.evaluate_in("Pendulum-v1", {})
     run.watch(lambda step: {"watched": np.full(run.runs, step)})
     for _ in run.phase("first", 4):
         run.log(agent.update())

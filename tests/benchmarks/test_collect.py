@@ -191,6 +191,11 @@ def test_an_ant_goes_from_a_run_to_a_dataset(place, monkeypatch, capsys):
     run = place / "runs" / "envs.ant_direction-AntDirection-v0" / "sac" / "default"
     with pytest.raises(UserError, match=r"is no run of sac\.py"):
         policies.main(policies.Args(run, "hopper-expert"))
+    config = (run / "config.json").read_text()
+    (run / "config.json").write_text(config.replace('"env_option": []', '"env_option": ["a=1"]'))
+    with pytest.raises(UserError, match="its environment has other options, a=1"):
+        policies.main(policies.Args(run, "ant-direction-expert"))
+    (run / "config.json").write_text(config)
     policies.main(policies.Args(run, "ant-direction-expert"))
     training = Policy(expert).training
     assert f"ant-direction-expert: {training['speed']} m/s towards its direction" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import json
 import sys
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
@@ -89,7 +90,7 @@ def test_episodes_of_the_official_stream_ac_count_at_the_next_multiple():
     assert stream_peer.table(3, episodes, every=5, total_steps=13) == rows
 
 
-def test_the_official_stream_ac_learns_from_every_step_and_from_ends_of_both_kinds(monkeypatch):
+def test_the_official_stream_ac_learns_from_every_step_and_from_ends_of_both_kinds():
     class Env(SimpleNamespace):  # episodes of three steps; the first one is cut
         def reset(self, seed=None):
             self.seeds.append(seed)
@@ -139,9 +140,8 @@ def official_dsac(tmp_path, monkeypatch):
         "    def local_update(self, batch, iteration): given.append((batch, iteration))\n"
     )
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = dict(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - set(before):
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("dsac_v2", "training", "gym")]:
         del sys.modules[name]
 
 
@@ -163,3 +163,12 @@ def test_the_official_dsac_t_learns_once_a_step_after_the_warm_up_and_not_from_t
     rows = pd.read_parquet(path)
     assert rows["step"].tolist() == [0, 0, 200, 200, 204, 204] * 2 and (rows["length"] == 200).all()
     assert rows["return"].nunique() == 12  # every evaluation of every seed has starts of its own
+
+
+def test_the_official_stream_ac_needs_a_time_limit(tmp_path):
+    gym.register("Endless-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv")
+    try:
+        with pytest.raises(UserError, match="--env-id Endless-v0 has no time limit"):
+            stream_peer.main(stream_peer.Args(code=tmp_path, env_id="Endless-v0", out=tmp_path))
+    finally:
+        del gym.registry["Endless-v0"]

@@ -338,6 +338,7 @@ def test_a_run_without_evaluations_can_be_evaluated(train_short, tmp_path):
 
 def test_options_are_json_or_words():
     assert options_of(["a=1", "b=[1,2]", "c=x.xml", "d=true"]) == {"a": 1, "b": [1, 2], "c": "x.xml", "d": True}
+    assert options_of(["a=True", "b=False", "c=None", "d=null"]) == {"a": True, "b": False, "c": None, "d": None}
     for wrong in ("a", "=1", "1=2"):
         with pytest.raises(UserError, match="takes words such as"):
             options_of([wrong])
