@@ -3,10 +3,11 @@ r"""The authors' own DSAC-T as a peer: DSAC-v2, on the same tasks, evaluated as 
     git clone https://github.com/Jingliang-Duan/DSAC-v2
     git -C DSAC-v2 checkout 77263e3               # the last commit with the loss of the published results
     python -m benchmarks.dsac_peer --code DSAC-v2
-    python single_file/dsac_t.py --env-id HalfCheetah-v5 --seeds 0:5 --total-steps 50000 --eval-every 5000 --threads 1 \
-      --out runs/dsac_vs_official
-    python -m benchmarks.report runs/dsac_vs_official --references d4rl --formats png --no-page \
-      --title "DSAC-T beside its official code" --out results/dsac_vs_official
+    python -m benchmarks.report runs/dsac_t_vs_official results/mujoco_short --tasks HalfCheetah-v5 \
+      --algorithms dsac_t official_dsac_t --mix --references d4rl --formats png --no-page \
+      --title "DSAC-T beside its official code" --out results/dsac_t_vs_official
+
+Our runs are those of the suite mujoco_short, which are evaluated twice as often; --mix says so.
 
 One process trains the seeds one after the other, as that code does. Networks, losses, updates and replay are those of
 the official code, with its own hyperparameters but for one environment step per update, where its scripts take 20. One
@@ -44,7 +45,7 @@ class Args:
     """folder of a clone of DSAC-v2"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
-    seeds: tuple[str, ...] = ("0:5",)
+    seeds: tuple[str, ...] = ("0:3",)
     """seeds, each of which is a training run: numbers and ranges"""
     total_steps: Count = 50_000
     """environment steps of each seed"""
@@ -56,7 +57,7 @@ class Args:
     """deterministic episodes per evaluation"""
     threads: Several = 1
     """threads for torch"""
-    out: Path = Path("runs/dsac_vs_official")
+    out: Path = Path("runs/dsac_t_vs_official")
     """results go to OUT/<env>/official_dsac_t/default/"""
 
 
