@@ -188,6 +188,19 @@ def test_sac_has_the_highest_means_beside_mdpo():
     assert set(last.idxmax(axis=1)) == {"sac"}
 
 
+def test_findings_tell_how_dsac_t_begins_in_both_codes():
+    row, ends = FOUND["dsac_t_vs_official"], means("dsac_t_vs_official").droplevel("task")
+    scores = stored("dsac_t_vs_official", "scores").groupby(["algorithm", "step"])["return"].mean().unstack("algorithm")
+    assert "the mean stays below 200 up to 40,000 steps and rises then" in row
+    both = scores.dropna()  # ours was evaluated twice as often
+    assert both.loc[:40_000].max(axis=None) < 200 and (both.loc[40_000:].diff().iloc[1:] > 0).all(axis=None)
+    told = f"to {ends['dsac_t']:,.0f} here and to {ends['official_dsac_t']:,.0f} in the official code"
+    assert told in row and both.index.max() == 50_000
+    tasks, verdict = stored("dsac_t_vs_official", "tasks").query("score == 'last'"), verdicts("dsac_t_vs_official")
+    assert "Not decided, and intervals overlap" in row and set(verdict["verdict"]) == {"not decided"}
+    assert tasks["low"].max() < tasks["high"].min()
+
+
 def test_findings_tell_how_stream_ac_ends_beside_published_runs():
     ends = means("stream_mujoco").droplevel("algorithm")
     assert headline("stream_mujoco") == "mean"
