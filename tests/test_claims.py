@@ -201,6 +201,16 @@ def test_findings_tell_how_dsac_t_begins_in_both_codes():
     assert tasks["low"].max() < tasks["high"].min()
 
 
+def test_findings_tell_how_stream_ac_begins_in_both_codes():
+    report = "stream_ac_vs_official"
+    ends = means(report).droplevel("task")
+    told = f"the mean of the last 10% is {ends['stream_ac']:.0f} here and {ends['official_stream_ac']:.0f} in the"
+    assert told in FOUND[report] and headline(report) == "mean"
+    assert "Not decided, and intervals overlap" in FOUND[report] and set(verdicts(report)["verdict"]) == {"not decided"}
+    tasks = stored(report, "tasks").query("score == 'mean'")
+    assert tasks["low"].max() < tasks["high"].min()
+
+
 def test_findings_tell_how_stream_ac_ends_beside_published_runs():
     ends = means("stream_mujoco").droplevel("algorithm")
     assert headline("stream_mujoco") == "mean"
@@ -731,14 +741,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of eight methods, most of them with three seeds, which cannot decide."
+    told = "no difference is decided for any of ten methods, most of them with three seeds, which cannot decide."
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 8 and sum(count == 3 for count in seeds.values()) > 4
+    assert len(seeds) == 10 and sum(count == 3 for count in seeds.values()) > 5
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():
