@@ -39,10 +39,10 @@ def check_model(file: Any) -> None:
 
 
 def pairs_of(words: Sequence[str], flag: str, example: str) -> dict[str, Any]:
-    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}; values are JSON,
-    True, False, None or words.
+    """`("xml_file=a.xml", "frame_skip=5")` -> {"xml_file": "a.xml", "frame_skip": 5}.
 
-    Raises UserError for other words, which names `flag` and shows the `example`.
+    Values are JSON, Python's True, False and None, or words. Raises UserError for other words, which names `flag` and
+    shows the `example`.
     """
     pairs: dict[str, Any] = {}
     for word in words:
