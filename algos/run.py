@@ -153,18 +153,17 @@ class Run(Generic[Args]):
     ) -> SeededEnvs:
         """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id.
 
-        Both are made with the options of --env-option.
-
-        The policy that is evaluated also gets the time in the episode if it is `timed`. `shown` are options of the
-        environment that change what it shows, and hold in evaluations too, which play whole games of Atari.
+        Both are made with the options of --env-option. The policy that is evaluated also gets the time in the episode
+        if it is `timed`. `shown` are options of the environment that change what it shows, and hold in evaluations too,
+        which play whole games of Atari.
         """
-        env_id, chosen = self.given.env_id, self.given.env_options
-        options |= shown or {}
+        env_id, chosen, shown = self.given.env_id, self.given.env_options, shown or {}
+        options |= shown
         if twice := next((name for name in chosen if name in options), None):
             raise UserError(f"--env-option {twice}: another argument of this script sets it, see --help")
         limit = {name: options[name] for name in ("max_episode_steps",) if name in options}
         whole: dict[str, Any] = {"episodic_life": False} if is_game(env_id) else {}
-        same = (shown or {}) | chosen | whole
+        same = shown | chosen | whole
         options |= chosen | {"actions": self.given.ACTIONS, "threads": self.given.threads or None}
         check_options(env_id, chosen)
         with env_errors(env_id):

@@ -91,11 +91,10 @@ def official(code: Path) -> tuple[Any, Any]:
         raise UserError(f"the code in {code} lacks a part or a package: {error}") from None
 
 
-def act(agent: Any, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor]:
-    """An action for each observation [N, O] and its log-density, or the mode."""
-    with torch.no_grad():
-        distribution = agent.networks.create_action_distributions(agent.networks.policy(obs))
-        return (distribution.mode(), torch.zeros(len(obs))) if deterministic else distribution.sample()
+@torch.no_grad()
+def distribution(agent: Any, obs: Tensor) -> Any:
+    """The policy's distributions of actions for observations [N, O]."""
+    return agent.networks.create_action_distributions(agent.networks.policy(obs))
 
 
 def main(args: Args) -> None:
@@ -116,15 +115,16 @@ def main(args: Args) -> None:
         evaluator = Evaluator(maker(args.env_id), [seed], args.eval_episodes)
 
         def policy(obs: Tensor, agent: Any = agent) -> Tensor:
-            return act(agent, obs[0], deterministic=True)[0][None]
+            return distribution(agent, obs[0]).mode()[None]
 
         obs, _ = env.reset(seed=seed)
         started, evaluating = time.perf_counter(), 0.0
         for step in range(args.total_steps + 1):
             if step:
-                action, log_prob = act(agent, torch.from_numpy(obs.astype("float32"))[None])
-                next_obs, reward, terminated, truncated, _ = env.step(action[0].numpy())
-                buffer.store(obs, {}, action[0].numpy(), reward, next_obs, terminated, log_prob[0].numpy(), {})
+                drawn = distribution(agent, torch.from_numpy(obs.astype("float32"))[None]).sample()
+                action, log_prob = (x[0].numpy() for x in drawn)
+                next_obs, reward, terminated, truncated, _ = env.step(action)
+                buffer.store(obs, {}, action, reward, next_obs, terminated, log_prob, {})
                 obs = env.reset()[0] if terminated or truncated else next_obs
                 if step > args.learning_starts:
                     agent.local_update(buffer.sample_batch(BATCH_SIZE), step - args.learning_starts - 1)
