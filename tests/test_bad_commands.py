@@ -27,7 +27,7 @@ COMMANDS = [path.stem for path in sorted(BENCHMARKS.glob("*.py")) if "    run_co
 LONG, DIGITS = "x" * 400, "9" * 5_000
 # words with which a command would begin its work, unless other words are wrong
 GOOD = {
-    "collect": ["maze2d-umaze-v0"], "d3rlpy_iql": ["--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
+    "collect": ["maze2d-umaze-v0"], "d3rlpy_peer": ["iql", "--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
     "dsac_peer": ["--code", "empty"],
     "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
     "edge_of_reach": ["short"], "ensembles": ["short", "--out", "out"], "evaluate": ["trained"],
@@ -285,8 +285,8 @@ WRONG = [
     ("sb3 sac --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
     ("sb3 sac --seeds 0 0", "--seeds must differ from each other"),
     ("sb3 sac --seeds -1", "--seeds must not be negative"),
-    ("d3rlpy_iql --seeds x", "--seeds takes whole numbers"),
-    ("d3rlpy_iql --dataset nothing", ""),
+    ("d3rlpy_peer iql --seeds x", "--seeds takes whole numbers"),
+    ("d3rlpy_peer td3_bc --dataset nothing", ""),
     ("offlinerl_kit --code empty", "--code takes the folder of a clone of OfflineRL-Kit, with offlinerlkit in it"),
     ("offlinerl_kit --code empty --total-steps 1500", "--total-steps must be a multiple of 1,000, got 1,500"),
     ("offlinerl_kit --code empty --seeds 0 0", "--seeds must differ from each other"),

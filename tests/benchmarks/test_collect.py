@@ -23,7 +23,7 @@ from algos.cli import report_errors
 from algos.data import load, validate
 from algos.errors import UserError
 from algos.models import Simulator
-from benchmarks import collect, d3rlpy_iql, dataset, load_scores, policies, random_policy
+from benchmarks import collect, d3rlpy_peer, dataset, load_scores, policies, random_policy
 from benchmarks.collect import Args, recipes
 from benchmarks.recipes import antmaze, manipulation
 from benchmarks.recipes import locomotion as recipes_of
@@ -350,13 +350,34 @@ def test_the_command_says_errors_in_one_line(monkeypatch, capsys):
     assert stop.value.code == 2 and said.startswith("error: there is no recipe 'nothing'") and said.count("\n") == 1
 
 
-def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path):
+@pytest.mark.parametrize("method", ["iql", "td3_bc"])
+def test_the_peer_learns_from_the_same_data_and_stores_the_same_tables(tmp_path, method):
     pytest.importorskip("d3rlpy")
     make("hopper-random-v0")
     short = {"dataset": "local/hopper-random-v0", "total_steps": 2, "eval_every": 1, "eval_episodes": 1}
-    d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("3", "5"), out=tmp_path / "peer", **short))
+    d3rlpy_peer.main(d3rlpy_peer.Args(method=method, seeds=("3", "5"), out=tmp_path / "peer", **short))
     loaded = load_scores.load([tmp_path / "peer"])
     assert loaded.table.groupby("seed")["step"].apply(list).to_dict() == {3: [0, 1, 2], 5: [0, 1, 2]}
     assert loaded.sources[0]["status"] == "finished" and loaded.sources[0]["facts"]["digest"]
+    assert loaded.sources[0]["algorithm"] == f"d3rlpy_{method}"
     with pytest.raises(UserError, match="negative"):
-        d3rlpy_iql.main(d3rlpy_iql.Args(seeds=("-1",), **short))
+        d3rlpy_peer.main(d3rlpy_peer.Args(method=method, seeds=("-1",), **short))
+
+
+@pytest.mark.parametrize("method", ["iql", "td3_bc"])
+def test_the_peer_learns_from_actions_rewards_and_observations_as_the_script_does(method):
+    pytest.importorskip("d3rlpy")
+    make("hopper-random-v0")
+    data = load("local/hopper-random-v0")
+    learner, buffer = d3rlpy_peer.learner_and_buffer(method, data, 0)
+    batch = buffer.sample_transition_batch(64)
+    rows = torch.cat([data.obs[data.index], data.action[data.index], data.reward[data.index, None]], -1)
+    drawn = torch.from_numpy(np.concatenate([batch.observations, batch.actions, batch.rewards], 1))
+    assert torch.cdist(drawn.double(), rows.double()).amin(1).max() < 1e-5
+    scaler = learner.config.observation_scaler
+    assert (scaler is None) == (method == "iql")
+    if scaler:
+        data.standardise()
+        mean, scale = (part.numpy() for part in data.obs_scaling)
+        assert (np.abs(scaler.mean - mean) < 0.05 * scale).all()  # it leaves out the last rows of cut episodes
+        np.testing.assert_allclose(scaler.std + scaler.eps, scale, rtol=0.05)

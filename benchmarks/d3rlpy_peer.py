@@ -1,6 +1,6 @@
-r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same environments, stored in the same tables.
+r"""d3rlpy's IQL and TD3+BC as peers: on the same data, evaluated in the same environments, stored in the same tables.
 
-    python -m benchmarks.d3rlpy_iql --seeds 0:3
+    python -m benchmarks.d3rlpy_peer iql --seeds 0:3 --out runs/iql_peer
     python single_file/iql.py --dataset local/halfcheetah-medium-replay-v0 --seeds 0:3 --total-steps 20000 \
       --eval-every 5000 --decay none --threads 1 --compile --variant d3rlpy_settings --out runs/iql_ours
     python -m benchmarks.report runs/iql_peer runs/iql_ours --references d4rl --out results/iql_vs_d3rlpy
@@ -8,12 +8,20 @@ r"""d3rlpy's IQL as a peer: trained on the same data, evaluated in the same envi
 results/iql_medium_expert is the same comparison on local/halfcheetah-medium-expert-v0, with --eval-every 10000. It has
 two seeds of d3rlpy with 60,000 updates and three of iql.py with 100,000; --mix reports them as far as both go.
 
-One process trains the seeds one after the other, as the library does. Its settings are those of IQL's paper for
+    python -m benchmarks.d3rlpy_peer td3_bc --dataset local/halfcheetah-medium-expert-v0 --seeds 0:5 \
+      --out runs/td3_bc_vs_d3rlpy
+    python single_file/td3_bc.py --dataset local/halfcheetah-medium-expert-v0 --seeds 0:5 --total-steps 20000 \
+      --eval-every 5000 --threads 1 --compile --out runs/td3_bc_vs_d3rlpy
+    python -m benchmarks.report runs/td3_bc_vs_d3rlpy --references d4rl --formats png --no-page \
+      --title "TD3+BC beside d3rlpy's" --out results/td3_bc_vs_d3rlpy
+
+One process trains the seeds one after the other, as the library does. IQL's settings are those of its paper for
 locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
 3e-4, batches of 256, rewards scaled to a range of returns of 1,000. d3rlpy differs in five ways: the actor's learning
 rate is constant (as `--decay none` makes it in iql.py), weights begin uniform and not orthogonal, the policy's standard
 deviation begins at 0.22 and not at 1, critics and value take one step together, so that the critics' target has the
-value from before this step, and the last transition of a truncated episode is left out.
+value from before this step, and the last transition of a truncated episode is left out. Of TD3+BC, whose settings are
+the library's own and those of its paper, only the last of these differs from `single_file/td3_bc.py`.
 """
 
 import contextlib
@@ -22,10 +30,11 @@ import io
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor
 
 from algos.arguments import Count, Several, check
@@ -37,9 +46,14 @@ from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import facts_of, store
 
+BATCH = 256
+REWARDS = {"iql": "range", "td3_bc": "none"}
 
-@dataclass
+
+@dataclass(kw_only=True)
 class Args:
+    method: Annotated[Literal["iql", "td3_bc"], tyro.conf.Positional]
+    """the algorithm"""
     dataset: str = "local/halfcheetah-medium-replay-v0"
     """a dataset of locomotion"""
     seeds: tuple[str, ...] = ("0:3",)
@@ -52,11 +66,11 @@ class Args:
     """deterministic episodes per evaluation"""
     threads: Several = 1
     """threads for torch"""
-    out: Path = Path("runs/iql_peer")
-    """results go to OUT/<dataset>/d3rlpy_iql/default/"""
+    out: Path = Path("runs/d3rlpy")
+    """results go to OUT/<dataset>/d3rlpy_METHOD/default/"""
 
 
-def learner_and_buffer(data: Dataset, seed: int) -> tuple[Any, Any]:
+def learner_and_buffer(method: str, data: Dataset, seed: int) -> tuple[Any, Any]:
     """The library's learner, and the data in its form."""
     import d3rlpy
 
@@ -68,7 +82,13 @@ def learner_and_buffer(data: Dataset, seed: int) -> tuple[Any, Any]:
         buffer = d3rlpy.dataset.MDPDataset(
             data.obs[data.index].numpy(), action, reward[:, None], terminated, cut * (terminated == 0)
         )
-        learner = d3rlpy.algos.IQLConfig(batch_size=256).create(device="cpu:0")
+        if method == "iql":
+            config = d3rlpy.algos.IQLConfig(batch_size=BATCH)
+        else:
+            scaler = d3rlpy.preprocessing.StandardObservationScaler()
+            scaler.fit_with_transition_picker(buffer.episodes, buffer.transition_picker)
+            config = d3rlpy.algos.TD3PlusBCConfig(batch_size=BATCH, observation_scaler=scaler)
+        learner = config.create(device="cpu:0")
         learner.build_with_dataset(buffer)
     return learner, buffer
 
@@ -82,12 +102,12 @@ def main(args: Args) -> None:
     data = load(args.dataset)
     if data.env_id is None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
-    data.scale_rewards("range")
+    data.scale_rewards(REWARDS[args.method])
     data.fit_actions(-1, 1)
-    folder = writable(args.out / folder_name(args.dataset) / "d3rlpy_iql" / "default")
+    folder = writable(args.out / folder_name(args.dataset) / (name := f"d3rlpy_{args.method}") / "default")
     rows = []
     for seed in seeds:
-        learner, buffer = learner_and_buffer(data, seed)
+        learner, buffer = learner_and_buffer(args.method, data, seed)
         evaluator = Evaluator(maker(data.env_id, **data.env_options), [seed], args.eval_episodes)
 
         def policy(obs: Tensor, learner: Any = learner) -> Tensor:
@@ -97,7 +117,7 @@ def main(args: Args) -> None:
         for step in range(args.total_steps + 1):
             if step:
                 started = time.perf_counter()
-                learner.update(buffer.sample_transition_batch(256))
+                learner.update(buffer.sample_transition_batch(BATCH))
                 seconds += time.perf_counter() - started
             if step % args.eval_every == 0 or step == args.total_steps:
                 (scores,) = evaluator(policy, step)
@@ -106,7 +126,7 @@ def main(args: Args) -> None:
                 print(f"{args.dataset} seed {seed} update {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         evaluator.close()
         facts = facts_of(data, args.dataset)
-        store(folder, "d3rlpy_iql", vars(args), rows, ["d3rlpy"], finished=seed == seeds[-1], **facts)
+        store(folder, name, vars(args), rows, ["d3rlpy"], finished=seed == seeds[-1], **facts)
 
 
 if __name__ == "__main__":
