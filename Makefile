@@ -6,6 +6,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 JOBS   ?= 2
 
+# Packages without which nothing works have no wheels for other versions of Python.
+CHECK   = import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit( \
+	"error: Python 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is {}.{}: make PYTHON=python3.12".format(*v))
+
 # torch comes first: without an NVIDIA driver the CPU build, which is gigabytes smaller, is preferred where pip is offered
 # one (by an index or a folder of wheels in its configuration, or by PIP_EXTRA_INDEX_URL).
 TORCH   = $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -32,7 +36,7 @@ lint: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "making a virtual environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c '$(CHECK)' 2>/dev/null || { $(PYTHON) -c '$(CHECK)' && $(PYTHON) -m venv --clear $(VENV); }
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing torch $(TORCH), which takes about a minute"
 	@if command -v nvidia-smi >/dev/null || ! $(BIN)/pip install --quiet torch==$(TORCH)+cpu 2>/dev/null; then \

@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from algos.errors import UserError
 from algos.signals import interruptible
+from algos.threads import children
 
 WARM_UP = 3  # eager calls before a capture: they make optimiser states and library workspaces
 
@@ -141,24 +142,47 @@ def check_compiler(device: torch.device) -> None:
 
 
 def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first call compiles, during which a signal ends the program at once."""
+    """A function whose first call compiles, during which a signal ends the program at once.
+
+    That call raises UserError if the machine cannot compile, or cannot load what was compiled.
+    """
     compiles = True
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal compiles
         if not compiles:
             return function(*args, **kwargs)
-        children = set(psutil.Process().children(recursive=True))
+        earlier = children()
         try:
             with interruptible():
                 result = function(*args, **kwargs)
         except KeyboardInterrupt:
-            stop_compilers(children)
+            stop_compilers(earlier)
+            raise
+        except Exception as error:
+            if why := fault_of_machine(error):
+                raise UserError(
+                    f"compiling failed ({why}): mend the compiler, set TORCHINDUCTOR_CACHE_DIR to a folder whose "
+                    "programs may run, or give --no-compile, or --eager on a GPU"
+                ) from None
             raise
         compiles = False
         return result
 
     return call
+
+
+def fault_of_machine(error: Exception) -> str:
+    """What the machine lacks if an error of torch.compile says that it cannot compile; empty for other errors."""
+    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor import exc
+
+    inner = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+    faults = exc.InvalidCxxCompiler, exc.CppCompileError, exc.TritonMissing, exc.GPUTooOldForTriton
+    if isinstance(inner, faults) or (inner is not error and isinstance(inner, OSError | ImportError)):
+        said = inner.output if isinstance(inner, exc.CppCompileError) else str(inner)
+        return next((line.strip() for line in said.splitlines() if line.strip()), type(inner).__name__)
+    return ""
 
 
 def stop_compilers(earlier: set[psutil.Process]) -> None:
@@ -171,7 +195,7 @@ def stop_compilers(earlier: set[psutil.Process]) -> None:
     if AsyncCompile.pool.cache_info().currsize:  # none is made on a single core
         AsyncCompile.pool().shutdown(wait=False, cancel_futures=True)
         AsyncCompile.pool.cache_clear()  # a program that goes on can compile again
-    for child in set(psutil.Process().children(recursive=True)) - earlier:
+    for child in children() - earlier:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
 

@@ -1,10 +1,9 @@
 """The device that a run trains on."""
 
-import os
-
 import torch
 
 from algos.errors import UserError
+from envs.cores import core_count
 
 
 def choose_device(name: str) -> torch.device:
@@ -30,4 +29,4 @@ def device_name(device: torch.device, threads: int | None = None) -> str:
     """The device in words, for the configuration of a run."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {threads or torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    return f"CPU, {threads or torch.get_num_threads()} threads of {core_count()} cores"

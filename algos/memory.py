@@ -7,6 +7,7 @@ import psutil
 import torch
 
 from algos.errors import UserError
+from envs.cores import free_memory
 
 # what torch and CUDA say of memory that they could not get, or of sizes that nothing could hold
 WORDS = r"can't allocate memory|out of memory|size calculation overflowed|numel: integer multiplication overflow"
@@ -21,7 +22,7 @@ def limit_memory() -> None:
         import resource  # not on Windows
 
         here = psutil.Process().memory_info().data
-        free = psutil.virtual_memory().available + psutil.swap_memory().free
+        free = free_memory(swap=True)
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = here + free if most == resource.RLIM_INFINITY else min(here + free, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
@@ -29,7 +30,7 @@ def limit_memory() -> None:
 
 def check_room(nbytes: int, what: str, runs: int, device: torch.device) -> None:
     """Raises UserError if a buffer needs more than nine tenths of the memory that a device has free."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     if nbytes > 0.9 * free:
         raise UserError(
             f"{what} needs {nbytes / 2**30:.1f} GiB for {runs} runs on {device}, where {free / 2**30:.1f} GiB are "

@@ -250,4 +250,4 @@ def write_progress(folder: Path, progress: dict[str, Any]) -> None:
     """Writes down how far a run is, for the process that started it."""
     # an error is no matter here, as the next checkpoint reports a full disk
     with contextlib.suppress(OSError), written_aside(folder / "progress.json") as part:
-        part.write_text(json.dumps(progress))
+        part.write_text(json.dumps(progress), encoding="utf-8")

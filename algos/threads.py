@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import torch
 
-from envs.cores import own_cores
+from envs.cores import core_count, own_cores
 
-INTERVAL = 1.0  # seconds between two measurements of the load
+INTERVAL = 1.0  # least seconds between two measurements of the load
+SHARE = 0.02  # most of the time that measuring may take, which looks at every process of the machine
 MEMORY = 3  # number of measurements, of which the heaviest counts
 NOISE = 0.25  # cores that others may use without taking a thread from the run
 
@@ -27,7 +28,8 @@ class Threads:
     follow the load compute the same with any number of threads, and the streaming ones, in which one sum does not, keep
     to a fixed number.
 
-    `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now.
+    `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now, and no
+    more than there is CPU time for where a control group limits that.
     `measure` gives CPU seconds used so far by all processes on our cores, and by this one.
     """
 
@@ -41,16 +43,21 @@ class Threads:
         self.before_run = torch.get_num_threads()
         if fixed:
             torch.set_num_threads(fixed)
+        elif self.before_run > core_count():
+            torch.set_num_threads(core_count())
         self.most = torch.get_num_threads()
+        self.follows = not fixed and self.most > 1
         self.cores = len(own_cores())
         self.loads: deque[float] = deque(maxlen=MEMORY)  # cores that others used
-        self.time, self.before = clock(), self.measure()
+        self.time, self.interval = clock(), INTERVAL
+        self.before = self.measure() if self.follows else (0.0, 0.0)
 
     def poll(self) -> None:
-        """Call this at every iteration; it measures the load once a second, and otherwise costs nothing."""
-        if self.fixed or self.most == 1 or (now := self.clock()) - self.time < INTERVAL:
+        """Call this at every iteration; it measures the load once a second, or more rarely if that takes long."""
+        if not self.follows or (now := self.clock()) - self.time < self.interval:
             return
         total, ours = self.measure()
+        self.interval = max(INTERVAL, (self.clock() - now) / SHARE)
         others = (total - self.before[0]) - (ours - self.before[1])
         self.loads.append(others / (now - self.time))
         self.time, self.before = now, (total, ours)
@@ -77,11 +84,18 @@ def cpu_seconds() -> tuple[float, float]:
     total = sum(getattr(cores[i], name, 0.0) for i in own_cores() if i < len(cores) for name in busy)
     times = os.times()
     mine = time.process_time() + times.children_user + times.children_system
-    for child in psutil.Process().children(recursive=True):
+    for child in children():
         with contextlib.suppress(psutil.Error):  # it has just ended
             t = child.cpu_times()
             mine += t.user + t.system + t.children_user + t.children_system
     return total, mine
+
+
+def children() -> set[psutil.Process]:
+    """The processes that this one has started, and theirs; none where a system lets nobody look for them."""
+    with contextlib.suppress(psutil.Error):
+        return set(psutil.Process().children(recursive=True))
+    return set()
 
 
 @contextlib.contextmanager

@@ -309,7 +309,7 @@ def main(args: Args) -> None:
     ]
     made = origin("budget", sources)
     lines.append(f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}")
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     for name, columns, rows_of in (
         ("curves", ["task", "algorithm", "episodes", "return"], curves),
         ("best_of", ["task", "algorithm", "policies", "best", "by_value"], best),

@@ -45,7 +45,7 @@ from algos.cli import run_command
 from algos.data import recipe_of
 from algos.data.record import normalised
 from algos.errors import UserError
-from algos.folders import writable
+from algos.folders import check_usable, writable
 from benchmarks.recipes import antmaze, manipulation, stitching
 from benchmarks.recipes.checkpoint import replay_rows
 from benchmarks.recipes.locomotion import QUALITIES, TASKS, locomotion, replayed, shipped_policy
@@ -223,6 +223,7 @@ def check_recipe(recipe: Recipe, args: Args) -> None:
 
     for name in recipe.datasets:
         place = get_dataset_path(f"local/{name}")
+        check_usable(place, "MINARI_DATASETS_PATH")
         if place.exists() and not args.overwrite and stored(recipe, args) is None:
             raise UserError(f"local/{name} is there already, in {place}; pass --overwrite to make it anew")
         for layout, path in files(name, args).items():

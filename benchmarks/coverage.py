@@ -345,7 +345,7 @@ def main(args: Args) -> None:
     lines += ["The scores that count as the truth (mean of last 10% of each seed):", spread.markdown()]
     made = report.origin("coverage", sources)
     lines += [f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}, {args.repetitions:,} draws"]
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     held.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")
     decided.to_csv(args.out / "errors.csv", index=False, float_format="%.6g")
     table.to_csv(args.out / "seeds.csv", index=False)

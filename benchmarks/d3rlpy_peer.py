@@ -9,9 +9,9 @@ results/iql_medium_expert is the same comparison on local/halfcheetah-medium-exp
 two seeds of d3rlpy with 60,000 updates and three of iql.py with 100,000; --mix reports them as far as both go.
 
     python -m benchmarks.d3rlpy_peer td3_bc --dataset local/halfcheetah-medium-expert-v0 --seeds 0:5 \
-      --out runs/td3_bc_vs_d3rlpy
-    python single_file/td3_bc.py --dataset local/halfcheetah-medium-expert-v0 --seeds 0:5 --total-steps 20000 \
-      --eval-every 5000 --threads 1 --compile --out runs/td3_bc_vs_d3rlpy
+      --total-steps 10000 --eval-every 2500 --out runs/td3_bc_vs_d3rlpy
+    python single_file/td3_bc.py --dataset local/halfcheetah-medium-expert-v0 --seeds 0:5 --total-steps 10000 \
+      --eval-every 2500 --threads 1 --compile --out runs/td3_bc_vs_d3rlpy
     python -m benchmarks.report runs/td3_bc_vs_d3rlpy --references d4rl --formats png --no-page \
       --title "TD3+BC beside d3rlpy's" --out results/td3_bc_vs_d3rlpy
 

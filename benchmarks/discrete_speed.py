@@ -65,7 +65,7 @@ def sqirl_rate(args: Any, form: str, seeds: int) -> float:
         command = [sys.executable, str(SCRIPTS / "sqirl.py"), *flags, "--seeds", f"0:{seeds}", "--out", folder]
         command += ["--eval-every", "1000000", "--device", args.device, "--threads", str(args.threads), "--quiet"]
         output_of(command, thread_variables(args))
-        config = json.loads(next(Path(folder).rglob("config.json")).read_text())
+        config = json.loads(next(Path(folder).rglob("config.json")).read_text(encoding="utf-8"))
     return statistics.mean(config["taken"]) / config["seconds"]
 
 

@@ -132,7 +132,7 @@ class Display:
             note = f" (it ended without an error, but there is no finished run in {job.folder})"
         if outcome.status == "failed" and outcome.code == 2 and outcome.log:  # the script refused its arguments
             with contextlib.suppress(OSError):  # another machine's log may come late
-                lines = outcome.log.read_text(errors="replace").splitlines()
+                lines = outcome.log.read_text(errors="replace", encoding="utf-8").splitlines()
                 note = next((f" ({line})" for line in reversed(lines) if line.startswith("error: ")), "")
         where = f": see {outcome.log}" if outcome.status == "failed" else ""
         tqdm.write(f"{outcome.status:<11} {job.name}{note}{attempts}{where}", file=sys.stdout)

@@ -121,7 +121,7 @@ def main(args: Args) -> None:
     about = (line_world.__doc__ or "").split("\n\n")
     lines += ["## The line world", *(" ".join(part.split()) for part in about)]
     lines.append(table_of(pd.DataFrame(line_world.table())).markdown())
-    (args.folder / "check.md").write_text("\n\n".join(lines) + "\n")
+    (args.folder / "check.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     print(args.folder / "check.md")
 
 

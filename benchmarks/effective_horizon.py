@@ -279,7 +279,7 @@ def main(args: Args) -> None:
         over=" over tasks", method=f"Intervals are percentiles of {REPLICATIONS:,} bootstrap replications over tasks.",
     )  # fmt: skip
     if args.page:
-        (args.out / "page.html").write_text(page)
+        (args.out / "page.html").write_text(page, encoding="utf-8")
     lines = [f"# {title}", purpose, *(f"> {escape(note)}" for note in scores.notes)]
     lines.append(
         "Intervals are 95% percentile intervals of a bootstrap over tasks. The arguments, commits and versions of all "
@@ -290,7 +290,7 @@ def main(args: Args) -> None:
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
         lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
     lines.append(f"`{origin['report']}`")
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     records(scores.table).to_csv(args.out / "scores.csv", index=False)
     found.samples.to_csv(args.out / "samples.csv", index=False)
     found.tasks.to_csv(args.out / "tasks.csv", index=False)

@@ -81,10 +81,10 @@ def ray(address: str, workers: int, threads: int, gpu: float, retries: int) -> I
     if gpu and not ray.cluster_resources().get("GPU"):
         warn("the Ray cluster has no GPU now: jobs wait until it has one")
     task: Any = ray.remote(run_job).options(num_cpus=threads, num_gpus=gpu, max_retries=retries)
-    sent = {}
+    sent, place = {}, Path.cwd()
 
     def submit(command: list[str], folder: Path, log: Path, stop: Path, environment: dict[str, str]) -> Future:
-        reference = task.remote(command, folder, log, stop, environment, retries)
+        reference = task.remote(command, folder, log, stop, environment, retries, place)
         future = reference.future()
         sent[future] = reference, log, logs_of(log)
         return future
@@ -102,14 +102,17 @@ def ray(address: str, workers: int, threads: int, gpu: float, retries: int) -> I
 
 
 def run_job(
-    command: list[str], folder: Path, log: Path | None, stop: Path, environment: dict[str, str], retries: int
-) -> Outcome:
+    command: list[str], folder: Path, log: Path | None, stop: Path, environment: dict[str, str], retries: int,
+    place: Path | None = None,
+) -> Outcome:  # fmt: skip
     """Runs a job, and again if it fails, until it is done or the file `stop` appears; then it ends with a checkpoint.
 
     Each attempt has a log of its own, whose name is `log` with a number. Without `log`, the job prints to this
-    process's output.
+    process's output. The job begins in the folder `place`, or in this process's, where relative paths and modules of
+    the user's own lie.
     """
     path, attempt = log, 0
+    packages = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     for attempt in range(1, retries + 2):
         wait_for_lock(folder, stop)
         if stop.exists():
@@ -122,7 +125,7 @@ def run_job(
             # a session of its own: a Ctrl-C of the terminal reaches the sweep, which then asks the jobs to end
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT if output else None,
-                env=os.environ | environment, cwd=ROOT, start_new_session=True,
+                env=os.environ | environment | {"PYTHONPATH": packages}, cwd=place, start_new_session=True,
             )  # fmt: skip
             asked = False
             while process.poll() is None:

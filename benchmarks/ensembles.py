@@ -174,7 +174,7 @@ def main(args: Args) -> None:
             lines.append(f"Left out, as they diverged: seeds {', '.join(map(str, run['lost']))} of {run['task']}.")
     lines += [f"`{told}`" for told in dict.fromkeys(sweeps)]
     lines.append(f"`{command}`, commit {commits}")
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     for name, frame in {"ensembles": table, "curves": curves}.items():
         frame[["task", *(column for column in frame if column != "task")]].to_csv(args.out / f"{name}.csv", index=False)
     write_sources(args.out, runs)

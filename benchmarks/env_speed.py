@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from envs import make_vec
-from envs.cores import own_cores
+from envs.cores import core_count
 from envs.mujoco import quiet_mujoco
 
 
@@ -60,7 +60,7 @@ def measure_envs(args: Any) -> list[dict[str, Any]]:
         row["gymnasium sync"] = statistics.median(r[1] for r in rates)
         row["ratio"] = statistics.median(a / b for a, b in rates)
         row["physics share"] = share
-        row["ratio's ceiling"] = min(len(own_cores()), args.num_envs) / share
+        row["ratio's ceiling"] = min(core_count(), args.num_envs) / share
         rows.append(row)
         ours.close()
         theirs.close()

@@ -181,7 +181,7 @@ def run(args: Args) -> None:
                 figures.save(draw(task, analysis, rows[-1]["min_k"]), args.out / images[-1], ("png",))
     if args.out is not None:
         pd.DataFrame(rows, dtype=object).to_csv(args.out / "horizon.csv", index=False)
-        (args.out / "horizon.md").write_text(card(rows, images))
+        (args.out / "horizon.md").write_text(card(rows, images), encoding="utf-8")
         print(args.out / "horizon.md")
 
 

@@ -119,7 +119,7 @@ def entry(part: str) -> str:
 def text_of(path: Path) -> str:
     """The text of a file; raises UserError if there is none."""
     try:
-        return regular(path).read_text()
+        return regular(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise damaged(path, error) from None
 
@@ -179,10 +179,10 @@ def contents(folder: Path) -> str:
 
 def main(args: Args) -> None:
     text = contents(args.folder)
-    (args.folder / "README.md").write_text(text)
+    (args.folder / "README.md").write_text(text, encoding="utf-8")
     print(args.folder / "README.md")
     if os.path.lexists(findings := args.folder / "findings.md"):
-        findings.write_text(with_lengths(text_of(findings), args.folder))
+        findings.write_text(with_lengths(text_of(findings), args.folder), encoding="utf-8")
         print(findings)
 
 

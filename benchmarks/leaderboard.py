@@ -116,7 +116,7 @@ def main(args: Args) -> None:
         f"`{shlex.join(['python', '-m', 'benchmarks.leaderboard', str(args.folder), '--out', str(args.out)])}`"
     )
     writable(args.out)
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     success.drop(columns="text").to_csv(args.out / "success.csv", index=False)
     print(args.out / "page.md")
 

@@ -162,10 +162,12 @@ def main(args: Args) -> None:
         *(f"`{command}`" for command in made["commands"]),
         f"`{made['report']}`, commit {', '.join(made['commits'])}",
     ]
-    (args.out / "page.md").write_text("\n\n".join(lines) + "\n")
+    (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     found.seeds.to_csv(args.out / "seeds.csv", index=False)
     write_sources(args.out, found.sources)
-    (args.out / "study.json").write_text(json.dumps({"sweeps": found.sweeps, "notes": found.notes}, indent=2) + "\n")
+    (args.out / "study.json").write_text(
+        json.dumps({"sweeps": found.sweeps, "notes": found.notes}, indent=2) + "\n", encoding="utf-8"
+    )
     print(args.out / "page.md")
 
 

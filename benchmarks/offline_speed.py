@@ -1,7 +1,6 @@
 """The speed of scripts that learn from a dataset; see `benchmarks.throughput`."""
 
 import math
-import os
 import statistics
 import tempfile
 import time
@@ -14,6 +13,7 @@ from algos.data import Dataset
 from algos.device import choose_device
 from algos.random import Random
 from benchmarks.timing import LOG, named, peer_rate, peers, random_file, script_log
+from envs.cores import core_count
 
 CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
@@ -60,7 +60,7 @@ def measure_offline(args: Any) -> list[dict[str, Any]]:
             if with_peer:
                 pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
                 row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
-            if not cuda and (args.threads or os.cpu_count()) == 2:
+            if not cuda and (args.threads or core_count()) == 2:
                 row["ratio to CORL"] = row["rate"] / CORL
         row[f"seconds to step {LOG}"] = startup
         rows.append(row)

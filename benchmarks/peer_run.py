@@ -50,4 +50,4 @@ def store(
         "device": platform.processor() or platform.machine(),
         **facts,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -51,7 +51,7 @@ def main(args: Args) -> None:
     table = check(load([args.folder]).table)
     writable(args.out)
     first, *_ = (__doc__ or "").splitlines()
-    (args.out / "check.md").write_text(f"# {first}\n\n{table_of(table).markdown()}\n")
+    (args.out / "check.md").write_text(f"# {first}\n\n{table_of(table).markdown()}\n", encoding="utf-8")
     print(table.to_string(index=False, float_format="{:.1f}".format))
     if "no" in set(table["above -250"]):
         raise SystemExit(1)

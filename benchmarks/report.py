@@ -257,9 +257,10 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
             over=" over seeds", method=method_note(replications, results.fewest),
         )  # fmt: skip
-        (out / "report.html").write_text(page)
+        (out / "report.html").write_text(page, encoding="utf-8")
     (out / "report.md").write_text(
-        markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats)
+        markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats),
+        encoding="utf-8",
     )
     columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
     columns += ["normalised"] if results.references is not None else []

@@ -78,7 +78,7 @@ def write_sources(folder: Path, sources: list[dict[str, Any]]) -> None:
 def read_wishes(path: Path) -> dict[str, Any]:
     """The content of a suite's file as it is; raises UserError if it cannot be read or does not fit `Wishes`."""
     try:
-        content = tomllib.loads(regular(path).read_text())
+        content = tomllib.loads(regular(path).read_text(encoding="utf-8"))
         check(content, Wishes)
     except (OSError, ValueError, RecursionError) as error:  # tomllib's errors are ValueErrors
         raise damaged(path, error) from None

@@ -153,7 +153,7 @@ def read(path: Path) -> Suite:
         seeds = parse_seeds(tuple(seeds.split()) if isinstance(seeds, str) else tuple(map(str, seeds)))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
-    # a relative path is one of this working directory, and jobs run in another
+    # a relative path is one of this working directory, and a job of an array may begin in another
     table["tasks"] = [str(Path(task).resolve()) if os.path.isfile(task) else task for task in table["tasks"]]
     for key, parts in (("tasks", list(map(folder_name, table["tasks"]))), ("published", table.get("published", []))):
         for number, part in enumerate(parts):

@@ -57,7 +57,7 @@ from benchmarks.plan import Job, plan, prepare, seeds_per_job, warn_of_changes
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
 from benchmarks.suite import Suite, find, read
-from envs.cores import own_cores
+from envs.cores import core_count
 
 MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
 
@@ -239,7 +239,7 @@ def main(args: Args) -> None:
     elsewhere = args.engine == "ray" or (args.dry_run and args.device == "cuda")
     cuda = args.device == "cuda" if elsewhere else choose_device(args.device).type == "cuda"
     gpus = visible_gpus(args.device) if cuda and args.engine == "local" else []
-    cores = len(own_cores())
+    cores = core_count()
     threads = args.threads or 1
     workers = args.workers or (len(gpus) * args.per_gpu if gpus else max(1, cores // threads))
     if gpus and args.job is None and not args.threads:
@@ -303,7 +303,7 @@ def main(args: Args) -> None:
     except Timeout:
         holder = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            other = json.loads((out / "sweep.json").read_text())
+            other = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
             holder = f" (process {other['pid']} on {other['host']})"
         raise UserError(f"--out: another sweep is at work in {out}{holder}: wait for it, or end it") from None
 

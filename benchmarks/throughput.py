@@ -58,7 +58,6 @@ writes all stored JSON as Markdown.
 """
 
 import json
-import os
 import platform
 import sys
 import time
@@ -88,6 +87,7 @@ from benchmarks.timing import (
     LOG,
     check_continuous,
 )
+from envs.cores import core_count
 
 What = Literal[
     "scripts", "envs", "streams", "offline", "on_policy", "model_based", "ensembles", "goal_conditioned", "discrete",
@@ -149,13 +149,13 @@ def write_tables(folder: Path) -> None:
         raise UserError(f"--out: there is no measurement in {folder}")
     for path in paths:
         try:
-            record = json.loads(path.read_text())
+            record = json.loads(path.read_text(encoding="utf-8"))
             table = pd.DataFrame(record["rows"]).rename(columns={"rate": "steps/s"})
             origin = f"{record['date']}, commit {record['commit']}, {record['device']}, {record['machine']}"
             parts.append(f"`{record['command']}` ({origin}):\n\n{table_of(table).markdown()}")
         except (OSError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"--out: {path} holds no measurement of this command ({describe(error)})") from None
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(folder / "README.md")
 
 
@@ -200,13 +200,13 @@ def main(args: Args) -> None:
         "commit": git_commit(),
         "date": time.strftime("%Y-%m-%d"),
         "device": device_name(device),
-        "machine": f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores",
+        "machine": f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}, {core_count()} cores",
         "versions": versions(),
         "arguments": {k: portable(str(v)) for k, v in vars(args).items()},
         "rows": rows,
     }
     path = args.out / f"{args.what}.json"
-    path.write_text(json.dumps(record, indent=2))
+    path.write_text(json.dumps(record, indent=2), encoding="utf-8")
     print(f"written to {path}")
 
 

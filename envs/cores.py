@@ -1,6 +1,13 @@
-"""The cores of this machine that are ours."""
+"""The cores and the memory of this machine that are ours: a container or a cluster may leave less than there is."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
+
+ROOT = Path("/")  # of the file system; tests have another one
 
 
 def own_cores() -> list[int]:
@@ -9,3 +16,48 @@ def own_cores() -> list[int]:
         return psutil.Process().cpu_affinity()
     except AttributeError:  # macOS has no affinity
         return list(range(psutil.cpu_count() or 1))
+
+
+def core_count() -> int:
+    """How many cores this process may keep busy: its own ones, unless control groups give it less time than these."""
+    shares = [float(len(own_cores()))]
+    for folder in _groups("cpu"):
+        with contextlib.suppress(OSError, ValueError):  # a group without a limit
+            if (folder / "cpu.max").exists():
+                quota, period = _text(folder / "cpu.max").split()
+            else:
+                quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+            if int(quota) > 0:
+                shares.append(int(quota) / int(period))
+    return max(1, math.ceil(min(shares)))
+
+
+def free_memory(swap: bool = False) -> int:
+    """Bytes that this process can still get, on request with `swap`: what is free, unless control groups leave less."""
+    free = [psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)]
+    for folder in _groups("memory"):
+        with contextlib.suppress(OSError, ValueError):
+            new = (folder / "memory.max").exists()
+            most, used = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            facts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+            cached = int(facts["inactive_file" if new else "total_inactive_file"])  # given back where it is needed
+            free.append(int(_text(folder / most)) - int(_text(folder / used)) + cached)
+    return max(0, min(free))
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of the control groups that hold this process, of Linux's version 2 or 1; none on other systems."""
+    try:
+        lines = _text(ROOT / "proc/self/cgroup").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            base = ROOT / "sys/fs/cgroup" / (controller if controllers else "")
+            group = base / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

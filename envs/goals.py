@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envs.cores import own_cores
+from envs.cores import core_count
 from envs.make import OGBENCH, find_spec, plain_id
 from envs.seeding import reset_arguments
 from envs.worlds import OGBenchMazes, OGBenchTwins, OwnWorlds, PointMazes, Worlds, own_tasks
@@ -97,7 +97,7 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
         raise ValueError(f"max_episode_steps must be at least 1, or -1 for no limit, got {limit}")
     if spec.id in PAIRS and (others := [name for name in options if name not in RENDERING]):
         raise ValueError(f"{spec.id} has no option {others[0]} here; it has max_episode_steps, {', '.join(RENDERING)}")
-    threads = max(1, min(threads or len(own_cores()), len(tasks) // 2))
+    threads = max(1, min(threads or core_count(), len(tasks) // 2))
     worlds: Worlds
     if spec.id in PAIRS:
         worlds = PointMazes(spec.id, len(tasks), threads, **options)

@@ -103,9 +103,12 @@ def make_vec(
 
 @contextlib.contextmanager
 def tidy() -> Iterator[None]:
-    """Takes away the temporary file that each maze of Gymnasium-Robotics and OGBench leaves behind when it is made."""
+    """Takes away the temporary file that each maze of Gymnasium-Robotics and OGBench leaves behind when it is made.
+
+    Some stay open, and some file systems keep a file until it is closed.
+    """
     before = tempfile.tempdir
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tempfile.tempdir = folder
         try:
             yield

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from algos.data.build import Builder
 from algos.data.record import Dataset, slices
 from algos.data.rows import kept_rows
 from algos.errors import UserError
+from envs.cores import free_memory
 
 KEYS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "valids")  # all layouts
 FEW = 16 << 20  # bytes of an array that need no check
@@ -239,7 +239,7 @@ def _check_memory(path: Path, arrays: dict[str, Array]) -> None:
     """Raises UserError if the transitions would not fit into the memory that is free."""
     count = arrays["observations"].shape[0]
     need = 4 * sum(count * prod(arrays[key].shape[1:]) for key in ("observations", "actions")) + 20 * count
-    if need > (free := psutil.virtual_memory().available):
+    if need > (free := free_memory()):
         raise UserError(
             f"--dataset: {path} has {count:,} rows, which take {need / 2**30:.1f} GiB of memory, where "
             f"{free / 2**30:.1f} GiB are free"

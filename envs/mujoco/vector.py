@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.cores import own_cores
+from envs.cores import core_count
 from envs.mujoco.physics import Physics, quiet_mujoco
 from envs.mujoco.tasks import TASKS, Array, Info
 from envs.seeding import reset_arguments
@@ -79,7 +79,7 @@ class MujocoVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self.task = TASKS[env_id](env, defaults | options)
-        threads = max(1, min(threads or len(own_cores()), num_envs // 2))
+        threads = max(1, min(threads or core_count(), num_envs // 2))
         self.physics = Physics(env.model, num_envs, self.task.fields, env.frame_skip, threads)
         self.generators: list[np.random.Generator] = [None] * num_envs  # type: ignore[list-item]
         self.all_ids = np.arange(num_envs)

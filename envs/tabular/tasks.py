@@ -7,6 +7,8 @@ sticky actions: frozen-lake-4x4, frozen-lake-4x4-h100, minigrid-empty-5x5-sticky
 import difflib
 import os
 import re
+import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -160,7 +162,11 @@ def table_of(name: str) -> Table:
     if table is None:
         table = family.make(plain, horizon)
         table = replace(table, versions=table.versions | RELEASE)
-        save_table(table, path)
+        try:
+            save_table(table, path)
+        except OSError as error:
+            lost = f"the table {plain} cannot be kept ({error}) and is made anew each time"
+            warnings.warn(f"{lost}: set SEEDBED_TABLES to a folder that can be written to", stacklevel=2)
     return table.with_sticky(STICKINESS) if sticky else table
 
 
@@ -174,7 +180,11 @@ def cached(path: Path, packages: tuple[str, ...]) -> Table | None:
 
 
 def cache() -> Path:
-    """The folder of tables: SEEDBED_TABLES, or `seedbed/tables` in the user's cache."""
-    given = os.environ.get("SEEDBED_TABLES")
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(given).expanduser() if given else Path(home).expanduser() / "seedbed" / "tables"
+    """The folder of tables: SEEDBED_TABLES, or `seedbed/tables` in the cache of the user, or of one without a home."""
+    if given := os.environ.get("SEEDBED_TABLES"):
+        return Path(given).expanduser()
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # a container's user may have none
+        home = Path(tempfile.gettempdir())
+    return home / "seedbed" / "tables"

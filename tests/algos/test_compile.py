@@ -12,6 +12,7 @@ import torch
 from scripts import is_on_policy, needs_compiler
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor import exc
 from torch._inductor.utils import run_and_get_code
 from torch.utils._pytree import tree_flatten
 
@@ -21,6 +22,7 @@ from algos.compile import (
     captured,
     check_compiler,
     compiled,
+    compiled_at_first,
     multiplies_bf16,
     tune_cpu,
     use_fast_products,
@@ -252,3 +254,29 @@ def test_each_training_of_a_process_is_compiled():
     for _ in range(10):
         compiled(Scaled().step, torch.device("cpu"), compile_on_cpu=True)(torch.ones(3))
     assert counters["stats"]["unique_graphs"] == graphs + 10
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (exc.InvalidCxxCompiler(), "No working C\\+\\+ compiler found in [^:]*: .*"),
+        (exc.CppCompileError(["g++"], "a.cpp:1: error: no\nmore"), "a.cpp:1: error: no"),
+        (ImportError("a.so: failed to map segment"), "a.so: failed to map segment"),
+    ],
+)
+def test_a_machine_that_cannot_compile_is_said_in_a_sentence(error, said):
+    def compiling():
+        raise exc.InductorError(error, None)
+
+    with pytest.raises(UserError, match=rf"^compiling failed \({said}\): mend .* TORCHINDUCTOR.*-compile"):
+        compiled_at_first(compiling)()
+
+
+def test_other_errors_of_a_first_call_keep_their_traceback():
+    for error in (ValueError("wrong"), OSError("disk"), exc.InductorError(AssertionError("a bug"), None)):
+
+        def function(error=error):
+            raise error
+
+        with pytest.raises(type(error), match=str(error)):
+            compiled_at_first(function)()

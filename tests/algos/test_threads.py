@@ -1,10 +1,11 @@
 """The number of threads follows the load: no clock and no real load here."""
 
+import psutil
 import pytest
 import torch
 
 from algos import threads
-from algos.threads import Threads, cpu_seconds, one_thread
+from algos.threads import Threads, children, cpu_seconds, one_thread
 
 
 class Machine:
@@ -13,6 +14,7 @@ class Machine:
     def __init__(self, monkeypatch):
         self.time, self.total, self.own, self.set = 0.0, 100.0, 10.0, 4
         monkeypatch.setattr(threads, "own_cores", lambda: [0, 1, 2, 3])
+        monkeypatch.setattr(threads, "core_count", lambda: 4)
         monkeypatch.setattr(torch, "get_num_threads", lambda: self.set)
         monkeypatch.setattr(torch, "set_num_threads", lambda number: setattr(self, "set", number))
 
@@ -82,3 +84,36 @@ def test_a_given_number_holds_in_each_of_several_parts(machine):
         with run:
             assert machine.set == 2
         assert machine.set == 4
+
+
+def test_a_run_has_no_more_threads_than_a_control_group_gives_time_for(machine, monkeypatch):
+    monkeypatch.setattr(threads, "core_count", lambda: 2)
+    assert machine.run().most == 2 and machine.set == 2
+    machine.set = 4
+    assert machine.run(fixed=3).most == 3
+
+
+def test_measuring_takes_a_fiftieth_of_the_time_at_most(machine):
+    run = machine.run()
+    quick, run.measure = run.measure, lambda: (setattr(machine, "time", machine.time + 0.1), machine.measure())[1]
+    assert machine.after(run, 0.0) == 4 and run.interval == pytest.approx(5.0)
+    assert machine.after(run, 4.0, seconds=4.8) == 4  # not yet
+    run.measure = quick
+    assert machine.after(run, 4.0, seconds=0.2) == 1 and run.interval == 1.0
+
+
+@pytest.mark.parametrize(("fixed", "cores"), [(1, 4), (3, 4), (0, 1)])
+def test_a_run_that_does_not_follow_the_load_never_looks_at_other_processes(machine, monkeypatch, fixed, cores):
+    machine.set = cores
+    monkeypatch.setattr(machine, "measure", lambda: pytest.fail("it looked"))
+    assert machine.after(machine.run(fixed), 4.0) == (fixed or cores)
+
+
+def test_a_system_that_hides_processes_lets_a_run_go_on(monkeypatch):
+    def hidden(self, recursive):
+        raise psutil.AccessDenied(1)
+
+    monkeypatch.setattr(psutil.Process, "children", hidden)
+    assert children() == set()
+    total, own = cpu_seconds()
+    assert total >= 0 and own > 0

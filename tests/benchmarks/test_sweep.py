@@ -232,6 +232,25 @@ def test_one_job_of_an_array(tmp_path, whole):
     assert refused.returncode == 2 and "--job takes 0 to 1" in refused.stderr
 
 
+@pytest.mark.parametrize("flags", [(), ("--job", "0")], ids=["all", "one"])
+def test_jobs_begin_where_the_sweep_does_and_find_tasks_and_files_of_ones_own_there(tmp_path, monkeypatch, flags):
+    (tmp_path / "tasks_of_mine.py").write_text(
+        "import gymnasium as gym\n"
+        "def make(path, **kwargs):\n"
+        "    assert open(path).read() == 'mine'\n"
+        "    return gym.make('InvertedPendulum-v5').unwrapped\n"
+        "gym.register('Mine-v0', make, max_episode_steps=50)\n"
+    )
+    (tmp_path / "model.txt").write_text("mine")
+    suite = write(tmp_path, SUITE.replace("InvertedPendulum-v5", "tasks_of_mine:Mine-v0"), steps=200)
+    suite.write_text(suite.read_text().replace("[flags]", '[flags]\nenv_option = ["path=model.txt"]'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    done = do(Path(suite.name), Path("out"), *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pd.read_parquet(next(tmp_path.rglob("eval.parquet")))["length"].max() <= 50
+
+
 def test_a_suite_may_lie_in_its_own_folder_beside_its_references(tmp_path, monkeypatch):
     """As the copies do that a sweep keeps."""
     started = []
@@ -263,7 +282,7 @@ def test_jobs_on_gpus_share_the_cores_of_their_machine(flags, threads, tmp_path,
     monkeypatch.setattr(
         sweep, "run_one", lambda args, suite, out, job, gpus: started.extend([args.threads, job.command])
     )
-    monkeypatch.setattr(sweep, "own_cores", lambda: list(range(16)))
+    monkeypatch.setattr(sweep, "core_count", lambda: 16)
     monkeypatch.setattr(sweep, "check_all", lambda args: None)
     monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend([args.threads, jobs[0].command]) or {})
     sweep.main(tyro.cli(sweep.Args, args=[str(write(tmp_path)), "--out", str(tmp_path / "out"), *flags.split()]))
