@@ -222,7 +222,10 @@ def check_recipe(recipe: Recipe, args: Args) -> None:
     from minari.storage import get_dataset_path
 
     for name in recipe.datasets:
-        place = get_dataset_path(f"local/{name}")
+        try:
+            place = get_dataset_path(f"local/{name}")
+        except OSError as error:  # it makes the folder of all datasets
+            raise UserError(f"MINARI_DATASETS_PATH: {error}") from None
         check_usable(place, "MINARI_DATASETS_PATH")
         if place.exists() and not args.overwrite and stored(recipe, args) is None:
             raise UserError(f"local/{name} is there already, in {place}; pass --overwrite to make it anew")

@@ -12,10 +12,11 @@ script or its file of data has changed since. An interrupted job goes on from it
 again from there while the others go on, and its logs are kept. Ctrl-C ends every run with a checkpoint, and the same
 command continues. A run whose tables are damaged is set aside and trained anew.
 
-A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run says how many there are):
+A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run with
+the same flags says how many there are):
 
     sbatch --array=0-14 --gpus=1 --cpus-per-task=8 \\
-        --wrap='python -m benchmarks.sweep mujoco_1m --threads 8 --job $SLURM_ARRAY_TASK_ID'
+        --wrap='python -m benchmarks.sweep mujoco_1m --device cuda --threads 8 --job $SLURM_ARRAY_TASK_ID'
 
 Results lie in OUT/<seeds>/<task>/<algorithm>/<variant>/, logs in OUT/logs/. Exit codes: 0 all done, 1 some jobs failed,
 2 bad arguments, 130 interrupted.

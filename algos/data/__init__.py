@@ -4,7 +4,7 @@
 |---|---|
 | `d4rl/hopper-medium-v2` | D4RL's HDF5 file, in $D4RL_DATASET_DIR or ~/.d4rl/datasets; downloaded if missing |
 | `minari/mujoco/hopper/medium-v0` | Minari's, in $MINARI_DATASETS_PATH or ~/.minari/datasets; downloaded if missing |
-| `ogbench/pointmaze-medium-navigate-v0` | OGBench's, in $OGBENCH_DATASET_DIR or ~/.ogbench/data; downloaded if missing |
+| `ogbench/pointmaze-medium-navigate-v0` | an npz, in $OGBENCH_DATASET_DIR or ~/.ogbench/data; downloaded if missing |
 | `local/hopper-medium-v0` | made by `python -m benchmarks.collect`, stored as a Minari dataset |
 | `data/mine.hdf5`, `data/mine.npz` | a file with D4RL's keys; an npz without `timeouts` may also have OGBench's |
 

@@ -381,3 +381,15 @@ def test_the_peer_learns_from_actions_rewards_and_observations_as_the_script_doe
         mean, scale = (part.numpy() for part in data.obs_scaling)
         assert (np.abs(scaler.mean - mean) < 0.05 * scale).all()  # it leaves out the last rows of cut episodes
         np.testing.assert_allclose(scaler.std + scaler.eps, scale, rtol=0.05)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_data_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "make", lambda *_: pytest.fail("data was made"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(UserError, match=r"MINARI_DATASETS_PATH: .*minari is not a folder that can be written to"):
+            make("hopper-random-v0")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "minari"))
+    with pytest.raises(UserError, match=r"^MINARI_DATASETS_PATH: .*Not a directory.*file"):
+        make("hopper-random-v0")

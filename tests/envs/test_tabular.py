@@ -1,8 +1,10 @@
 """Exact answers about tables against closed forms, exact rationals and numbers of two independent programs."""
 
 import math
+import tempfile
 from fractions import Fraction as F
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from envs.tabular import Analysis, Table, evaluate
 from envs.tabular.table import deterministic_table
 from envs.tabular.tasks import FAMILIES, GRIDS, table_of
+from envs.tabular.tasks import cache as cache_folder
 
 EXACT = {"tie": 1e-12, "tolerance": 1e-9}
 CHAINS = [name for name in FAMILIES if name.startswith(("chain", "gate", "lure"))]
@@ -519,3 +522,20 @@ def test_a_policy_of_another_shape_is_refused():
     for shape in ((2, 1, 5), (2, 3, 4), (3, 4, 3), (1, 1, 4, 1), (4,)):
         with pytest.raises(ValueError, match=r"^a policy of shape \[.*\] does not fit table chain-h8$"):
             evaluate(table_of("chain"), np.zeros(shape, int), previous_action=len(shape) == 4)
+
+
+def test_a_table_that_cannot_be_kept_is_made_each_time_with_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SEEDBED_TABLES", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"the table chain-h\d+ cannot be kept \(.*\).*: set SEEDBED_TABLES to"):
+        assert table_of("chain").digest() == table_of("chain").digest()
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SEEDBED_TABLES", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert cache_folder() == Path(tempfile.gettempdir()) / "seedbed" / "tables"
