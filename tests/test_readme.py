@@ -66,7 +66,7 @@ def test_scripts_are_modules_wherever_python_starts(tmp_path):
 
 
 def test_the_job_array_has_all_jobs_of_its_suite(tmp_path):
-    last, name = re.search(r"--array=0-(\d+) [^$]*benchmarks\.sweep (\w+) --device cuda --threads 8 --job", README).groups()
+    last, name = re.search(r"--array=0-(\d+) [^$]*\.sweep (\w+) --device cuda --threads 8 --job", README).groups()
     ten = suite.read(suite.ROOT / "benchmarks" / "suites" / f"{name}.toml")
     assert len(plan(ten, tmp_path, len(ten.seeds), "cuda", {})) == int(last) + 1  # all seeds of a cell share a GPU
 
