@@ -49,8 +49,9 @@ def chosen(path: str | Path, runs: list[dict[str, Any]], wanted: dict[str, Any])
         return fitting[0]
     if unknown := [name for name in wanted if runs and name not in runs[0]]:
         raise UserError(f"{path} holds runs that differ in {', '.join(runs[0])}, and not in {unknown[0]}")
-    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in runs[:SHOWN])
-    held += f"; and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
+    listed = [runs[number] for number in fitting] or runs
+    held = "; ".join(", ".join(f"{name} {value}" for name, value in key.items()) for key in listed[:SHOWN])
+    held += f"; and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     raise UserError(f"{path} holds {held}: {'say which' if fitting else f'there is none with {wanted}'}")
 
 

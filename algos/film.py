@@ -29,6 +29,7 @@ from algos.errors import UserError, describe
 
 SIZE = 256  # pixels of each edge of an episode's picture
 CAPTION = 22  # pixels of the line above it
+LETTERS = range(14, 7, -1)  # pixels of its letters, of which the largest are taken with which it fits
 FASTEST = 30  # frames per second
 # software rendering, where the system has it; a name that is set already is the only one that is tried
 RENDERERS = ("egl", "osmesa")
@@ -172,7 +173,10 @@ class Screen:
         """The picture [H, W, 3] at this step, with its caption."""
         if self.step_number > self.drawn:
             self.picture, self.drawn = self._render(), self.step_number
-        return captioned(self.picture, f"{self.total:,.0f}  {self.shot.caption}") if self.shot.caption else self.picture
+        if not self.shot.caption:
+            return self.picture
+        total = f"{self.total:,.0f}".replace("-0", "0")  # a return that is rounded to 0 has no sign
+        return captioned(self.picture, f"{total}  {self.shot.caption}")
 
     def _render(self) -> NDArray:
         from PIL import Image
@@ -196,11 +200,13 @@ def follow(world: Any) -> None:
 
 
 def captioned(picture: NDArray, text: str) -> NDArray:
-    """A picture with a line of text above it."""
+    """A picture with a line of text above it, in smaller letters if it is long."""
     from PIL import Image, ImageDraw, ImageFont
 
     line = Image.new("RGB", (picture.shape[1], CAPTION), "white")
-    ImageDraw.Draw(line).text((6, 3), text, fill="black", font=ImageFont.load_default(14))
+    fonts = [ImageFont.load_default(size) for size in LETTERS]
+    font = next((font for font in fonts if font.getlength(text) <= line.width - 12), fonts[-1])
+    ImageDraw.Draw(line).text((6, CAPTION // 2), text, fill="black", font=font, anchor="lm")
     whole = np.concatenate([np.asarray(line), picture])
     whole[:, -2:] = 255  # the edge to the next one
     return whole

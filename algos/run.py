@@ -643,10 +643,14 @@ class Run(Generic[Args]):
         """Writes the exports of a finished run from its checkpoint."""
         with self.folder.claimed(), self.folder.writing():
             values, _ = self.folder.checkpoints.load(self._parts(), self.runs)
-            if values:
-                self.step, self.diverged = values["steps"], {int(run): step for run, step in values["diverged"].items()}
-                self._write_exports()
-                self.say(f"wrote {', '.join(self.exports)} from its checkpoint")
+            if not values:
+                raise UserError(
+                    f"{self.folder.path} has lost its checkpoint, from which {', '.join(self.exports)} would be made: "
+                    "remove the run's folder and start again"
+                )
+            self.step, self.diverged = values["steps"], {int(run): step for run, step in values["diverged"].items()}
+            self._write_exports()
+            self.say(f"wrote {', '.join(self.exports)} from its checkpoint")
 
     def _write_exports(self) -> None:
         for name, content in self.exports.items():

@@ -194,6 +194,8 @@ def find(folder: Path, name: str) -> list[Path]:
 
 
 def damaged(path: Path, reason: object) -> UserError:
+    if isinstance(reason, FileNotFoundError):
+        return UserError(f"{path} is missing")
     return UserError(f"{path} is damaged: {reason}")
 
 

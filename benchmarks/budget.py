@@ -34,7 +34,7 @@ from scipy.special import comb
 from algos.arguments import Range, check
 from algos.cli import run_command
 from algos.errors import UserError
-from algos.folders import writable
+from algos.folders import check_usable, writable
 from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
 from benchmarks.load_scores import no_seed_twice
@@ -86,7 +86,7 @@ def episodes_of(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, list[dict[str,
             config.get("args", {}).pop("out", None)
             sources.append(config)
     if not parts:
-        raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
+        raise UserError(f"no run in {', '.join(map(str, folders))}" if folders else "name at least one folder of runs")
     check_once(sources)
     whole = pd.concat(parts, ignore_index=True)
     if lost := whole.loc[~np.isfinite(whole["return"]), ["algorithm", "task"]].drop_duplicates().to_numpy().tolist():
@@ -129,7 +129,7 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
             seeds = ", ".join(f"{row['seed']} (before step {row['step']:,})" for row in lost)
             notes.append(
                 f"Seed{'s' * (len(lost) > 1)} {seeds} of {label(part)} on {part['task']} diverged; a policy that did "
-                "counts with the episodes of its last evaluation, if it has one."
+                "counts with the episodes of its last evaluation, if there was one after it began to learn."
             )
     return notes
 
@@ -137,7 +137,8 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
 def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     """The episodes of a run's policies: of `benchmarks.evaluate` if it played all, otherwise of their last evaluation.
 
-    A policy that diverged has the episodes of its last evaluation, as often as the others have theirs.
+    A policy that diverged has the episodes of its last evaluation, each as often as the number of the others' allows;
+    one that diverged before it was evaluated is left out.
     """
     varied = config.get("varied", [])
     keys = ["seed", *varied]
@@ -152,16 +153,17 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
     if table.empty:
         raise UserError(f"{folder} has no evaluations, and its policies have no scores")
-    table = table[table["step"] == table.groupby(keys)["step"].transform("max")]
+    end = table.groupby(keys)["step"].transform("max")
+    table = table[(table["step"] == end) & ((end > 0) | (end.max() == 0))]
     if own:
-        played = read_table(own[0], [EVAL[0], "return", *success], varied)
+        played = max((read_table(path, [EVAL[0], "return", *success], varied) for path in own), key=len)
         there = set(played[keys].itertuples(index=False, name=None))
         lost = table[[key not in there for key in table[keys].itertuples(index=False, name=None)]]
         each = int(played.groupby(keys).size().iloc[0])
-        again = [rows.iloc[np.arange(each) % len(rows)] for _, rows in lost.groupby(keys)]
+        again = [pd.concat([rows] * max(each // len(rows), 1)) for _, rows in lost.groupby(keys)]
         table = pd.concat([played, *again], ignore_index=True)
-    of_each = int(table.groupby(keys).size().min())
-    print(f"{folder}: {of_each} episodes of each policy, {'after training' if own else 'of its last evaluation'}")
+    of_each, when = int(table.groupby(keys).size().min()), "after training" if own else "of its last evaluation"
+    print(f"{folder}: {of_each} episode{'s' * (of_each != 1)} of each policy, {when}")
     returns = 100.0 * table["success"].astype(float) if success else table["return"]
     rows = table[keys].assign(**{"return": returns})
     rows["policy"] = rows.groupby(keys, sort=True).ngroup()
@@ -181,8 +183,6 @@ def matrix(rows: pd.DataFrame) -> tuple[NDArray, NDArray]:
     """The returns [policies, episodes] and the critic's values [policies]; all have as many episodes as the fewest."""
     fewest = int(rows.groupby("policy").size().min())
     wide = rows[rows["episode"] < fewest].pivot(index="policy", columns="episode", values="return").dropna()
-    if len(wide) < 2:
-        raise UserError(f"{rows['algorithm'].iloc[0]} on {rows['task'].iloc[0]} has one policy, and there is no choice")
     return wide.to_numpy(), rows.groupby("policy")["value"].first().loc[wide.index].to_numpy(float)
 
 
@@ -264,9 +264,16 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
 
 def main(args: Args) -> None:
     check(args)
+    check_usable(args.out)
     table, sources = episodes_of(args.folders)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for (task, name), rows in table.groupby(["task", "algorithm"]):
+        if rows["policy"].nunique() < 2:
+            print(f"note: {name} on {task} has one policy, and is left out: there is no choice")
+            continue
+        if len(counts := rows.groupby("policy").size().unique()) > 1:
+            fewest, most = counts.min(), counts.max()
+            print(f"note: policies of {name} on {task} have {fewest} to {most} episodes, of which {fewest} count")
         returns, values = matrix(rows)
         truth = returns.mean(1)
         count = min(args.policies, len(returns))
@@ -277,6 +284,8 @@ def main(args: Args) -> None:
             "by_value": best_of(truth, count, values), "truth": truth,
             "episodes": returns.shape[1], "policies": count,
         }  # fmt: skip
+    if not found:
+        raise UserError("no algorithm has two policies on a task, among which one could choose")
     writable(args.out / "figures")
     shown = [budget for budget in BUDGETS if budget <= args.plays]
     listing = Table(

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from algos.arguments import FewOrNone, Range, check
 from algos.checkpoint import write_atomically
 from algos.cli import run_command
+from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.folders import writable
 from algos.run_folder import folder_name, git_commit, parquet_bytes
@@ -110,8 +111,25 @@ def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     return table.reset_index()
 
 
+def check_earlier(out: Path, step: int, episodes: int) -> None:
+    """Raises UserError if a folder has an evaluation of the same policies with more episodes, which would be lost."""
+    try:
+        earlier = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+        more = earlier["step"] == step and earlier["episodes"] > episodes
+    except (OSError, ValueError, KeyError, TypeError):  # none, or a damaged one
+        return
+    if more:
+        raise UserError(
+            f"{out} has {earlier['episodes']:,} episodes of each run already, which {episodes:,} would replace: "
+            "take as many, or another --out"
+        )
+
+
 def main(args: Args) -> None:
     check(args)
+    for name in ("seeds", "setting"):
+        if f"--{name}" in sys.argv and not getattr(args, name):
+            raise UserError(f"--{name} names nothing: leave it out for all runs")
     trained = Trained(args.run)
     place = Place(trained, args.env_id, args.env_option)
     numbers = trained.numbers(args.seeds, args.setting)
@@ -126,6 +144,7 @@ def main(args: Args) -> None:
     out = args.out or trained.folder / "evaluation" / (
         name if len(name) <= 150 else f"{name[:130]}-{digest({'name': name})}"
     )
+    check_earlier(out, trained.file.step, args.episodes)
     place.try_out(trained.file.policy(numbers))  # before anything is written
     writable(out)
     started = time.monotonic()
@@ -172,7 +191,7 @@ def main(args: Args) -> None:
         over = f"mean over {count} runs {means.mean():,.4g}, std over them {means.std():,.4g}, "
         spread = f"; {over if len(settings) == 1 else ''}best {best}"  # runs of different settings have no common mean
     seconds = math.ceil(time.monotonic() - started)
-    print(f"\n{len(frame):,} episodes in {seconds} s{spread}; tables in {out}")
+    print(f"\n{len(frame):,} episode{'s' * (len(frame) != 1)} in {seconds} s{spread}; tables in {out}")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,9 @@ def _name_files(found: Found) -> dict[str, str]:
     for config in found.sources:
         config["task"] = files.get(config["task"], config["task"])
     found.cells = [(name, files.get(task, task)) for name, task in found.cells]
-    found.left_out = [(files.get(task, task), note) for task, note in found.left_out]
+    found.left_out = [
+        (files.get(task, task), note.replace(task, files.get(task, task))) for task, note in found.left_out
+    ]
     found.unfinished = [(name, family, files.get(task, task), own) for name, family, task, own in found.unfinished]
     found.lost = [(files.get(task, task), name, seed) for task, name, seed in found.lost]
     return files

@@ -66,7 +66,9 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
     there = os.path.lexists(table) or config.get("step", 0) > 0
     frame = read_table(table, [*EVAL, *success], varied) if there else pd.DataFrame()
     if frame.empty or frame["step"].max() == 0:
-        note = f"{label(run)} on {config['task']} has no evaluation after step 0 in {path.parent}, and is left out."
+        diverged = [row for part in parts for row in part["diverged"]]
+        where = f"{config['task']} has no evaluation after step 0 in {path.parent}"
+        note = f"{label(run)} on {where}, and is left out{because(diverged)}."
         found.left_out.append((config["task"], note))
         found.lost += [(config["task"], label(part), row["seed"]) for part in parts for row in part["diverged"]]
         return
@@ -98,8 +100,10 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
                 del source["setting"]
             name = label(source)
             if rows.empty or rows["step"].max() == 0:
-                note = f"{name} on {source['task']} has no evaluation after step 0, and is left out."
+                why = because(part["diverged"])
+                note = f"{name} on {source['task']} has no evaluation after step 0, and is left out{why}."
                 found.left_out.append((source["task"], note))
+                found.lost += [(source["task"], name, row["seed"]) for row in part["diverged"]]
                 continue
             source["seeds"] = sorted(map(int, rows["seed"].unique()))
             mean = rows.groupby(["seed", "step"])["return"].agg(["size", "mean", "std"]).reset_index()
@@ -119,6 +123,11 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
                 found.watched.append(rows.assign(task=source["task"], algorithm=name))
     if rows_used < len(frame):
         raise UserError(f"{table} is damaged: it has rows of settings that are not in config.json")
+
+
+def because(diverged: list[dict[str, Any]]) -> str:
+    """That runs diverged, as the end of a sentence; empty if none did."""
+    return f": its seeds diverged before step {max(row['step'] for row in diverged):,}" if diverged else ""
 
 
 def part_of(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:

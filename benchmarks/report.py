@@ -197,9 +197,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     taken = stored_looks(args.folders, scores)
     ways, maps = maze_part.load(args.folders, scores)
     again = (out / "report.json").exists()  # nothing of an earlier report may stay, and its tables may be the input
-    if again:
-        for path in [*out.glob("figures/*.p[nd][gf]"), out / "report.html"]:
-            path.unlink(missing_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in [*out.glob("figures/*.p[nd][gf]"), *out.glob("report.html")]}
     (out / "figures").mkdir(parents=True, exist_ok=True)
     with figures.style():
         sections = []
@@ -280,8 +278,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     for name, text in contents.items():
         write_atomically(out / name, text.encode())
     if again:
-        for name in {*OWN, LOOKS} - set(contents):
-            (out / name).unlink(missing_ok=True)
+        old = [path for path, made_at in before.items() if path.stat().st_mtime_ns == made_at]
+        for path in [*old, *(out / name for name in {*OWN, LOOKS} - set(contents))]:
+            path.unlink(missing_ok=True)
     write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]

@@ -96,12 +96,17 @@ class Scores:
 
     @property
     def grids(self) -> dict[str, list[str]]:
-        """The algorithms that are settings of one algorithm, by its name."""
-        names = {label(config): family_name(config) for config in self.sources if config.get("setting")}
+        """The algorithms that are settings of one, by its name, and by what varies where its grids differ in that."""
+        kinds = {
+            label(config): (family_name(config), ", ".join(sorted(config["setting"])))
+            for config in self.sources if config.get("setting")
+        }  # fmt: skip
+        families = [family for family, _ in set(kinds.values())]
         grids: dict[str, list[str]] = {}
         for name in self.algorithms:
-            if name in names:
-                grids.setdefault(names[name], []).append(name)
+            if name in kinds:
+                family, varied = kinds[name]
+                grids.setdefault(family if families.count(family) == 1 else f"{family} by {varied}", []).append(name)
         return grids
 
     def with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:

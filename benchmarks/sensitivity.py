@@ -40,20 +40,24 @@ class Grid:
         rest = [{key: value for key, value in setting.items() if key != name} for setting in self.settings]
         return [setting for place, setting in enumerate(rest) if setting not in rest[:place]]
 
-    def mean_over(self, **fixed: float) -> np.ndarray:
-        """The mean score of each seed over the settings with these values, for the seeds that all these settings have.
+    def shared(self, name: str) -> list[dict[str, float]]:
+        """The combinations of the others that are there with every value of a hyperparameter."""
+        values = self.values(name)
+        return [rest for rest in self.others(name) if all(rest | {name: value} in self.settings for value in values)]
+
+    def mean_over(self, settings: list[dict[str, float]]) -> np.ndarray:
+        """The mean score of each seed over some settings, for the seeds that all of these have.
 
         If there is no such seed, each seed counts with the settings that it has.
         """
-        places = [p for p, s in enumerate(self.settings) if all(s[name] == value for name, value in fixed.items())]
-        columns = self.scores.iloc[:, places]
+        columns = self.scores.iloc[:, [place for place, setting in enumerate(self.settings) if setting in settings]]
         return (columns.dropna() if len(columns.dropna()) else columns.dropna(how="all")).mean(axis=1).to_numpy()
 
-    def points(self, name: str, fixed: dict[str, float]) -> Points:
-        """Mean score and interval against a hyperparameter, with the others fixed; means over those not fixed."""
+    def points(self, name: str, others: list[dict[str, float]]) -> Points:
+        """Mean score and interval against a hyperparameter, as a mean over these combinations of the others."""
         rows = []
         for value in self.values(name):
-            if len(seeds := self.mean_over(**{name: value}, **fixed)):
+            if len(seeds := self.mean_over([rest | {name: value} for rest in others])):
                 rows.append((value, seeds.mean(), *statistics.task_means(seeds[:, None])[:, 0]))
         return tuple(np.array(rows).reshape(-1, 4).T)
 
@@ -71,8 +75,9 @@ def sensitivity_part(results: Results) -> Part:
     text = (
         f"The {results.unit} ({LABELS[results.score]}) against each hyperparameter, with 95% intervals over "
         f"seeds. Thin lines, where there are at most {MOST_LINES} of them, hold the other hyperparameters fixed; the "
-        "thick line is the mean over their settings. All settings of a seed see the same random numbers. The best of "
-        "many settings looks better than it is: its score on new seeds will be lower."
+        "thick line is the mean over those of their settings that all values have, if there are any. All settings of a "
+        "seed see the same random numbers. The best of many settings looks better than it is: its score on new seeds "
+        "will be lower."
     )
     part = Part("Sensitivity", text, figures_in_markdown=True)
     for family, algorithms in results.scores.grids.items():
@@ -96,12 +101,13 @@ def sensitivity_part(results: Results) -> Part:
 
 def sensitivity_figure(results: Results, grid: Grid, name: str, title: str, unit: str) -> Figure:
     """The score against one hyperparameter."""
-    others = grid.others(name)
+    others, shared = grid.others(name), grid.shared(name)
     lines = {}
     if len(others) <= MOST_LINES:
-        lines = {spoken(fixed): grid.points(name, fixed) for fixed in others if fixed}
-    mean = grid.points(name, {}) if len(others) > 1 or not lines else None
-    label = f"mean over {len(others)} settings of {', '.join(key for key in grid.names if key != name)}"
+        lines = {spoken(fixed): grid.points(name, [fixed]) for fixed in others if fixed}
+    mean = grid.points(name, shared or others) if len(others) > 1 or not lines else None
+    rest = ", ".join(key for key in grid.names if key != name)
+    label = f"mean over {len(shared)} settings of {rest}" if shared else f"mean over other settings of {rest} each time"
     if len(others) == 1:
         label = spoken(others[0]) or "mean over seeds"
     axis = f"{unit}, {LABELS[results.score]}"
@@ -114,7 +120,7 @@ def settings_figure(results: Results, grid: Grid, title: str, unit: str) -> Figu
     rows, columns = grid.values(first), grid.values(second)
     cells = np.full((len(rows), len(columns)), np.nan)
     for setting in grid.settings:
-        mean = grid.mean_over(**setting).mean()
+        mean = grid.mean_over([setting]).mean()
         cells[rows.index(setting[first]), columns.index(setting[second])] = mean
     return figures.cells(
         cells, [plain(value) for value in rows], [plain(value) for value in columns], first, second,

@@ -47,7 +47,7 @@ from tqdm import tqdm
 from algos.arguments import FewOrNone, Natural, Range, Several, check
 from algos.cli import check_all, run_command
 from algos.device import choose_device
-from algos.errors import UserError
+from algos.errors import UserError, warn
 from algos.folders import writable
 from algos.run_folder import git_commit
 from benchmarks import engines
@@ -156,6 +156,18 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
         finally:
             display.close()
     return outcomes
+
+
+def check_jobs(jobs: list[Job], device: str, elsewhere: bool, cuda: bool) -> None:
+    """Raises UserError for the first argument of a job to be done that its script would refuse.
+
+    `elsewhere` is whether the jobs train on other machines, whose device this one may lack.
+    """
+    for job in jobs:
+        if job.state != "finished":
+            seeds = tuple(map(str, job.identity["seeds"]))
+            compiles = job.args.compile or (elsewhere and cuda)
+            check_all(replace(job.args, seeds=seeds, device="cpu" if elsewhere else device, compile=compiles))
 
 
 def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> None:
@@ -272,14 +284,14 @@ def main(args: Args) -> None:
             print(f"this is the most that it can take: {size} seeds are added at a time, until the pair is decided")
         else:
             print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
+        try:
+            check_jobs(jobs, args.device, elsewhere, cuda)
+        except UserError as error:  # perhaps only here: the machine that trains may have data that this one lacks
+            warn(f"on this machine, the sweep would end at once: {error}")
         return
     if args.job is not None and args.job >= len(jobs):
         raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")
-    for job in jobs if args.job is None else [jobs[args.job]]:
-        if job.state != "finished":
-            seeds = tuple(map(str, job.identity["seeds"]))
-            device = "cpu" if elsewhere else args.device
-            check_all(replace(job.args, seeds=seeds, device=device, compile=job.args.compile or (elsewhere and cuda)))
+    check_jobs(jobs if args.job is None else [jobs[args.job]], args.device, elsewhere, cuda)
     if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:

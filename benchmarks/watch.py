@@ -73,7 +73,7 @@ def played(trained: Trained, place: Place, numbers: list[int], episode: int, amo
     shots, ranked = [], trained.ranks(among) if len(among) > 1 else {}
     for i, number in enumerate(numbers):
         ranks = [rank for rank in RANKS if ranked.get(rank) == number]
-        name = run_name(trained.file.runs[number]) + (f" ({', '.join(ranks)})" if ranks else "")
+        name = f"{', '.join(ranks)}: " * bool(ranks) + run_name(trained.file.runs[number])
         steps = int(running[:, i].sum())
         print(f"{name}: return {totals[i]:,.1f} in {steps:,} steps")
         seed = evaluator.seed_of(i, "watch", task, episode, 0)

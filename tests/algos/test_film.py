@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from algos.film import Screen, Shot, _render, encoder_problem, film
+from algos.film import CAPTION, SIZE, Screen, Shot, _render, captioned, encoder_problem, film
 from envs.goals import goal_tasks
 
 
@@ -79,6 +79,24 @@ def test_the_line_above_an_episode_begins_with_its_return_so_far(monkeypatch):
         screen.step()
     assert lines == [f"{total:,.0f}  seed 0" for total in [*totals, totals[-1]]]
     assert totals[-1] < -1
+
+
+def test_a_return_just_below_nothing_has_no_sign(monkeypatch):
+    lines = []
+    monkeypatch.setattr(Screen, "_render", lambda self: np.zeros((4, 4, 3), np.uint8))
+    monkeypatch.setattr("algos.film.captioned", lambda picture, text: lines.append(text))
+    screen = Screen(Shot("Pendulum-v1", 3, np.zeros((5, 1)), caption="seed 0"))
+    for screen.total in (-0.3, -0.7, -10.0):
+        screen.draw()
+    assert lines == ["0  seed 0", "-1  seed 0", "-10  seed 0"]
+
+
+def test_a_long_line_above_an_episode_has_smaller_letters():
+    picture = np.zeros((8, SIZE, 3), np.uint8)
+    for text in ("-0  seed 2", "-1,234  median: seed 2 with discount=0.9, critic_lr=0.0001"):
+        ends = captioned(picture, text)[:CAPTION].min(2) < 128
+        assert ends.any() and not ends[:, -8:].any()  # its end can be read
+    assert captioned(picture, "seed 0").shape == captioned(picture, 3 * text).shape
 
 
 def test_an_interrupt_ends_the_process_that_renders(monkeypatch, tmp_path):

@@ -83,7 +83,7 @@ def test_an_error_lists_six_runs(tmp_path):
 def test_a_run_is_chosen_by_its_setting(tmp_path):
     agent = agent_of("sac", seeds=(3, 5), vary=("actor_lr=1e-3,1e-2",))
     path = written(tmp_path / "p.safetensors", agent)
-    with pytest.raises(UserError, match="say which"):
+    with pytest.raises(UserError, match=r"holds seed 5, actor_lr 0\.001; seed 5, actor_lr 0\.01: say which$"):
         load_policy(path, seed=5)
     policy = load_policy(path, seed=5, actor_lr=1e-2)
     np.testing.assert_allclose(policy(OBS[0]), agent.policy(OBS[[0] * 4])[3], atol=1e-6)

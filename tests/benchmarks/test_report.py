@@ -155,6 +155,17 @@ def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
     assert sum("no evaluation after step 0" in note for note in results.scores.notes) == 2
 
 
+def test_a_setting_that_diverged_before_it_was_scored_is_said_to_have_diverged(tmp_path):
+    store(tmp_path / "in", "a", table(ten(1, 2, 3)), "Hopper-v5")
+    folder = store(tmp_path / "in", "b", table({0: {0: [1.0], 1: [1.0]}}), "Hopper-v5", status="diverged")
+    config = json.loads((folder / "config.json").read_text())
+    config["diverged"] = [{"seed": 0, "step": 40}, {"seed": 1, "step": 60}]
+    (folder / "config.json").write_text(json.dumps(config))
+    results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    said = "no evaluation after step 0 in .*, and is left out: its seeds diverged before step 60"
+    assert any(re.search(said, note) for note in results.scores.notes)
+
+
 def test_what_is_not_finished_can_be_left_out(tmp_path):
     store(tmp_path, "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path, "b", table({0: {0: [1.0]}, 10: {0: [2.0]}}), "Hopper-v5", status="interrupted")
@@ -750,6 +761,20 @@ def test_nothing_of_an_earlier_report_stays(tmp_path):
     make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
     assert not (tmp_path / "out" / "aggregates.csv").exists()
     assert not list((tmp_path / "out" / "figures").glob("aggregate*"))
+
+
+def test_a_report_that_fails_leaves_the_earlier_one(tmp_path, monkeypatch):
+    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5"], 5, 10)
+    make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    def fails(*_):
+        raise KeyError("a fault")
+
+    monkeypatch.setattr("benchmarks.report.curves_by_task", fails)
+    with pytest.raises(KeyError):
+        make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
 def test_a_report_that_is_killed_while_it_is_made_again_keeps_its_scores(tmp_path, monkeypatch):

@@ -160,19 +160,21 @@ def test_a_line_fixes_the_other_hyperparameters_and_the_mean_is_over_them(tmp_pa
     grid = sensitivity.grid_of(results, results.scores.grids["iql"], "Hopper-v5")
     raw = pd.read_parquet(next(tmp_path.rglob("eval.parquet")))
     raw = raw[raw["step"] == 100]
-    values, means, low, high = grid.points("expectile", {"temperature": 3.0})
+    values, means, low, high = grid.points("expectile", [{"temperature": 3.0}])
     assert list(values) == GRID["expectile"]
     np.testing.assert_allclose(means, raw[raw["temperature"] == 3].groupby("expectile")["return"].mean())
     assert (low < means).all() and (means < high).all()
-    np.testing.assert_allclose(grid.points("expectile", {})[1], raw.groupby("expectile")["return"].mean())
+    np.testing.assert_allclose(
+        grid.points("expectile", grid.shared("expectile"))[1], raw.groupby("expectile")["return"].mean()
+    )
 
 
 def test_the_interval_of_a_mean_over_settings_is_over_seeds_and_not_over_runs():
     settings = settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0, 4.0]})
     of_seed = np.array([0.0, 10.0, 20.0, 30.0])
     grid = sensitivity.Grid(settings, pd.DataFrame(dict.fromkeys(range(8), of_seed)))  # settings make no difference
-    _, _, low, high = grid.points("a", {})
-    _, _, one_low, one_high = grid.points("a", {"b": 1.0})
+    _, _, low, high = grid.points("a", grid.shared("a"))
+    _, _, one_low, one_high = grid.points("a", [{"b": 1.0}])
     np.testing.assert_allclose([low, high], [one_low, one_high])  # with runs as units it would be half as wide
 
 
@@ -180,7 +182,43 @@ def test_a_mean_over_settings_uses_the_seeds_that_all_of_them_have():
     grid = sensitivity.Grid(
         settings_of({"a": [1.0], "b": [1.0, 2.0]}), pd.DataFrame({0: [1.0, 2.0, 9.0], 1: [3.0, 4.0, np.nan]})
     )
-    assert list(grid.mean_over(a=1.0)) == [2.0, 3.0]
+    assert list(grid.mean_over(grid.settings)) == [2.0, 3.0]
+
+
+def test_a_mean_over_settings_holds_those_alone_that_all_values_have(tmp_path):
+    grid = sensitivity.Grid(
+        [{"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 2.0}, {"a": 2.0, "b": 1.0}, {"a": 2.0, "b": 2.0}, {"a": 3.0, "b": 1.0}],
+        pd.DataFrame({0: [1.0, 3.0], 1: [2.0, 4.0], 2: [5.0, 7.0], 3: [6.0, 8.0], 4: [900.0, 900.0]}),
+    )
+    assert grid.shared("b") == [{"a": 1.0}, {"a": 2.0}] and grid.shared("a") == [{"b": 1.0}]
+    assert grid.points("b", grid.shared("b"))[1].tolist() == [4.0, 5.0]  # a = 3 is there with one value of b only
+    single = sensitivity.Grid(
+        [{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0}], pd.DataFrame({0: [1.0, 3.0], 1: [2.0, 4.0]})
+    )
+    assert single.shared("a") == []
+
+
+def test_a_figure_says_that_settings_differ_where_no_setting_is_shared(tmp_path):
+    synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID)
+    results = results_of(tmp_path, "raw")
+    settings = [{"a": float(i), "b": float(i)} for i in range(2)]
+    grid = sensitivity.Grid(settings, pd.DataFrame({i: [1.0, 3.0] for i in range(2)}))
+    figure = sensitivity.sensitivity_figure(results, grid, "a", "a title", "return")
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "mean over other settings of b each time"
+    whole = sensitivity.Grid(
+        settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), pd.DataFrame({key: [1.0] for key in range(4)})
+    )
+    figure = sensitivity.sensitivity_figure(results, whole, "a", "a title", "return")
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "mean over 2 settings of b"
+
+
+def test_grids_of_one_name_that_vary_other_hyperparameters_are_grids_of_their_own(tmp_path):
+    for name, task, grid in (("one", "Hopper-v5", {"lr": [1.0, 2.0]}), ("two", "Ant-v5", {"tau": [1.0, 2.0]})):
+        synthetic.vary(tmp_path / name, "iql", [task], grid)
+    results = results_of(tmp_path, "raw")
+    assert sorted(results.scores.grids) == ["iql by lr", "iql by tau"]
+    part = sensitivity.sensitivity_part(results)
+    assert len(part.figures) == 2 and {table.columns[1] for _, table in part.tables} == {"lr", "tau"}
 
 
 @pytest.mark.parametrize(

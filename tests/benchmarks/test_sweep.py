@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -297,6 +298,15 @@ def test_a_suite_for_gpus_on_ray_may_leave_compile_out(tmp_path, monkeypatch):
         args = tyro.cli(sweep.Args, args=[suite, "--out", str(tmp_path / "out"), "--engine", "ray", "--device", device])
         with contextlib.nullcontext() if device == "cuda" else pytest.raises(UserError, match="add --compile"):
             sweep.main(args)
+
+
+def test_a_plan_says_what_the_sweep_would_refuse(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweep, "sweep", lambda *_: pytest.fail("it trained"))
+    suite = str(write(tmp_path, SUITE.replace("[8]", "[64, 64]\nbf16 = true")))
+    sweep.main(tyro.cli(sweep.Args, args=[suite, "--out", str(tmp_path / "out"), "--device", "cpu", "--dry-run"]))
+    said = capsys.readouterr()
+    assert "as an array of jobs" in said.out
+    assert re.search(r"warning: on this machine, the sweep would end at once: .*--compile", said.err)
 
 
 @pytest.mark.slow

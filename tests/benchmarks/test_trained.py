@@ -147,6 +147,30 @@ def test_an_evaluation_is_the_same_alone_and_among_others(run, tmp_path, capsys)
     assert "18 episodes" in shown and "mean over 3 runs" in shown
 
 
+def test_a_larger_evaluation_is_not_replaced_by_a_smaller_one(run, capsys):
+    command(evaluate, run, "--episodes", "3")
+    table = run / "evaluation" / "InvertedPendulum-v5" / "episodes.parquet"
+    before = table.read_bytes()
+    with pytest.raises(SystemExit, match="2"):
+        command(evaluate, run, "--episodes", "2")
+    assert "has 3 episodes of each run already, which 2 would replace: take as many" in capsys.readouterr().err
+    assert table.read_bytes() == before
+    command(evaluate, run, "--episodes", "4")
+    assert len(pd.read_parquet(table)) == 4 * 3
+    said = table.with_name("evaluation.json")
+    said.write_text(said.read_text().replace('"step": 60', '"step": 50'))  # of earlier policies
+    command(evaluate, run, "--episodes", "2")
+    assert len(pd.read_parquet(table)) == 2 * 3
+
+
+@pytest.mark.parametrize("words", ["--seeds", "--setting"])
+def test_words_that_name_nothing_are_refused(run, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command(evaluate, run, words, "--episodes", "1")
+    assert f"{words} names nothing: leave it out for all runs" in capsys.readouterr().err
+    assert not (run / "evaluation").exists()
+
+
 def test_policies_act_in_another_environment(run, capsys):
     command(evaluate, run, "--episodes", 2, "--env-option", "max_episode_steps=3")
     (folder,) = (run / "evaluation").iterdir()
