@@ -36,7 +36,7 @@ def free_memory(swap: bool = False) -> int:
     """Bytes that this process can still get, on request with `swap`: what is free, unless control groups leave less."""
     free = [psutil.virtual_memory().available + (psutil.swap_memory().free if swap else 0)]
     for folder in _groups("memory"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             new = (folder / "memory.max").exists()
             most, used = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
             facts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())

@@ -1,6 +1,7 @@
 """Policies after training: what a file holds, and that it acts as the agent did."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -291,6 +292,10 @@ def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpo
     after, says = contents(result.folder / "policy.safetensors")
     assert says == said and after.keys() == before.keys() and all(torch.equal(after[n], before[n]) for n in before)
     assert (result.folder / "config.json").read_bytes() == config
+    (result.folder / "policy.safetensors").unlink()
+    shutil.rmtree(result.folder / "checkpoint")
+    with pytest.raises(UserError, match=r"has lost its checkpoint, from which policy\.safetensors would be made"):
+        train_short("sac", resume=True)
 
 
 def changed(path, sac, metadata=None, tensors=None):
