@@ -12,13 +12,14 @@ import pytest
 import torch
 from dataset_files import npz, ogbench_arrays, trajectories
 
-from algos.data import load
+from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.goals import Goals
-from benchmarks import dsac_peer, peer_run, sb3, stream_peer
+from benchmarks import d3rlpy_peer, dsac_peer, peer_run, sb3, stream_peer
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
+from single_file import td3_bc
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -172,3 +173,44 @@ def test_the_official_stream_ac_needs_a_time_limit(tmp_path):
             stream_peer.main(stream_peer.Args(code=tmp_path, env_id="Endless-v0", out=tmp_path))
     finally:
         del gym.registry["Endless-v0"]
+
+
+def test_d3rlpy_s_td3_bc_makes_the_same_updates_from_the_same_weights_batches_and_noise(tmp_path, monkeypatch):
+    d3rlpy = pytest.importorskip("d3rlpy")
+    rng = np.random.default_rng(0)
+    obs, action, reward = rng.normal(2, 3, (400, 4)), rng.uniform(-1, 1, (400, 2)), rng.normal(size=400)
+    last = np.arange(400) % 20 == 19
+    terminated = last & (rng.random(400) < 0.5)
+    raw, data = (Dataset.of(obs, action, reward, np.roll(obs, -1, 0), terminated, last=last) for _ in range(2))
+    data.standardise()
+    agent = td3_bc.TD3BC(td3_bc.Args(), data.task, [0])
+    learner, _ = d3rlpy_peer.learner_and_buffer("td3_bc", raw, 0)
+    theirs, scaler = learner.impl._modules, learner.config.observation_scaler
+    scaler.mean, scaler.std = (part.numpy() for part in data.obs_scaling)
+    scaler.std = scaler.std - scaler.eps
+
+    def copy(net, module, *place):
+        layers = [part for part in module._encoder._layers if isinstance(part, torch.nn.Linear)] + [module._fc]
+        for own, layer in zip([block[0] for block in net.hidden] + [net.out], layers, strict=True):
+            layer.weight.data.copy_(own.weight[(0, *place)].T)
+            layer.bias.data.copy_(own.bias[(0, *place)][0])
+
+    for policy in (theirs.policy, theirs.targ_policy):
+        copy(agent.actor.net, policy)
+    for functions in (theirs.q_funcs, theirs.targ_q_funcs):
+        for number, function in enumerate(functions):
+            copy(agent.critic.net, function, number)
+    for step in range(1, 11):
+        rows = torch.from_numpy(rng.choice(400, (1, 256)))
+        batch, noise = raw.gather(rows), torch.randn(1, 256, 2)
+        theirs_batch = d3rlpy.torch_utility.TorchMiniBatch(
+            scaler.transform(batch.obs[0]), batch.action[0], batch.reward[0, :, None],
+            scaler.transform(batch.next_obs[0]), batch.action[0], batch.reward[0, :, None],
+            batch.terminated[0, :, None].float(), torch.ones(256, 1), "cpu",
+        )  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "randn", lambda *_, noise=noise, **__: noise[0])
+            found = learner.impl.update(theirs_batch, step)
+        ours = agent.update(data.gather(rows), td3_bc.Draws(noise), step % 2 == 0)
+        for name in ours.keys() & {"critic_loss", "actor_loss"}:
+            assert found[name] == pytest.approx(ours[name].item(), rel=1e-4), (step, name)
