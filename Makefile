@@ -9,6 +9,8 @@ JOBS   ?= 2
 # Packages without which nothing works have no wheels for other versions of Python.
 CHECK   = import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit( \
 	"error: Python 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is {}.{}: make PYTHON=python3.12".format(*v))
+# Whether the environment that is there has pip and this version of Python; if not, it is made anew.
+FITS    = import pip, sys; sys.exit(list(sys.version_info[:2]) != [int(n) for n in sys.argv[1].split(".")])
 
 # torch comes first: without an NVIDIA driver the CPU build, which is gigabytes smaller, is preferred where pip is offered
 # one (by an index or a folder of wheels in its configuration, or by PIP_EXTRA_INDEX_URL).
@@ -36,7 +38,11 @@ lint: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "making a virtual environment in $(VENV)"
-	@$(BIN)/python -c '$(CHECK)' 2>/dev/null || { $(PYTHON) -c '$(CHECK)' && $(PYTHON) -m venv --clear $(VENV); }
+	@$(PYTHON) -c '$(CHECK)'
+	@version=$$($(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))'); \
+	if ! $(BIN)/python -c '$(FITS)' $$version 2>/dev/null; then \
+	  $(PYTHON) -m venv $$(test ! -f $(VENV)/pyvenv.cfg || echo --clear) $(VENV); \
+	fi
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "installing torch $(TORCH), which takes about a minute"
 	@if command -v nvidia-smi >/dev/null || ! $(BIN)/pip install --quiet torch==$(TORCH)+cpu 2>/dev/null; then \

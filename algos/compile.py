@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import psutil
@@ -162,9 +163,9 @@ def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if why := fault_of_machine(error):
                 raise UserError(
-                    f"compiling failed ({why}): mend the compiler, set TORCHINDUCTOR_CACHE_DIR to a folder whose "
-                    "programs may run, or give --no-compile, or --eager on a GPU"
-                ) from None
+                    f"compiling failed ({why}): mend the compiler, set TORCHINDUCTOR_CACHE_DIR to a folder with room "
+                    "whose programs may run, or give --no-compile, or --eager on a GPU"
+                ) from error
             raise
         compiles = False
         return result
@@ -179,9 +180,12 @@ def fault_of_machine(error: Exception) -> str:
 
     inner = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
     faults = exc.InvalidCxxCompiler, exc.CppCompileError, exc.TritonMissing, exc.GPUTooOldForTriton
-    if isinstance(inner, faults) or (inner is not error and isinstance(inner, OSError | ImportError)):
+    if isinstance(inner, faults) or (
+        inner is not error and isinstance(inner, OSError | ImportError | CalledProcessError)
+    ):
         said = inner.output if isinstance(inner, exc.CppCompileError) else str(inner)
-        return next((line.strip() for line in said.splitlines() if line.strip()), type(inner).__name__)
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or [type(inner).__name__]
+        return next((line for line in lines if "error" in line.lower()), lines[0])
     return ""
 
 

@@ -644,10 +644,9 @@ class Run(Generic[Args]):
         with self.folder.claimed(), self.folder.writing():
             values, _ = self.folder.checkpoints.load(self._parts(), self.runs)
             if not values:
-                raise UserError(
-                    f"{self.folder.path} has lost its checkpoint, from which {', '.join(self.exports)} would be made: "
-                    "remove the run's folder and start again"
-                )
+                lost = ", ".join(self.exports)
+                warn(f"{self.folder.path} has lost its checkpoint, so that {lost} cannot be made; its tables are whole")
+                return
             self.step, self.diverged = values["steps"], {int(run): step for run, step in values["diverged"].items()}
             self._write_exports()
             self.say(f"wrote {', '.join(self.exports)} from its checkpoint")

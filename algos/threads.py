@@ -13,6 +13,7 @@ import torch
 from envs.cores import core_count, own_cores
 
 INTERVAL = 1.0  # least seconds between two measurements of the load
+LONGEST = 60.0
 SHARE = 0.02  # most of the time that measuring may take, which looks at every process of the machine
 MEMORY = 3  # number of measurements, of which the heaviest counts
 NOISE = 0.25  # cores that others may use without taking a thread from the run
@@ -26,7 +27,7 @@ class Threads:
     slower than one. So the run gives up a thread within a second, or an iteration if that is longer, after a process
     starts to use a core, and takes it back three seconds after that process ends. No result depends on it: scripts that
     follow the load compute the same with any number of threads, and the streaming ones, in which one sum does not, keep
-    to a fixed number.
+    to a fixed number. Where there are so many processes that looking at them takes long, all of this takes longer.
 
     `fixed` is the number of threads to keep; 0 follows the load, with at most as many threads as torch has now, and no
     more than there is CPU time for where a control group limits that.
@@ -57,7 +58,7 @@ class Threads:
         if not self.follows or (now := self.clock()) - self.time < self.interval:
             return
         total, ours = self.measure()
-        self.interval = max(INTERVAL, (self.clock() - now) / SHARE)
+        self.interval = min(LONGEST, max(INTERVAL, (self.clock() - now) / SHARE))
         others = (total - self.before[0]) - (ours - self.before[1])
         self.loads.append(others / (now - self.time))
         self.time, self.before = now, (total, ours)

@@ -137,7 +137,7 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
 def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     """The episodes of a run's policies: of `benchmarks.evaluate` if it played all, otherwise of their last evaluation.
 
-    A policy that diverged has the episodes of its last evaluation, each as often as the number of the others' allows;
+    A policy that diverged has its last evaluation, as often as the whole of it fits into the episodes that others have;
     one that diverged before it was evaluated is left out.
     """
     varied = config.get("varied", [])

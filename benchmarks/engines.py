@@ -108,8 +108,8 @@ def run_job(
     """Runs a job, and again if it fails, until it is done or the file `stop` appears; then it ends with a checkpoint.
 
     Each attempt has a log of its own, whose name is `log` with a number. Without `log`, the job prints to this
-    process's output. The job begins in the folder `place`, or in this process's, where relative paths and modules of
-    the user's own lie.
+    process's output. The job begins in the folder `place` if this machine has it, or else in this process's: relative
+    paths and modules of the user's own lie there.
     """
     path, attempt = log, 0
     packages = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -123,9 +123,10 @@ def run_job(
                 path = log.with_name(f"{log.name}.{logs_of(log) + 1}.log")
                 output = stack.enter_context(open(path, "wb"))
             # a session of its own: a Ctrl-C of the terminal reaches the sweep, which then asks the jobs to end
+            here = place if place and place.is_dir() else None
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT if output else None,
-                env=os.environ | environment | {"PYTHONPATH": packages}, cwd=place, start_new_session=True,
+                env=os.environ | environment | {"PYTHONPATH": packages}, cwd=here, start_new_session=True,
             )  # fmt: skip
             asked = False
             while process.poll() is None:

@@ -111,17 +111,22 @@ def summary(frame: pd.DataFrame, varied: list[str]) -> pd.DataFrame:
     return table.reset_index()
 
 
-def check_earlier(out: Path, step: int, episodes: int) -> None:
-    """Raises UserError if a folder has an evaluation of the same policies with more episodes, which would be lost."""
+def check_earlier(out: Path, said: dict[str, Any]) -> None:
+    """Raises UserError if a folder has an evaluation of the same policies with more of them or with more episodes.
+
+    `said` is what the new evaluation.json will say.
+    """
     try:
         earlier = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-        more = earlier["step"] == step and earlier["episodes"] > episodes
+        alike = all(earlier[name] == said[name] for name in ("algorithm", "variant", "step", "env_id", "options"))
+        there = [*said["runs"], *said["diverged"]]
+        fewer = not all(run in there for run in earlier["runs"]) or earlier["episodes"] > said["episodes"]
     except (OSError, ValueError, KeyError, TypeError):  # none, or a damaged one
         return
-    if more:
+    if alike and fewer:
         raise UserError(
-            f"{out} has {earlier['episodes']:,} episodes of each run already, which {episodes:,} would replace: "
-            "take as many, or another --out"
+            f"{out} has {earlier['episodes']:,} episodes of {len(earlier['runs'])} runs already, which "
+            f"{said['episodes']:,} of {len(said['runs'])} would replace: take as many, or another --out"
         )
 
 
@@ -144,15 +149,6 @@ def main(args: Args) -> None:
     out = args.out or trained.folder / "evaluation" / (
         name if len(name) <= 150 else f"{name[:130]}-{digest({'name': name})}"
     )
-    check_earlier(out, trained.file.step, args.episodes)
-    place.try_out(trained.file.policy(numbers))  # before anything is written
-    writable(out)
-    started = time.monotonic()
-    frame = evaluated(trained, place, numbers, args.episodes, args.threads or None)
-    varied = trained.config.get("varied", [])
-    table = summary(frame, varied)
-    write_atomically(out / "episodes.parquet", parquet_bytes(frame))
-    write_atomically(out / "runs.csv", table.to_csv(index=False).encode())
     every = trained.config.get("taken", [])
     taken = [every[number] for number in numbers] if every else []
     said = {
@@ -161,11 +157,20 @@ def main(args: Args) -> None:
         "taken": taken,
         "own": place.is_own,
         "env_id": place.env_id, "options": place.options, "tasks": place.tasks,
-        "episodes": int(frame["episode"].nunique()),
+        "episodes": 1 if place.env_id.startswith(TABULAR) else args.episodes,
         "runs": [trained.file.runs[number] for number in numbers],
         "diverged": lost,
         "commit": git_commit(), "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip
+    check_earlier(out, said)
+    place.try_out(trained.file.policy(numbers))  # before anything is written
+    writable(out)
+    started = time.monotonic()
+    frame = evaluated(trained, place, numbers, args.episodes, args.threads or None)
+    varied = trained.config.get("varied", [])
+    table = summary(frame, varied)
+    write_atomically(out / "episodes.parquet", parquet_bytes(frame))
+    write_atomically(out / "runs.csv", table.to_csv(index=False).encode())
     write_atomically(out / "evaluation.json", json.dumps(said, indent=2).encode())
 
     set_to = {n: value for n, value in place.options.items() if n in other or value not in ([], False, None)}

@@ -111,6 +111,7 @@ def load(
 def _name_files(found: Found) -> dict[str, str]:
     """Lets the name of a file of data stand for its whole path, if no other file has it; gives these names by paths."""
     tasks = {config["task"] for config in found.sources} | {task for _, task in found.cells}
+    tasks |= {task for task, _ in found.left_out}
     paths = [task for task in tasks if os.path.isabs(task)]
     counts = Counter(Path(path).name for path in paths)
     files = {path: name for path in paths if counts[name := Path(path).name] == 1}

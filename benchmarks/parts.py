@@ -283,7 +283,7 @@ def published_part(results: Results, paths: list[Path]) -> Part:
 def own_rows(results: Results, tasks: list[str]) -> list[Any]:
     """The scores of this report as rows of the table of published ones, those on datasets by the data's references.
 
-    Where an algorithm has several settings, only the best one on each task has a row.
+    Where an algorithm has several settings, only the best one of each grid has a row on each task.
     """
     rows = results.tasks[(results.tasks["score"] == results.score) & results.tasks["task"].isin(tasks)].copy()
     rows["note"] = ""

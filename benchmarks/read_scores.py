@@ -126,8 +126,11 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
 
 
 def because(diverged: list[dict[str, Any]]) -> str:
-    """That runs diverged, as the end of a sentence; empty if none did."""
-    return f": its seeds diverged before step {max(row['step'] for row in diverged):,}" if diverged else ""
+    """Which seeds diverged, as the end of a sentence; empty if none did."""
+    if not diverged:
+        return ""
+    seeds, last = sorted({row["seed"] for row in diverged}), max(row["step"] for row in diverged)
+    return f": seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} diverged before step {last:,}"
 
 
 def part_of(config: dict[str, Any], setting: dict[str, float]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ different protocols are refused, or with --mix reported with a note.
 import contextlib
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -197,8 +198,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     taken = stored_looks(args.folders, scores)
     ways, maps = maze_part.load(args.folders, scores)
     again = (out / "report.json").exists()  # nothing of an earlier report may stay, and its tables may be the input
-    before = {path: path.stat().st_mtime_ns for path in [*out.glob("figures/*.p[nd][gf]"), *out.glob("report.html")]}
-    (out / "figures").mkdir(parents=True, exist_ok=True)
+    fresh = out / "figures.part"  # a fault leaves the earlier report as it was
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
     with figures.style():
         sections = []
         if variants := variants_part(results):
@@ -231,7 +233,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if chosen.published:
             sections.append(parts.published_part(results, chosen.published))
         sections.append(parts.source_part(results))
-        pages = drawn(sections, out, args.formats, args.page)
+        pages = drawn(sections, fresh, args.formats, args.page)
         bands = "" if max(map(len, panels.values())) > figures.MOST_BANDS else " with 95% intervals"
         shown, all_of_them = len(results.in_curves), len(scores.algorithms)
         some = f"; {shown} of {all_of_them} algorithms and settings" if shown < all_of_them else ""
@@ -246,7 +248,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             results.names_are,
             behind,
         )
-        figures.save(together, out / "figures" / "learning_curves", args.formats)
+        figures.save(together, fresh / "learning_curves", args.formats)
 
     made = origin("report", scores.sources, scores.sweeps)
     if args.page:
@@ -255,11 +257,17 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
             over=" over seeds", method=method_note(replications, results.fewest),
         )  # fmt: skip
+    text = markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats)
+    (out / "figures").mkdir(exist_ok=True)
+    if again:
+        for path in [*out.glob("figures/*.p[nd][gf]"), out / "report.html"]:
+            path.unlink(missing_ok=True)
+    for path in fresh.iterdir():
+        path.replace(out / "figures" / path.name)
+    fresh.rmdir()
+    if args.page:
         (out / "report.html").write_text(page, encoding="utf-8")
-    (out / "report.md").write_text(
-        markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats),
-        encoding="utf-8",
-    )
+    (out / "report.md").write_text(text, encoding="utf-8")
     columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
     columns += ["normalised"] if results.references is not None else []
     values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
@@ -278,9 +286,8 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     for name, text in contents.items():
         write_atomically(out / name, text.encode())
     if again:
-        old = [path for path, made_at in before.items() if path.stat().st_mtime_ns == made_at]
-        for path in [*old, *(out / name for name in {*OWN, LOOKS} - set(contents))]:
-            path.unlink(missing_ok=True)
+        for name in {*OWN, LOOKS} - set(contents):
+            (out / name).unlink(missing_ok=True)
     write_sources(out, scores.sources)
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
@@ -298,9 +305,9 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
 
 
 def drawn(
-    sections: list[Part], out: Path, formats: Sequence[str], page: bool
+    sections: list[Part], folder: Path, formats: Sequence[str], page: bool
 ) -> list[tuple[Part, list[tuple[str, str, bool]]]]:
-    """Writes the figures of sections, and gives them to a page: the SVG, the description, and whether it is wide.
+    """Writes the figures of sections to a folder, and gives a page the SVG, the description, and whether it is wide.
 
     Without a page, figures that report.md does not show are left out.
     """
@@ -309,7 +316,7 @@ def drawn(
         made = []
         for name, figure, description in section.figures if page or (formats and section.figures_in_markdown) else []:
             figures.lay_out(figure)
-            figures.save(figure, out / "figures" / name, formats)
+            figures.save(figure, folder / name, formats)
             if page:
                 made.append((figures.svg(figure, description), description, figure.get_figwidth() > figures.WIDE))
         pages.append((section, made))

@@ -57,7 +57,8 @@ class Grid:
         """Mean score and interval against a hyperparameter, as a mean over these combinations of the others."""
         rows = []
         for value in self.values(name):
-            if len(seeds := self.mean_over([rest | {name: value} for rest in others])):
+            settings = [setting for rest in others if (setting := rest | {name: value}) in self.settings]
+            if settings and len(seeds := self.mean_over(settings)):
                 rows.append((value, seeds.mean(), *statistics.task_means(seeds[:, None])[:, 0]))
         return tuple(np.array(rows).reshape(-1, 4).T)
 
@@ -105,9 +106,10 @@ def sensitivity_figure(results: Results, grid: Grid, name: str, title: str, unit
     lines = {}
     if len(others) <= MOST_LINES:
         lines = {spoken(fixed): grid.points(name, [fixed]) for fixed in others if fixed}
-    mean = grid.points(name, shared or others) if len(others) > 1 or not lines else None
+    same = len(lines) > 1 and len(shared) == 1  # a line that is there already
+    mean = grid.points(name, shared or others) if not same and (len(others) > 1 or not lines) else None
     rest = ", ".join(key for key in grid.names if key != name)
-    label = f"mean over {len(shared)} settings of {rest}" if shared else f"mean over other settings of {rest} each time"
+    label = f"mean over {len(shared)} settings of {rest}" if shared else f"mean over settings of {rest} that differ"
     if len(others) == 1:
         label = spoken(others[0]) or "mean over seeds"
     axis = f"{unit}, {LABELS[results.score]}"

@@ -285,9 +285,9 @@ def main(args: Args) -> None:
         else:
             print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
         try:
-            check_jobs(jobs, args.device, elsewhere, cuda)
+            check_jobs(jobs if args.job is None else jobs[args.job : args.job + 1], args.device, elsewhere, cuda)
         except UserError as error:  # perhaps only here: the machine that trains may have data that this one lacks
-            warn(f"on this machine, the sweep would end at once: {error}")
+            warn(f"this would be refused on this machine: {error}")
         return
     if args.job is not None and args.job >= len(jobs):
         raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")

@@ -40,7 +40,8 @@ def free_memory(swap: bool = False) -> int:
             new = (folder / "memory.max").exists()
             most, used = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
             facts = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-            cached = int(facts["inactive_file" if new else "total_inactive_file"])  # given back where it is needed
+            names = (f"{'' if new else 'total_'}{kind}_file" for kind in ("active", "inactive"))
+            cached = sum(int(facts[name]) for name in names)  # pages of files, which are given back where it is needed
             free.append(int(_text(folder / most)) - int(_text(folder / used)) + cached)
     return max(0, min(free))
 

@@ -260,7 +260,7 @@ def test_each_training_of_a_process_is_compiled():
     ("error", "said"),
     [
         (exc.InvalidCxxCompiler(), "No working C\\+\\+ compiler found in [^:]*: .*"),
-        (exc.CppCompileError(["g++"], "a.cpp:1: error: no\nmore"), "a.cpp:1: error: no"),
+        (exc.CppCompileError(["g++"], "In file included from a.h\na.cpp:1: error: no\nmore"), "a.cpp:1: error: no"),
         (ImportError("a.so: failed to map segment"), "a.so: failed to map segment"),
     ],
 )

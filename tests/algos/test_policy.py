@@ -281,7 +281,7 @@ def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, tra
     assert totals == last["return"].tolist()
 
 
-def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpoint(train_short):
+def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpoint(train_short, capsys):
     result = train_short("sac")
     before, said = contents(result.folder / "policy.safetensors")
     (result.folder / "policy.safetensors").unlink()
@@ -294,8 +294,9 @@ def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpo
     assert (result.folder / "config.json").read_bytes() == config
     (result.folder / "policy.safetensors").unlink()
     shutil.rmtree(result.folder / "checkpoint")
-    with pytest.raises(UserError, match=r"has lost its checkpoint, from which policy\.safetensors would be made"):
-        train_short("sac", resume=True)
+    capsys.readouterr()
+    train_short("sac", resume=True)
+    assert "has lost its checkpoint, so that policy.safetensors cannot be made" in capsys.readouterr().err
 
 
 def changed(path, sac, metadata=None, tensors=None):

@@ -162,7 +162,7 @@ def test_a_setting_that_diverged_before_it_was_scored_is_said_to_have_diverged(t
     config["diverged"] = [{"seed": 0, "step": 40}, {"seed": 1, "step": 60}]
     (folder / "config.json").write_text(json.dumps(config))
     results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
-    said = "no evaluation after step 0 in .*, and is left out: its seeds diverged before step 60"
+    said = "no evaluation after step 0 in .*, and is left out: seeds 0, 1 diverged before step 60"
     assert any(re.search(said, note) for note in results.scores.notes)
 
 
@@ -768,12 +768,15 @@ def test_a_report_that_fails_leaves_the_earlier_one(tmp_path, monkeypatch):
     make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
 
-    def fails(*_):
+    def fails(*_, **__):
         raise KeyError("a fault")
 
-    monkeypatch.setattr("benchmarks.report.curves_by_task", fails)
-    with pytest.raises(KeyError):
-        make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
+    for part in ("curves_by_task", "render", "markdown"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"benchmarks.report.{part}", fails)
+            with pytest.raises(KeyError):
+                make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
+    shutil.rmtree(tmp_path / "out" / "figures.part")
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 

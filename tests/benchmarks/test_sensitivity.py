@@ -204,7 +204,7 @@ def test_a_figure_says_that_settings_differ_where_no_setting_is_shared(tmp_path)
     settings = [{"a": float(i), "b": float(i)} for i in range(2)]
     grid = sensitivity.Grid(settings, pd.DataFrame({i: [1.0, 3.0] for i in range(2)}))
     figure = sensitivity.sensitivity_figure(results, grid, "a", "a title", "return")
-    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "mean over other settings of b each time"
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "mean over settings of b that differ"
     whole = sensitivity.Grid(
         settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), pd.DataFrame({key: [1.0] for key in range(4)})
     )

@@ -306,7 +306,7 @@ def test_a_plan_says_what_the_sweep_would_refuse(tmp_path, capsys, monkeypatch):
     sweep.main(tyro.cli(sweep.Args, args=[suite, "--out", str(tmp_path / "out"), "--device", "cpu", "--dry-run"]))
     said = capsys.readouterr()
     assert "as an array of jobs" in said.out
-    assert re.search(r"warning: on this machine, the sweep would end at once: .*--compile", said.err)
+    assert re.search(r"warning: this would be refused on this machine: .*--compile", said.err)
 
 
 @pytest.mark.slow

@@ -153,8 +153,11 @@ def test_a_larger_evaluation_is_not_replaced_by_a_smaller_one(run, capsys):
     before = table.read_bytes()
     with pytest.raises(SystemExit, match="2"):
         command(evaluate, run, "--episodes", "2")
-    assert "has 3 episodes of each run already, which 2 would replace: take as many" in capsys.readouterr().err
+    assert "has 3 episodes of 3 runs already, which 2 of 3 would replace: take as many" in capsys.readouterr().err
     assert table.read_bytes() == before
+    with pytest.raises(SystemExit, match="2"):  # of fewer policies
+        command(evaluate, run, "--episodes", "9", "--seeds", "0", "--out", table.parent)
+    assert "which 9 of 1 would replace" in capsys.readouterr().err
     command(evaluate, run, "--episodes", "4")
     assert len(pd.read_parquet(table)) == 4 * 3
     said = table.with_name("evaluation.json")

@@ -41,7 +41,7 @@ def test_groups_without_limits_change_nothing(machine):
         "sys/fs/cgroup/user/cpu.max": "max 100000\n",
         "sys/fs/cgroup/user/memory.max": "max\n",
         "sys/fs/cgroup/user/memory.current": "5\n",
-        "sys/fs/cgroup/user/memory.stat": "inactive_file 1\n",
+        "sys/fs/cgroup/user/memory.stat": "active_file 1\ninactive_file 1\n",
     })  # fmt: skip
     assert found() == (8, 64)
 
@@ -54,7 +54,7 @@ def test_the_least_limit_of_all_groups_around_a_process_counts(machine):
         "sys/fs/cgroup/cpu.max": "400000 100000\n",
         "sys/fs/cgroup/job/memory.max": f"{8 * GIB}\n",
         "sys/fs/cgroup/job/memory.current": f"{3 * GIB}\n",
-        "sys/fs/cgroup/job/memory.stat": f"anon {GIB}\ninactive_file {GIB}\n",
+        "sys/fs/cgroup/job/memory.stat": f"anon {GIB}\nactive_file {GIB // 2}\ninactive_file {GIB // 2}\n",
     })  # fmt: skip
     assert found() == (3, 6) and cores.free_memory(swap=True) == 6 * GIB  # 2.5 cores keep three threads busy
 
@@ -66,7 +66,7 @@ def test_a_container_sees_its_own_limits_at_the_root_whatever_its_path_is_called
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
-        "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0\n",
+        "sys/fs/cgroup/memory/memory.stat": "total_active_file 0\ntotal_inactive_file 0\n",
     })  # fmt: skip
     assert found() == (2, 1)
     machine(
@@ -81,6 +81,6 @@ def test_there_is_always_a_core_and_never_less_than_no_memory(machine):
         "sys/fs/cgroup/cpu.max": "1000 100000\n",
         "sys/fs/cgroup/memory.max": "10\n",
         "sys/fs/cgroup/memory.current": "20\n",
-        "sys/fs/cgroup/memory.stat": "inactive_file 0\n",
+        "sys/fs/cgroup/memory.stat": "active_file 0\ninactive_file 0\n",
     })  # fmt: skip
     assert found() == (1, 0)
