@@ -164,8 +164,8 @@ WRONG = [
     (f"dataset data.hdf5 --out new/{LONG}/x", "--out: cannot write to new/xxx"),
     (f"dataset {LONG}.hdf5", "--dataset: there is no file xxx"),
     ("budget empty --out new", "no run in empty"),
-    ("budget --out new", "no run in no folder"),
-    ("budget trained --out file", "--out: cannot write to file/figures: Not a directory"),
+    ("budget --out new", "name at least one folder of runs"),
+    ("budget trained --out file", "--out: cannot use file: file is not a folder that can be written to"),
     ("coverage short --out new", "dsac_t on Pendulum-v1, 10 steps: there are 1 seeds, and 50 are needed"),
     ("coverage nowhere --out new", "there is no folder nowhere"),
     (

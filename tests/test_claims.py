@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
 from algos.model_based import ModelBasedArgs
 from benchmarks.suite import ROOT, read_curves
@@ -209,6 +210,19 @@ def test_findings_tell_how_stream_ac_begins_in_both_codes():
     assert "Not decided, and intervals overlap" in FOUND[report] and set(verdicts(report)["verdict"]) == {"not decided"}
     tasks = stored(report, "tasks").query("score == 'mean'")
     assert tasks["low"].max() < tasks["high"].min()
+
+
+def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
+    row, verdict = FOUND["td3_bc_vs_d3rlpy"], verdicts("td3_bc_vs_d3rlpy")
+    assert "Not decided, with ten seeds of d3rlpy and fifteen here" in row
+    assert verdict[["seeds_a", "seeds_b", "verdict"]].to_numpy().tolist() == [[10, 15, "not decided"]]
+    ends, tasks = means("td3_bc_vs_d3rlpy"), stored("td3_bc_vs_d3rlpy", "tasks").query("score == 'last'")
+    assert f"means are {ends.max():,.0f} and {ends.min():,.0f}, and intervals overlap" in row
+    assert ends.idxmax()[1] == "d3rlpy_td3_bc" and tasks["low"].max() < tasks["high"].min()
+    final = stored("td3_bc_vs_d3rlpy", "final").query("seed < 5")
+    theirs, ours = (rows["last"] for _, rows in final.groupby("algorithm"))
+    p = scipy.stats.ttest_ind(theirs, ours, equal_var=False).pvalue
+    assert theirs.mean() > ours.mean() and f"had decided for d3rlpy (p = {p:.3f})" in row
 
 
 def test_findings_tell_how_stream_ac_ends_beside_published_runs():
@@ -741,14 +755,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of ten methods, most of them with three seeds, which cannot decide."
+    told = "no difference is decided for any of eleven methods, most of them with three seeds, which cannot decide."
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 10 and sum(count == 3 for count in seeds.values()) > 5
+    assert len(seeds) == 11 and sum(count == 3 for count in seeds.values()) > 5
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():
