@@ -213,7 +213,7 @@ def test_findings_tell_how_stream_ac_begins_in_both_codes():
 
 
 def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
-    row, verdict = FOUND["td3_bc_vs_d3rlpy"], verdicts("td3_bc_vs_d3rlpy")
+    row, verdict = FOUND["td3_bc_vs_d3rlpy"], stored("td3_bc_vs_d3rlpy", "verdicts")
     assert "Not decided, with ten seeds of d3rlpy and fifteen here" in row
     assert verdict[["seeds_a", "seeds_b", "verdict"]].to_numpy().tolist() == [[10, 15, "not decided"]]
     ends, tasks = means("td3_bc_vs_d3rlpy"), stored("td3_bc_vs_d3rlpy", "tasks").query("score == 'last'")
