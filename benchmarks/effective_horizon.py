@@ -271,7 +271,7 @@ def main(args: Args) -> None:
     title = "The effective horizon on tables"
     with figures.style():
         sections = parts(found, scores.sources, args.tolerance)
-        pages = report.drawn(sections, args.out, ("png",), page=True)
+        pages = report.drawn(sections, args.out / "figures", ("png",), page=True)
     origin = report.origin("effective_horizon", scores.sources, scores.sweeps)
     page = report.render(
         title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
