@@ -32,7 +32,7 @@ from algos.folders import writable
 from algos.run_folder import folder_name, git_commit, parquet_bytes
 from algos.tables import run_name
 from benchmarks.plan import digest
-from benchmarks.trained import Place, Trained, episode_rows
+from benchmarks.trained import Place, Trained, check_words, episode_rows
 from envs.make import TABULAR
 
 AT_ONCE = 500  # environments
@@ -132,9 +132,7 @@ def check_earlier(out: Path, said: dict[str, Any]) -> None:
 
 def main(args: Args) -> None:
     check(args)
-    for name in ("seeds", "setting"):
-        if f"--{name}" in sys.argv and not getattr(args, name):
-            raise UserError(f"--{name} names nothing: leave it out for all runs")
+    check_words(args)
     trained = Trained(args.run)
     place = Place(trained, args.env_id, args.env_option)
     numbers = trained.numbers(args.seeds, args.setting)

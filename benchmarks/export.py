@@ -35,7 +35,7 @@ from algos.evaluate import Evaluator
 from algos.folders import check_file, writable
 from algos.policy import Adapted, Policy
 from algos.tables import run_name
-from benchmarks.trained import Place, Trained
+from benchmarks.trained import Place, Trained, check_words
 
 CHECKED = 1_000  # observations
 TOLERANCE = 1e-4  # of actions, relative to their size where that is above 1
@@ -155,6 +155,7 @@ def difference(model: bytes, policy: Policy, groups: list[dict[str, Tensor]]) ->
 
 def main(args: Args) -> None:
     check(args)
+    check_words(args)
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]:
         raise UserError(f"--onnx needs the package {missing[0]}: pip install -e '.[onnx]'")
     if args.onnx.suffix != ".onnx":

@@ -1,5 +1,6 @@
 """Trained policies for the commands that use them: which runs are meant, and the environment in which they act."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -119,6 +120,13 @@ class Trained:
         """Which of these runs is the best, the median and the worst; none where no run has a score."""
         ranked = sorted((i for i in numbers if np.isfinite(self.scores[i])), key=lambda i: -self.scores[i])
         return {"best": ranked[0], "median": ranked[len(ranked) // 2], "worst": ranked[-1]} if ranked else {}
+
+
+def check_words(args: Any) -> None:
+    """Raises UserError if --seeds or --setting is on the command line without a word, which does not mean all runs."""
+    for name in ("seeds", "setting"):
+        if f"--{name}" in sys.argv and not getattr(args, name):
+            raise UserError(f"--{name} names nothing: leave it out for all runs")
 
 
 class Place:

@@ -27,7 +27,7 @@ from algos.evaluate import Evaluator
 from algos.film import Shot, encoder_problem, film
 from algos.folders import check_file, writable
 from algos.tables import run_name
-from benchmarks.trained import RANKS, Place, Trained
+from benchmarks.trained import RANKS, Place, Trained, check_words
 from envs.goals import make_goal_vec
 from envs.make import TABULAR, make_vec
 
@@ -98,6 +98,7 @@ def in_window(shots: list[Shot]) -> None:
 
 def main(args: Args) -> None:
     check(args)
+    check_words(args)
     trained = Trained(args.run)
     place = Place(trained, args.env_id, args.env_option)
     if place.env_id.startswith(TABULAR):

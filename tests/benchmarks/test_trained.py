@@ -166,12 +166,17 @@ def test_a_larger_evaluation_is_not_replaced_by_a_smaller_one(run, capsys):
     assert len(pd.read_parquet(table)) == 2 * 3
 
 
-@pytest.mark.parametrize("words", ["--seeds", "--setting"])
-def test_words_that_name_nothing_are_refused(run, words, capsys):
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [(evaluate, "--seeds"), (evaluate, "--setting"), (watch, "--seeds"), (watch, "--setting"), (export, "--setting")],
+)
+def test_words_that_name_nothing_are_refused(run, tmp_path, module, words, capsys):
+    before = sorted(run.rglob("*"))
+    more = ["--onnx", tmp_path / "p.onnx"] if module is export else []
     with pytest.raises(SystemExit, match="2"):
-        command(evaluate, run, words, "--episodes", "1")
+        command(module, run, *more, words)
     assert f"{words} names nothing: leave it out for all runs" in capsys.readouterr().err
-    assert not (run / "evaluation").exists()
+    assert sorted(run.rglob("*")) == before
 
 
 def test_policies_act_in_another_environment(run, capsys):
