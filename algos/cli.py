@@ -45,6 +45,7 @@ class RunArgs:
 
     TASK: ClassVar[str] = "env_id"  # the argument that names the task
     STEPS: ClassVar[str] = "environment steps"  # the unit of steps, for figures
+    TF32: ClassVar[bool] = True  # whether a GPU may round factors of products, for speed
     ACTIONS: ClassVar[str] = "continuous"  # of environments: continuous, discrete or any; empty: none are needed
 
     env_id: str = "HalfCheetah-v5"
@@ -233,6 +234,8 @@ def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cp
 def device_of(args: RunArgs) -> torch.device:
     """The device to train on; raises UserError if there is no such device, or if it cannot do what is asked."""
     device = choose_device(args.device)
+    if device.type == "cuda" and not args.TF32:
+        torch.set_float32_matmul_precision("highest")
     if args.bf16 and (args.eager or (device.type == "cpu" and not args.compile)):
         needed = [*(["leave out --eager"] if args.eager else []), *(["add --compile"] if not args.compile else [])]
         raise UserError(f"--bf16 works only in updates that are compiled: {' and '.join(needed)}")

@@ -25,6 +25,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def wait(device: torch.device) -> None:
+    """Waits until a device has done all that it was told to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def device_name(device: torch.device, threads: int | None = None) -> str:
     """The device in words, for the configuration of a run."""
     if device.type == "cuda":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from envs import Task
 class OnPolicyArgs(EnvArgs):
     """Arguments of every on-policy script."""
 
+    TF32: ClassVar[bool] = False  # ratios of probabilities are near 1
     compile: bool = True
     """compile the parts of an iteration on a CPU too, which needs a C++ compiler and up to a minute; on CUDA that is
     always done"""

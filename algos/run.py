@@ -22,6 +22,7 @@ from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError, warn
 from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
+from algos.memory import check_room
 from algos.nn import LARGE, use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
@@ -245,7 +246,7 @@ class Run(Generic[Args]):
         """Tells the loop to train `agent`, and to keep `memory`, which is all else that has to go on after a kill.
 
         The final checkpoint holds the agent and those parts of the memory that `keep` names. Raises UserError if the
-        disk lacks room for checkpoints, or if no layer is large enough for bfloat16.
+        disk, or on CUDA the CPU's memory, lacks room for checkpoints, or if no layer is large enough for bfloat16.
         """
         self.agent, self.memory, self.kept = agent, memory, keep
         if self.given.bf16:
@@ -258,8 +259,11 @@ class Run(Generic[Args]):
             plain = replace(self.given, **default)
             for name in (name for name in idle if getattr(self.given, name) != getattr(plain, name)):
                 warn(f"{flag(name)} changes nothing {idle[name]}")
-        weights = sum(tensor.nbytes for tensor in agent.state_dict().values())
-        self.folder.check_space(weights + sum(getattr(part, "nbytes", 0) for part in memory.values()))
+        size = sum(tensor.nbytes for tensor in agent.state_dict().values())
+        size += sum(getattr(part, "nbytes", 0) for part in memory.values())
+        self.folder.check_space(size)
+        if self.device.type == "cuda":
+            check_room(size, "a checkpoint, which is copied to the CPU's memory,", self.runs, torch.device("cpu"))
         if (before := getattr(self.given, "learning_starts", 0)) and before >= self.given.total_steps:
             total = f"--total-steps {self.given.total_steps:,} ends before --learning-starts {before:,}"
             warn(f"{total}, so nothing is learned")
@@ -691,6 +695,9 @@ class Run(Generic[Args]):
                     f"the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
                     "ends otherwise than without the interruption"
                 )
+            now, before = device_name(self.device, self.threads.most), (self.folder.earlier or {}).get("device", "")
+            if self.device.type == "cuda" and now != before and not self.final:
+                warn(f"the run began on another device, {before}: it ends otherwise on {now} than it would have there")
             self.say(f"resumed at step {self.step:,}")
         with self.folder.writing():
             self._write_config("running")

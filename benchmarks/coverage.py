@@ -10,7 +10,10 @@ verdict on eight comparisons of the same scores is wrong if any of them is decid
 side has normal scores with the same mean and a tenth of the spread: so unlike are algorithms of which one is reliable.
 Pairs are two draws of the same scores whose ranks go together, as runs of one seed do that share random numbers: they
 come from normal numbers with a correlation of 0.5. A verdict over tasks is one over all sets of scores, if there are
-several: each counts as a task, in units of its spread.
+several: each counts as a task, in units of its spread, or all but one, whose spread is so much larger that it makes 90%
+of the variance of the mean; each is this one in turn. Intervals of aggregates are those over these tasks, to which
+means between 0.3 and 0.9 and a spread of 0.15 are given, and of the probability that a run of one draw beats one of
+another draw.
 
 OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and sources.json. It can be made again from
 what it stored.
@@ -50,12 +53,14 @@ KINDS = dict.fromkeys(("task", "algorithm", "scores", "interval"), "words") | di
 )
 PAIRS = 8  # comparisons in a report
 TOGETHER = 0.5  # correlation of the normal numbers from which pairs come
+DOMINANT = 0.9  # share of a mean's variance that comes from one task
 INTERVALS = {
     "Student": "Student's interval of the mean, as in reports",
     "percentile mean": "percentile interval of the mean",
     "IQM": "interval of the IQM, as in reports",
     "percentile IQM": "percentile interval of the IQM",
 }
+AGGREGATES = (*statistics.BATCHED, "probability of improvement")  # over tasks
 
 
 @dataclass
@@ -143,6 +148,29 @@ def coverage(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
     return rows
 
 
+def coverage_over_tasks(truths: list[np.ndarray], repetitions: int) -> list[tuple]:
+    """The same as `coverage`, for intervals of aggregates over several sets of scores, each a task."""
+    rng, count = np.random.default_rng(6), len(truths)
+    centres = np.linspace(0.3, 0.9, count)
+    scaled = [c + 0.15 * (truth - truth.mean()) / truth.std() for c, truth in zip(centres, truths, strict=True)]
+    places = (np.arange(1_000) + 0.5) / 1_000
+    whole = np.stack([np.quantile(truth, places, method="inverted_cdf") for truth in scaled], 1)
+    aims = {name: statistics.POINTS[name](whole) for name in statistics.BATCHED} | {AGGREGATES[-1]: 0.5}
+    rows = []
+    for n in SIZES:
+        ends: dict[str, list[tuple[float, float]]] = {kind: [] for kind in AGGREGATES}
+        for _ in range(repetitions):
+            x, y = (np.stack([rng.choice(truth, n) for truth in scaled], 1) for _ in range(2))
+            for kind, (_, low, high) in statistics.aggregates(x, 500).items():
+                ends[kind].append((low, high))
+            ends[AGGREGATES[-1]].append(statistics.improvement(x, y, 500)[1:])
+        for kind, found in ends.items():
+            low, high = np.array(found).T
+            held = ((low <= aims[kind]) & (aims[kind] <= high)).mean()
+            rows.append((f"all {count}, as tasks", n, kind, float(held), float((high - low).mean())))
+    return rows
+
+
 def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
     """How often verdicts are wrong, and how often they find what is there: name, seeds, others, case, share.
 
@@ -199,8 +227,9 @@ def errors(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
 
 def over_tasks(truths: list[np.ndarray], repetitions: int) -> list[tuple]:
     """How often a verdict over several sets of scores, each a task, is wrong or finds what is there; see `errors`."""
-    rng = np.random.default_rng(5)
+    rng, other = np.random.default_rng(5), np.random.default_rng(7)
     scaled = [(truth - truth.mean()) / truth.std() for truth in truths]
+    wide = np.sqrt(DOMINANT / (1 - DOMINANT) * (len(scaled) - 1))
     rows = []
     for n, m in SEEDS:
         error, freedom = np.sqrt((1 / n + 1 / m) / len(scaled)), (n + m - 2) * len(scaled)
@@ -208,10 +237,13 @@ def over_tasks(truths: list[np.ndarray], repetitions: int) -> list[tuple]:
         for case, apart, reliable in (
             ("over tasks", 0.0, False), ("over tasks, other spread", 0.0, True),
             ("difference over tasks", shift, False),
+            ("over tasks, one wide", 0.0, False), ("over tasks, one wide, other spread", 0.0, True),
         ):  # fmt: skip
-            count = 0
-            for _ in range(repetitions):
-                parts = [one for truth in scaled if (one := drawn(rng, truth, n, m, apart, reliable))]
+            count, one_is_wide = 0, "one wide" in case
+            for repetition in range(repetitions):
+                tasks = [t * wide if one_is_wide and i == repetition % len(scaled) else t for i, t in enumerate(scaled)]
+                source = other if one_is_wide else rng
+                parts = [one for truth in tasks if (one := drawn(source, truth, n, m, apart, reliable))]
                 verdict = corrected([combined("", parts)])[0].verdict
                 count += verdict == "better" if apart else verdict != "not decided"
             rows.append((f"all {len(scaled)}, as tasks", n, m, case, count / repetitions))
@@ -279,8 +311,11 @@ def main(args: Args) -> None:
         columns=["scores", "seeds", "interval", "coverage", "width"],
     )
     rates = [row for name, truth in known for row in errors(name, truth, args.repetitions)]
+    together = []
     if len(known) > 1:
         rates += over_tasks([truth for _, truth in known], args.repetitions)
+        together = coverage_over_tasks([truth for _, truth in known], args.repetitions)
+    aggregates = pd.DataFrame(together, columns=held.columns)
     decided = pd.DataFrame(rates, columns=["scores", "seeds", "others", "case", "share"])
     with figures.style():
         figures.save(draw(held), args.out / "figures" / "coverage", ("png",))
@@ -295,6 +330,12 @@ def main(args: Args) -> None:
         by = rows.set_index("interval")["coverage"]
         shown.rows.append([word(name), number(n, 0), *(number(100 * by[kind], 1) for kind in INTERVALS)])
     lines.append(shown.markdown())
+    if together:
+        over = Table(["scores", "seeds", *AGGREGATES], [])
+        for (name, n), rows in aggregates.groupby(["scores", "seeds"], sort=False):
+            by = rows.set_index("interval")["coverage"]
+            over.rows.append([word(name), number(n, 0), *(number(100 * by[kind], 1) for kind in AGGREGATES)])
+        lines += ["The same for intervals of aggregates over tasks, as in reports:", over.markdown()]
     columns = ["no difference: any of 8 decided (%)", "the same, with a tenth of the spread on one side (%)",
                "difference: found (%)", "wrong way (%)", "no difference in pairs: any of 8 decided (%)",
                "difference in pairs: found (%)"]  # fmt: skip
@@ -326,7 +367,8 @@ def main(args: Args) -> None:
     ]
     if len(known) > 1:
         columns = ["no difference: decided (%)", "the same, with a tenth of the spread on one side (%)",
-                   "difference: found (%)"]  # fmt: skip
+                   "difference: found (%)", "no difference, one task dominates: decided (%)",
+                   "the same, with a tenth of the spread on one side (%)"]  # fmt: skip
         several = Table(["scores", "seeds", *columns], [])
         for (name, n, m), rows in decided[decided["case"].str.contains("over tasks")].groupby(
             ["scores", "seeds", "others"], sort=False
@@ -346,7 +388,8 @@ def main(args: Args) -> None:
     made = report.origin("coverage", sources)
     lines += [f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}, {args.repetitions:,} draws"]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    held.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")
+    intervals = pd.concat([held, aggregates]) if together else held
+    intervals.to_csv(args.out / "coverage.csv", index=False, float_format="%.6g")
     decided.to_csv(args.out / "errors.csv", index=False, float_format="%.6g")
     table.to_csv(args.out / "seeds.csv", index=False)
     write_sources(args.out, sources)

@@ -223,14 +223,21 @@ def extreme(differences: NDArray, errors: NDArray) -> float:
 
 
 def exchanged_everywhere(parts: list[Comparison]) -> tuple[NDArray, NDArray]:
-    """The mean difference over tasks and its standard error after exchanges in each task, in 20,000 random ones."""
+    """The mean difference over tasks and its standard error after exchanges in each task.
+
+    All of them if these are at most 20,000, and else so many random ones; the first changes none.
+    """
     rng, count = np.random.default_rng(0), len(parts)
     scale = max(float(np.abs([*one.ours, *one.theirs]).max()) for one in parts) or 1.0
-    gap, variance = np.zeros(EXCHANGES), np.zeros(EXCHANGES)
-    for one in parts:
-        gaps, errors = exchanged(one.ours / scale, one.theirs / scale, one.test in PAIRED)
-        chosen = rng.integers(len(gaps), size=EXCHANGES)
-        chosen[0] = 0
+    each = [exchanged(one.ours / scale, one.theirs / scale, one.test in PAIRED) for one in parts]
+    sizes = [len(gaps) for gaps, _ in each]
+    if math.prod(sizes) <= EXCHANGES:
+        places = np.indices(sizes).reshape(count, -1)
+    else:
+        places = np.stack([rng.integers(size, size=EXCHANGES) for size in sizes])
+        places[:, 0] = 0
+    gap, variance = np.zeros(places.shape[1]), np.zeros(places.shape[1])
+    for (gaps, errors), chosen in zip(each, places, strict=True):
         gap += gaps[chosen] / count
         variance += errors[chosen] ** 2 / count**2
     return gap, np.sqrt(variance)

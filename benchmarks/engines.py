@@ -142,7 +142,9 @@ def run_job(
             return Outcome("finished", attempt, code, path)
         if stop.exists():
             return Outcome("interrupted", attempt, code, path)
-        if code in (0, 2):  # no retry helps: its run is in another folder (0), or its arguments were refused (2)
+        # no retry helps: its run is in another folder (0), or its arguments were refused (2); a run that had begun may
+        # have lacked memory or room on the disk, which others used
+        if code == 0 or (code == 2 and state_of(folder) != "started"):
             break
     return Outcome("failed", attempt, code, path)
 

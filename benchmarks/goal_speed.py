@@ -16,7 +16,7 @@ import tyro
 
 from algos.compile import compiled
 from algos.data import load
-from algos.device import choose_device
+from algos.device import choose_device, wait
 from algos.goal_conditioned import transitions
 from algos.goals import Clusters, Goals
 from algos.random import Random
@@ -125,8 +125,8 @@ def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = 
     batch = compiled(batch, device, "--compile" in flags)
     for number in range(2 * count):
         if number == count:
+            wait(device)
             started = time.perf_counter()
         batch(draws())
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait(device)
     return (time.perf_counter() - started) / count

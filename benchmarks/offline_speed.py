@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from algos.data import Dataset
-from algos.device import choose_device
+from algos.device import choose_device, wait
 from algos.random import Random
 from benchmarks.timing import LOG, named, peer_rate, peers, random_file, script_log
 from envs.cores import core_count
@@ -83,7 +83,6 @@ def sampling_rate(args: Any, count: int = 4_000_000) -> float:
         started = time.perf_counter()
         for _ in range(args.steps):
             data.gather(data.choose(choice()))
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        wait(device)
         rates.append(args.steps / (time.perf_counter() - started))
     return statistics.median(rates[1:])

@@ -125,7 +125,7 @@ def improvement_part(results: Results, replications: int) -> Part:
     text = (
         f"The probability that a run of one algorithm beats a run of another on a task chosen at random, by the "
         f"{LABELS[results.score]}; ties count half. It needs no normalisation. An interval that holds 0.5 leaves it "
-        "open."
+        "open; one that does not is no verdict, as it is not corrected for the number of pairs."
     )
     if complete:
         text += (

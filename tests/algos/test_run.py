@@ -401,6 +401,8 @@ def test_learning_may_start_within_one_step_of_many_environments(train):
 
 
 def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
+    import ppo
+
     chosen = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -408,6 +410,32 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     assert algos.device.choose_device("auto") == torch.device("cuda:0")
     assert chosen == [torch.device("cuda:0"), "high"]
+    device_of(ppo.Args(device="cuda"))  # whose ratios of probabilities are near 1
+    assert chosen[2:] == [torch.device("cuda:0"), "high", "highest"]
+
+
+def test_a_checkpoint_of_a_gpu_must_fit_into_the_memory_of_the_cpu(loop, monkeypatch):
+    run, agent = loop()
+    monkeypatch.setattr("algos.memory.free_memory", lambda: 8)
+    run.learn(agent)  # on a CPU, it is written from where it is
+    run.device = torch.device("cuda")
+    with pytest.raises(UserError, match="a checkpoint, which is copied to the CPU's memory, needs"):
+        run.learn(agent)
+
+
+def test_a_run_that_goes_on_on_another_gpu_says_that_it_ends_otherwise(loop, monkeypatch, capsys):
+    monkeypatch.setattr("algos.run.device_name", lambda device, threads: "GPU of one kind")
+    run, _ = loop(checkpoint_every=5, total_steps=20)
+    for step in run.steps(lambda obs: obs):
+        if step == 10:
+            break
+    for name, warned in (("GPU of one kind", False), ("GPU of another kind", True)):
+        monkeypatch.setattr("algos.run.device_name", lambda device, threads, name=name: name)
+        run, _ = loop(checkpoint_every=5, total_steps=20, resume=True)
+        run.device = torch.device("cuda")
+        next(run.steps(lambda obs: obs))
+        told = "warning: the run began on another device, GPU of one kind: it ends otherwise on GPU of another kind"
+        assert (told in capsys.readouterr().err) is warned
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------

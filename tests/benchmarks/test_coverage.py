@@ -106,13 +106,27 @@ def test_verdicts_over_tasks_are_rarely_wrong_and_find_what_is_there_in_four_of_
     rng = np.random.default_rng(0)
     rows = coverage.over_tasks([10 * rng.normal(size=100), 5 + rng.normal(size=80), rng.normal(size=60)], 200)
     share = {(n, m, case): found for name, n, m, case, found in rows if name == "all 3, as tasks"}
-    assert len(share) == len(rows) == 3 * len(coverage.SEEDS)
+    assert len(share) == len(rows) == 5 * len(coverage.SEEDS)
     for n, m in coverage.SEEDS:
         assert share[n, m, "over tasks"] < 0.12 and share[n, m, "difference over tasks"] > 0.6
         assert share[n, m, "over tasks, other spread"] < 0.12 and share[n, m, "difference over tasks"] < 0.9
+        assert share[n, m, "over tasks, one wide"] < 0.12  # of normal scores
     lopsided = [np.append(rng.normal(size=95), 20 + rng.normal(size=5)) for _ in range(2)]
     share = {(n, m, case): found for _, n, m, case, found in coverage.over_tasks(lopsided, 200)}
     assert share[3, 10, "over tasks, other spread"] > share[3, 10, "over tasks"] + 0.2
+    assert share[20, 20, "over tasks, one wide, other spread"] > share[20, 20, "over tasks, one wide"]
+
+
+@pytest.mark.slow
+def test_intervals_of_aggregates_hold_what_they_should_over_tasks_of_normal_scores():
+    rng = np.random.default_rng(0)
+    rows = coverage.coverage_over_tasks([10 * rng.normal(size=100), 5 + rng.normal(size=80)], 200)
+    held = {(n, kind): share for name, n, kind, share, _ in rows if name == "all 2, as tasks"}
+    assert len(held) == len(rows) == len(coverage.SIZES) * len(coverage.AGGREGATES)
+    for n in (10, 20):
+        assert all(0.9 < held[n, kind] <= 1 for kind in coverage.AGGREGATES)
+    widths = {(n, kind): width for _, n, kind, _, width in rows}
+    assert all(widths[20, kind] < widths[5, kind] for kind in coverage.AGGREGATES)
 
 
 def test_stored_scores_stand_beside_new_runs(tmp_path):

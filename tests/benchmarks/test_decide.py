@@ -422,3 +422,9 @@ def test_advice_buys_what_lacks():
     assert advice(decide.Split(1e9, 0.0, 0.0, 1, 50.0), 1.0, 1.0, 1.0) is None
     dear, cheap = (advice(noisy_episodes, 1.0, 100.0, cost)[1] for cost in (10.0, 0.001))
     assert dear < cheap
+
+
+def test_all_exchanges_over_tasks_are_made_where_there_are_few():
+    """Three seeds against three on two tasks have 20 x 20 exchanges, of which two are the most extreme."""
+    parts = [compare(task, "a", "b", dict(enumerate([5.0, 6, 7])), dict(enumerate([0.0, 1, 2]))) for task in "xy"]
+    assert combined("both", parts).p == pytest.approx(2 / 400) == pytest.approx(combined("both", parts).smallest)

@@ -19,6 +19,7 @@ from small_suite import SECOND, SUITE, jobs, write
 
 from algos.errors import UserError
 from benchmarks import sweep
+from benchmarks.engines import run_job
 from benchmarks.suite import ROOT
 
 
@@ -109,6 +110,15 @@ def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
     logs = sorted((tmp_path / "out" / "logs").glob("*.log"))
     assert sum("this is broken" in path.read_text() for path in logs) == 2
     assert len(list((tmp_path / "out").rglob("eval.parquet"))) == 1
+
+
+@pytest.mark.parametrize(("state", "attempts"), [("new", 1), ("started", 3), ("damaged", 1)])
+def test_what_a_job_refuses_at_first_it_is_not_asked_again(tmp_path, monkeypatch, state, attempts):
+    """A run that had begun may have lacked memory, which others used."""
+    monkeypatch.setattr("benchmarks.engines.state_of", lambda folder: state)
+    refuses = [sys.executable, "-c", "raise SystemExit(2)"]
+    outcome = run_job(refuses, tmp_path / "run", tmp_path / "job", tmp_path / "stop", {}, retries=2)
+    assert (outcome.status, outcome.attempts) == ("failed", attempts)
 
 
 @pytest.mark.slow
