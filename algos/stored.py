@@ -5,7 +5,6 @@ are in files of earlier versions. `benchmarks.stored` has the files of sweeps an
 """
 
 import contextlib
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow
+from pyarrow.parquet import ParquetFile
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 from safetensors import SafetensorError
@@ -250,7 +251,10 @@ def checked(
 def read_parquet(path: Path) -> pd.DataFrame:
     """A table of a run as it is; raises UserError if it is damaged, for which each of its pages has a checksum."""
     try:
-        return pd.read_parquet(io.BytesIO(regular(path).read_bytes()), page_checksum_verification=True)
+        data = pyarrow.BufferReader(regular(path).read_bytes())
+        # Arrow's threads may abort or hold up a program when it ends (github.com/apache/arrow, issues 34314 and 50482)
+        file = ParquetFile(data, pre_buffer=False, page_checksum_verification=True)
+        return file.read(use_threads=False).to_pandas(use_threads=False)
     except Exception as error:  # pyarrow has many kinds for a damaged file
         raise damaged(path, error) from None
 

@@ -2,10 +2,11 @@
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264). Point
 estimates are rliable's. Its percentile intervals cover the truth too rarely where there are few seeds. Those here do so
-nineteen times in twenty for scores that are nearly normal, and mostly more often than percentiles for others (`python
--m benchmarks.coverage` measures it). Here, the interval of a task's mean is Student's, and that of any other statistic,
-of a mean over tasks too, is Student's quantile times the standard error that a bootstrap over runs, stratified by task,
-finds, times sqrt(N / (N - 1)) because a resample varies less than new runs would. A single run has no interval.
+about nineteen times in twenty for scores that are nearly normal, and over several tasks, and mostly more often than
+percentiles for others (`python -m benchmarks.coverage` measures it). Here, the interval of a task's mean is Student's,
+and that of any other statistic, of a mean over tasks too, is Student's quantile times the standard error that a
+bootstrap over runs, stratified by task, finds, times sqrt(N / (N - 1)) because a resample varies less than new runs
+would. A single run has no interval.
 
 rliable's bootstrap calls a Python function for each replication and ignores the random state that it is given; this one
 resamples the runs of each task in the same way, but does all replications at once and from a fixed seed. Tests compare

@@ -675,14 +675,24 @@ def test_verdicts_are_wrong_as_often_as_findings_say():
     )
     assert alike.max() < 0.06 and "and far more often where one's scores spread far less" in row
     assert unlike.max() > 0.5 and errors.query("case == 'other spread' and seeds < others")["share"].max() > 0.5
-    over = errors[errors["case"].str.contains("over tasks")]
+    over = errors[errors["case"].str.contains("over tasks") & ~errors["case"].str.contains("one wide")]
     wrong, found = (100 * over[over["case"].str.startswith("difference") == there]["share"] for there in (False, True))
     assert (
-        f"Over all six as tasks, they are wrong in {wrong.min():.0f} to {wrong.max():.0f}% of draws, also where "
-        f"spreads differ, and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to "
+        f"Verdicts are wrong there in {wrong.min():.0f} to {wrong.max():.0f}% of draws, also where spreads differ, "
+        f"and find {found.min():.0f} to {found.max():.0f}% of the differences of which 80% are to "
         "be found." in row
     )
     assert len(wrong) == 12 and len(found) == 6 and set(over["scores"]) == {"all 6, as tasks"}
+    held = 100 * stored("coverage", "coverage").query("scores == 'all 6, as tasks'")["coverage"]
+    assert f"intervals of aggregates hold {held.min():.0f} to {held.max():.0f}%." in row and len(held) == 4 * 5
+    alike, unlike = (
+        100 * errors[errors["case"] == f"over tasks, one wide{more}"]["share"] for more in ("", ", other spread")
+    )
+    assert (
+        f"Where one task makes 90% of the variance, they are wrong in {alike.min():.0f} to {alike.max():.0f}%, and in "
+        f"{unlike.min():.0f} to {unlike.max():.0f}% where spreads differ too, as on a single task." in row
+    )
+    assert len(alike) == len(unlike) == 6
 
 
 def test_findings_tell_scores_on_point_mazes_beside_published_ones():

@@ -9,6 +9,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from algos.evaluate import TableEvaluator
 from algos.run import Run
 from algos.run_folder import folder_of
 from benchmarks import edge_of_reach, effective_horizon, index, more_data, plan, report
+from benchmarks.suite import ROOT
 
 TASK = "tabular/gate-0.375"
 SHORT = {
@@ -720,3 +723,15 @@ def test_a_page_on_models_refuses_runs_without_their_arguments(copied, refused, 
         changed(place / "sources.json", (0, "args", key), value)
         refused(lambda: edge_of_reach.main(edge_of_reach.Args(place)), "arguments of mopo")
         shutil.move(place.parent / "kept", place / "sources.json")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux lists them")
+def test_tables_are_read_without_threads_that_could_outlive_a_program(tmp_path):
+    """Arrow's may abort or hold up a program when it ends: github.com/apache/arrow, issues 34314 and 50482."""
+    pd.DataFrame({"seed": np.arange(1000), "return": 0.5}).to_parquet(tmp_path / "table.parquet")
+    count = "import os\nprint(len(os.listdir('/proc/self/task')))"
+    read = f"table = read_parquet(Path({str(tmp_path / 'table.parquet')!r}))\nassert len(table) == 1000"
+    code = f"from pathlib import Path\nfrom algos.stored import read_parquet\n{count}\n{read}\n{count}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    before, after = done.stdout.split()
+    assert before == after, done.stderr
