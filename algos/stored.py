@@ -58,6 +58,7 @@ class Facts(Stored):
     digest: str | None = None
     table: str | None = None
     dataset_digest: str | None = None
+    transitions: Whole = 0
     low: Finite | None = None
     high: Finite | None = None
 

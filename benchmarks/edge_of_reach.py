@@ -77,13 +77,12 @@ def mixtures(scores: Scores) -> pd.DataFrame:
     return table[["task", "place", "seed", "return", "policy_value"]]
 
 
-def draw(table: pd.DataFrame, task: str) -> Any:
-    """Return and value of the policy by the place of the model, with 95% intervals over seeds."""
+def draw(table: pd.DataFrame, task: str, bound: float) -> Any:
+    """Return and value of the policy by the place of the model, with 95% intervals over seeds; `bound` is of values."""
     figure = figures.Figure(figsize=(7.4, 3.3))
     figure.suptitle(task)
-    for axes, name, title in zip(
-        figure.subplots(1, 2), ("return", "policy_value"), ("return", "value of the policy"), strict=True
-    ):
+    titles = {"return": "return, undiscounted", "policy_value": "discounted value of the policy"}
+    for axes, (name, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         known = table.dropna(subset=[name])
         places = sorted(known["place"].unique())
         groups = [known.loc[known["place"] == where, name].to_numpy() for where in places]
@@ -92,6 +91,8 @@ def draw(table: pd.DataFrame, task: str) -> Any:
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=title, xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
         if name == "policy_value":
+            axes.axhline(bound, color=figures.INK, linewidth=0.9, linestyle=":", label="bound by the data's rewards")
+            axes.legend(loc="lower right", fontsize=7)
             figures.make_log(axes, "y")
     return figure
 
@@ -108,7 +109,8 @@ def main(args: Args) -> None:
         for number, task in enumerate(tasks):
             own = table[table["task"] == task]
             name = "mixtures" if number == 0 else f"mixtures_{number + 1}"
-            figure = draw(own, str(task))
+            bound = scores.watched.query("task == @task and metric == 'value_bound'")["value"].max()
+            figure = draw(own, str(task), bound)
             figures.save(figure, args.folder / "figures" / name, ("png",))
             lines.append(f"![{task}: the base method by its model](figures/{name}.png)")
             means = own.groupby("place")[["return", "policy_value"]].mean().reset_index()

@@ -173,7 +173,8 @@ def lines(
 def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
     """Makes an axis logarithmic, with plain numbers, because mathematical text is shown as it is written.
 
-    An axis whose data are not all positive is linear around 0, and logarithmic beyond `LINEAR` on either side.
+    An axis whose data are not all positive is linear around 0, where it is shaded, and logarithmic beyond `LINEAR` on
+    either side.
     """
     axis, set_scale = (axes.xaxis, axes.set_xscale) if which == "x" else (axes.yaxis, axes.set_yscale)
     if axis.get_data_interval()[0] > 0:
@@ -183,6 +184,8 @@ def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
         set_scale("symlog", linthresh=LINEAR)
+        span = axes.axvspan if which == "x" else axes.axhspan
+        span(-LINEAR, LINEAR, color=GRID, alpha=0.08, linewidth=0, zorder=0)
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
 

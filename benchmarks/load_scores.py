@@ -85,6 +85,7 @@ def load(
             f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
     notes += _versions_of_scripts(sources) + _without_bf16(sources) + _with_options(sources)
+    notes += _other_parts(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -226,6 +227,22 @@ def _with_options(sources: list[dict[str, Any]]) -> list[str]:
         f"In environments with other options, for which no references and published scores were made: {_named(pairs)} "
         f"({words})."
         for words, pairs in found.items()
+    ]
+
+
+def _other_parts(sources: list[dict[str, Any]]) -> list[str]:
+    """Sentences on datasets of which runs took other parts, or beside which they had other data."""
+    found: dict[tuple[str, str], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for config in sources:
+        facts = config.get("facts", {})
+        if "dataset_digest" in facts and "transitions" in facts:
+            found[config["task"], facts["dataset_digest"]][facts["transitions"]].add(label(config))
+    return [
+        f"On {task}, not all runs learned from the same transitions, and verdicts compare these too: "
+        + ", ".join(f"{count:,} ({', '.join(sorted(names))})" for count, names in sorted(counts.items()))
+        + "."
+        for (task, _), counts in sorted(found.items())
+        if len(counts) > 1
     ]
 
 

@@ -35,7 +35,7 @@ def model_part(results: Results, looks: Styles) -> Part:
         "steps, and the distance of the ensemble from the simulator after so many steps, in standard deviations of "
         "the data: it is of the ensemble alone, and only earlier versions logged it for mixtures. The table has "
         "means over the last 10%, without seeds that diverged. In the figure, an axis of values that are not all "
-        f"positive is linear from -{LINEAR:g} to {LINEAR:g}, and logarithmic beyond."
+        f"positive is linear from -{LINEAR:g} to {LINEAR:g}, where it is shaded, and logarithmic beyond."
     )
     part = Part("Values and the model", text, tables=[("Values, spreads and errors", table)], figures_in_markdown=True)
     values = long[long["metric"] == "policy_value"]
@@ -43,7 +43,7 @@ def model_part(results: Results, looks: Styles) -> Part:
     panels = curves_by_task(results, values, "value")
     if panels:
         figure = figures.grid(
-            panels, looks, results.scores.steps, "value of the policy", "mean over seeds with 95% intervals",
+            panels, looks, results.scores.steps, "discounted value of the policy", "mean over seeds with 95% intervals",
             results.names, results.names_are, bounds=("bound by the data's rewards", bounds),
         )  # fmt: skip
         part.figures.append(("policy_values", figure, "Values that critics promise for the policy's actions"))

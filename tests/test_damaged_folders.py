@@ -210,6 +210,7 @@ CONFIG = list(
             "task": "text", "step": "whole", "diverged": "list", "identity": "table", "facts": "table", "args": "table",
             "versions": "table", "varied": "list", "identity.seeds": "list", "identity.total_steps": "whole",
             "args.eval_episodes": "whole", "identity.env_option": "list", "facts.low": "number",
+            "facts.transitions": "whole",
         },
     )
 )  # fmt: skip

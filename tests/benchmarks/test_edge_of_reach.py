@@ -65,10 +65,11 @@ def test_a_seed_that_diverged_has_no_value(tmp_path):
     assert "| 1.00 | 151.0 | 1,506.0 | 3 | 2 |" in text and "| 0.50 | 121.0 | 1,211.0 | 3 | 3 |" in text
     assert "> Seed 2 of mopo" in text
     table = mixtures(load([tmp_path / "out"]))
-    line = draw(table, "Walker2d-v5").axes[1].lines[0]
+    line, bound = draw(table, "Walker2d-v5", 2_000.0).axes[1].lines
+    assert set(bound.get_ydata()) == {2_000.0}
     assert line.get_ydata().tolist() == pytest.approx([1011, 1211, 1506])
     table.loc[table["place"] == 0.5, "policy_value"] = np.nan
-    assert draw(table, "Walker2d-v5").axes[1].lines[0].get_xdata().tolist() == [0, 1]
+    assert draw(table, "Walker2d-v5", 2_000.0).axes[1].lines[0].get_xdata().tolist() == [0, 1]
 
 
 def test_two_settings_with_one_model_are_no_point(tmp_path):

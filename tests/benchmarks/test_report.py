@@ -452,6 +452,15 @@ def test_options_of_environments_are_told(tmp_path):
     assert told.endswith("were made: a on a-v0; c on c-v0 (x=1 y=2).")
 
 
+def test_other_transitions_beside_a_dataset_are_told(tmp_path):
+    for name, count in (("a", 10), ("b", 1_010), ("c", 10)):
+        facts = {"dataset_digest": "whole", "digest": f"with {count}", "transitions": count}
+        store(tmp_path, name, table(ten(1, 2, 3)), "Hopper-v5", facts=facts)
+    (told,) = (note for note in load([tmp_path]).notes if "the same transitions" in note)
+    assert told.endswith("and verdicts compare these too: 10 (a, c), 1,010 (b).")
+    assert not any("same transitions" in note for note in load([tmp_path], algorithms=["a", "c"]).notes)
+
+
 def test_an_argument_that_an_earlier_version_lacked_had_its_default(tmp_path):
     identity = {"total_steps": 30, "eval_episodes": 2, "eval_every": 10}
     for seed, more in enumerate([{}, {"stop_when_solved": False}, {"tau": 0.005}]):
