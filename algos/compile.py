@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
@@ -79,7 +79,8 @@ class Variant:
         self.calls += 1
         if self.calls <= WARM_UP:
             self.owner.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.owner.stream):
+            first = compiling() if self.calls == 1 else contextlib.nullcontext()
+            with first, torch.cuda.stream(self.owner.stream):
                 result = self.owner.function(*self.places.args)
             torch.cuda.current_stream().wait_stream(self.owner.stream)
             return result
@@ -143,23 +144,19 @@ def check_compiler(device: torch.device) -> None:
 
 
 def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first call compiles, during which a signal ends the program at once.
+    """A function whose first call compiles, and later ones with other plain values may: see `compiling`.
 
-    That call raises UserError if the machine cannot compile, or cannot load what was compiled.
+    A call raises UserError if the machine cannot compile, or cannot load what was compiled.
     """
     compiles = True
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal compiles
-        if not compiles:
-            return function(*args, **kwargs)
-        earlier = children()
         try:
-            with interruptible():
+            if not compiles:
+                return function(*args, **kwargs)
+            with compiling():
                 result = function(*args, **kwargs)
-        except KeyboardInterrupt:
-            stop_compilers(earlier)
-            raise
         except Exception as error:
             if why := fault_of_machine(error):
                 raise UserError(
@@ -171,6 +168,18 @@ def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """While it is entered, a signal ends the program at once, with its compilers."""
+    earlier = children()
+    try:
+        with interruptible():
+            yield
+    except KeyboardInterrupt:
+        stop_compilers(earlier)
+        raise
 
 
 def fault_of_machine(error: Exception) -> str:
@@ -234,7 +243,8 @@ def with_threads(threads: int) -> Callable[..., Any]:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
+            with compiling():
+                return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
         finally:
             torch.set_num_threads(before)
 

@@ -66,13 +66,13 @@ def interruptible() -> Iterator[None]:
     if not in_main_thread():
         yield
         return
-    Signals.at_once = True
+    before, Signals.at_once = Signals.at_once, True
     try:
         if Signals.present and Signals.present.came:
             Signals.present.interrupt()
         yield
     finally:
-        Signals.at_once = False
+        Signals.at_once = before
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from torch._inductor.async_compile import AsyncCompile
 
 from algos.cli import report_errors
-from algos.compile import compiled_at_first
+from algos.compile import compiled, compiled_at_first
 from algos.signals import Signals, interruptible
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM]
@@ -144,3 +145,17 @@ def test_only_the_first_call_of_a_compiled_function_compiles():
     function = compiled_at_first(lambda x, y=0: hasty.append(Signals.at_once) or x + y)
     assert [function(1), function(1, y=2)] == [1, 3]
     assert hasty == [True, False]
+
+
+def test_no_compilation_makes_a_signal_wait(monkeypatch):
+    hasty = []
+
+    def compile_fx(graph, inputs, **options):
+        hasty.append(Signals.at_once)
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    function = compiled(lambda x, twice: 2 * x if twice else x + 1, torch.device("cpu"), compile_on_cpu=True)
+    one = torch.ones(2)
+    assert [function(one, twice)[0].item() for twice in (True, False, True)] == [2, 2, 2]
+    assert hasty == [True, True] and not Signals.at_once
