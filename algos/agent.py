@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from algos.errors import warn
 from algos.nn import initialise
 from algos.per_run import PerRun
 from algos.random import generators
@@ -60,3 +61,36 @@ class Agent(nn.Module):
         self.initialised.add(name)
         initialise(module, generators(self.seeds, name))
         return module.to(self.device)
+
+    def check(self) -> None:
+        """Raises ValueError for a tensor of the state that has axes, and not the run axis first.
+
+        Warns of tensors, modules and optimisers that the agent has and its state has not: a checkpoint loses them.
+        """
+        state = self.state_dict(keep_vars=True)
+        for name, tensor in state.items():
+            if tensor.dim() and len(tensor) != self.runs:
+                shape = list(tensor.shape)
+                raise ValueError(f"{name} is {shape}: all that {self.runs} runs learn has them first, [{self.runs}, …]")
+        kept, known = {id(tensor) for tensor in state.values()}, set(self.modules())
+        lost = [
+            name
+            for module in known
+            for name, value in vars(module).items()
+            if name not in ("_parameters", "_buffers", "_modules", "made_with", "args")
+            for part in parts_of(value)
+            if (isinstance(part, Tensor) and id(part) not in kept)
+            or (isinstance(part, nn.Module | torch.optim.Optimizer) and part not in known)
+        ]
+        if lost:
+            names = ", ".join(sorted(set(lost)))
+            warn(
+                f"no checkpoint will hold {names} of the agent: register tensors as buffers (constants with "
+                "persistent=False), and modules as attributes"
+            )
+
+
+def parts_of(value: Any) -> list[Any]:
+    """What lists, tuples and dictionaries hold, or the value itself."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
+    return [value] if inner is None else [part for one in inner for part in parts_of(one)]

@@ -359,6 +359,8 @@ def parsed(main: Callable[[Any], None]) -> Any:
     said, module = io.StringIO(), inspect.getmodule(main)
     assert module
     args_type = get_type_hints(main)["args"]
+    if "__dataclass_fields__" not in vars(args_type):
+        raise UserError(f"{module.__file__}: {args_type.__name__} lacks @dataclass, without which it has no arguments")
     given = Counter(word.partition("=")[0].replace("_", "-") for word in sys.argv[1:])
     for name, hint in get_type_hints(args_type).items():
         if get_origin(hint) is tuple and given[flag(name)] > 1:  # of a flag with one value, the last counts

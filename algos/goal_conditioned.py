@@ -485,7 +485,7 @@ def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
         run.export("values.parquet", of_ways(values_table, agent, maze))
     if not hasattr(agent, "value_of") or agent.task.obs_size != 2:
         return
-    ahead, like = getattr(agent.args, "subgoal_steps", 25), next(agent.parameters())  # states are positions
+    ahead, like = getattr(run.given, "subgoal_steps", 25), next(agent.parameters())  # states are positions
 
     def orders(_: int) -> dict[str, Any]:
         kinds = {"order_of_values": "value_of", "order_of_low_values": "low_value_of"}

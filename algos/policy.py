@@ -33,8 +33,9 @@ from torch.utils._pytree import tree_leaves
 
 from algos.agent import Agent
 from algos.agent_file import WIDEST, check_values, checked, chosen, contents, description
-from algos.errors import UserError, describe
+from algos.errors import UserError, describe, warn
 from algos.per_run import PerRun
+from algos.run_folder import digest_of_script
 from algos.stored import Stored, check
 from algos.tables import run_name
 from envs import Task
@@ -129,18 +130,19 @@ def policy_file(
     environment: Mapping[str, Any],
     step: int,
     diverged: Sequence[int] = (),
+    script_digest: str | None = None,
 ) -> bytes:
     """The bytes of a file with the policies of all runs, from which `PolicyFile` reads them.
 
-    `policy` is what is evaluated, `agent.policy` or an `Adapted` one. `script` is the stem of the script's name, and
-    `environment` says where the policy acts: env_id, options, and tasks if there are goals.
+    `policy` is what is evaluated, `agent.policy` or an `Adapted` one. `script` is the stem of the script's name, with
+    the digest of its file, and `environment` says where the policy acts: env_id, options, and tasks if there are goals.
     """
     tensors = {f"agent/{name}": tensor for name, tensor in used_by_policy(agent).items()}
     tensors |= {f"made_with/{name}": tensor for name, tensor in agent.made_with.items()}
     if isinstance(policy, Adapted):
         tensors |= {f"adapted/{name}": tensor for name, tensor in policy.named_buffers(recurse=False)}
     said = description(agent) | {"script": script, "environment": environment, "step": step, "diverged": list(diverged)}
-    said["adapted"] = isinstance(policy, Adapted)
+    said |= {"adapted": isinstance(policy, Adapted), "script_digest": script_digest}
     texts = {name: json.dumps(value) for name, value in said.items()}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, texts)
 
@@ -297,6 +299,12 @@ class PolicyFile:
             raise UserError(f"the device {device} cannot be used ({describe(error)})") from None
         try:
             module = script_module(self.script)
+            then = self.said.get("script_digest")
+            if then and then != digest_of_script(SCRIPTS / f"{self.script}.py"):
+                warn(
+                    f"{self.script}.py is not as it was when {self.path} was written: the policy may act otherwise "
+                    "than it learned to"
+                )
             keys = [self.runs[number] for number in numbers]
             args = self._args(module, keys, device)
             seeds = [key["seed"] for key in keys]

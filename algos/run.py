@@ -1,6 +1,7 @@
 """The run: the loop around every algorithm, with evaluation, logging, checkpoints and a clean end."""
 
 import contextlib
+import json
 import math
 import sys
 import time
@@ -15,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from algos.agent import Agent
+from algos.agent_file import description
 from algos.arguments import check, flag
 from algos.checkpoint import Stateful, write_atomically
 from algos.cli import RunArgs, check_name, check_options, device_of, env_errors, parse_seeds, settings, with_settings
@@ -26,7 +28,7 @@ from algos.memory import check_room
 from algos.nn import LARGE, use_bf16
 from algos.optim import numbers
 from algos.per_run import PerRun
-from algos.policy import FILE, policy_file
+from algos.policy import FILE, Adapted, policy_file
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals, interruptible
@@ -139,6 +141,7 @@ class Run(Generic[Args]):
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
+        self.adapts = False  # whether policies must be turned into such for the environment: see `Dataset.adapt`
         self.memory: dict[str, Stateful] = {}
         self.kept: tuple[str, ...] = ()
         self.restored = False
@@ -246,8 +249,17 @@ class Run(Generic[Args]):
         """Tells the loop to train `agent`, and to keep `memory`, which is all else that has to go on after a kill.
 
         The final checkpoint holds the agent and those parts of the memory that `keep` names. Raises UserError if the
-        disk, or on CUDA the CPU's memory, lacks room for checkpoints, or if no layer is large enough for bfloat16.
+        disk, or on CUDA the CPU's memory, lacks room for checkpoints, or if no layer is large enough for bfloat16, and
+        ValueError for an agent of other arguments or seeds than the run's, or of arguments that cannot be stored.
         """
+        if agent.args is not self.args or agent.seeds != list(self.seeds):
+            raise ValueError("the agent must be made with run.args and run.seeds, in which each run has its own values")
+        agent.check()
+        for name, value in description(agent)["args"].items():
+            try:
+                json.dumps(value)
+            except TypeError:
+                raise ValueError(f"{flag(name)}: a policy's file cannot hold {value!r} as JSON") from None
         self.agent, self.memory, self.kept = agent, memory, keep
         if self.given.bf16:
             if not use_bf16(agent, self.in_bf16):
@@ -292,6 +304,8 @@ class Run(Generic[Args]):
         """
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
+        if self.adapts and policy is not None and not isinstance(policy, Adapted):
+            raise ValueError("give run.steps the policy as data.adapt makes it: it learned from prepared data")
         earlier = self.folder.earlier or {}
         self._export_policy(policy)
         if earlier.get("status") in FINISHED:
@@ -453,15 +467,15 @@ class Run(Generic[Args]):
 
     def _find_diverged(self) -> None:
         """Marks and freezes the runs that have a metric which is not finite."""
-        for run in self.metrics.bad_runs():
+        for run, metric in self.metrics.bad_runs().items():
             if run not in self.diverged:
-                self._mark_diverged(run, self.step)
+                self._mark_diverged(run, self.step, metric)
 
-    def _mark_diverged(self, run: int, step: int) -> None:
-        """Notes the step at which a divergence was noticed, and freezes the run."""
+    def _mark_diverged(self, run: int, step: int, what: str) -> None:
+        """Notes the step at which a divergence was noticed, by something that was not finite, and freezes the run."""
         self.diverged[run] = step
         self._freeze(run)
-        warn(f"{self.name_of(run)} diverged before step {step:,}")
+        warn(f"{self.name_of(run)} diverged before step {step:,}: {what} is not finite")
 
     def _freeze(self, run: int) -> None:
         """Keeps a run's part of the agent as it is now; the run axis comes first in each of its tensors."""
@@ -527,7 +541,7 @@ class Run(Generic[Args]):
             if step is None or run in self.diverged or not episodes:
                 continue
             if not np.isfinite([score.total for score in episodes]).all():
-                self._mark_diverged(run, step)
+                self._mark_diverged(run, step, "a return")
                 continue
             self.tables.add_scores(run, step, episodes)
             means.append(float(np.mean([self._value(score) for score in episodes])))
@@ -632,6 +646,8 @@ class Run(Generic[Args]):
     def _export_policy(self, policy: Policy | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
         agent: Any = self.agent
+        if policy and not hasattr(agent, "policy"):
+            warn(f"the agent has no method named policy, so that no {FILE} is written for use after training")
         if hasattr(agent, "policy"):
             place = self.environment
             if (seen := agent.policy_task) is not agent.task:
@@ -639,7 +655,13 @@ class Run(Generic[Args]):
             self.export(
                 FILE,
                 lambda: policy_file(
-                    agent, policy or agent.policy, self.algorithm, place, self.step, list(self.diverged)
+                    agent,
+                    policy or agent.policy,
+                    self.algorithm,
+                    place,
+                    self.step,
+                    list(self.diverged),
+                    self.folder.script_digest,
                 ),
             )
 

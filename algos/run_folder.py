@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from algos import cli
 from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically, written_aside
 from algos.cli import RunArgs
@@ -55,7 +56,7 @@ class RunFolder:
 
     def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
-        self.script = script_of(type(args))
+        self.script = cli.script or script_of(type(args))  # a script may take the arguments of another one
         self.script_digest = digest_of_script(self.script)
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")

@@ -15,6 +15,7 @@ from algos.run_folder import RunFolder
 
 EVAL = ("step", "task", "episode", "return", "length", "success")
 TRAIN = ("step", "metric", "value")
+OWN = ("episode_return", "episode_length", "seconds")  # metrics of the run itself
 
 
 class Metrics:
@@ -26,21 +27,27 @@ class Metrics:
         self.counts: dict[str, int] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        """Adds metrics; raises ValueError for one that is not a tensor with a number for each run."""
+        """Adds metrics; raises ValueError for one that has not a number for each run, as a tensor, or a name of OWN."""
         for name, value in metrics.items():
             if not isinstance(value, Tensor) or value.shape != (self.runs,):
                 got = list(value.shape) if isinstance(value, Tensor) else repr(value)
                 raise ValueError(f"the metric {name!r} must be a tensor [{self.runs}], one for each run, got {got}")
             if name in self.sums:
-                self.sums[name] += value
+                self.sums[name] += value.detach()
                 self.counts[name] += 1
-            else:
-                self.sums[name], self.counts[name] = value.clone(), 1
+                continue
+            if name in OWN:
+                raise ValueError(f"the metric {name!r} is one that every run has already: choose another name")
+            kind = value.dtype if value.is_floating_point() else torch.float64  # the sum of booleans is their number
+            self.sums[name], self.counts[name] = value.detach().to(kind, copy=True), 1
 
-    def bad_runs(self) -> list[int]:
-        """The runs that have a metric which is not finite."""
-        bad = [(~metric.isfinite()).nonzero().flatten().tolist() for metric in self.sums.values()]
-        return list(dict.fromkeys(run for runs in bad for run in runs))
+    def bad_runs(self) -> dict[int, str]:
+        """The runs that have a metric which is not finite, each with the first one's name."""
+        found: dict[int, str] = {}
+        for name, metric in self.sums.items():
+            for run in (~metric.isfinite()).nonzero().flatten().tolist():
+                found.setdefault(run, name)
+        return found
 
     def take(self) -> dict[str, np.ndarray]:
         """The mean [R] of each metric, on the host; the sums start anew."""

@@ -327,7 +327,8 @@ def sensitivity(
     axes.autoscale_view()
     axes.set_xticks(ticks, [plain(value) for value in ticks], rotation=45 if len(ticks) > 7 else 0)
     axes.minorticks_off()
-    axes.set(xlabel=x, ylabel=y, title=title)
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title("\n".join(textwrap.wrap(title, 48)))
     if len(drawn) > 1:
         handles = [
             Line2D([], [], color=color, marker=marker, markersize=2.5 + width, linewidth=width)
@@ -335,7 +336,7 @@ def sensitivity(
         ]
         figure.legend(handles, [label for label, *_ in drawn], loc="outside lower center", fontsize=8, ncols=1)
     else:
-        axes.set_title("\n".join([title, *textwrap.wrap(drawn[0][0], 48)]), fontsize=9.5)
+        axes.set_title("\n".join([*textwrap.wrap(title, 54), *textwrap.wrap(drawn[0][0], 54)]), fontsize=9.5)
     return figure
 
 

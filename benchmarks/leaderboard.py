@@ -64,6 +64,10 @@ def stored(folder: Path) -> pd.DataFrame:
         ours = {(c["task"], c["algorithm"]): c["args"] for c in sources if c["variant"] == "default"}
         keys = ["task", "algorithm", "score"]
         table = read_csv(path.parent / "tasks.csv", [*keys, "mean", "low", "high", "std", "seeds", "steps"], keys)
+        mazes = {task for task, algorithm in ours if algorithm.upper() in METHODS}
+        others = sorted({algorithm for task, algorithm in ours if task in mazes and algorithm.upper() not in METHODS})
+        if others:
+            print(f"note: {', '.join(others)} of {path.parent} are no columns of this table, and are left out")
         for row in table[table["score"] == SCORE].itertuples():
             args = ours.get((row.task, row.algorithm), {})
             method = str(row.algorithm).upper()

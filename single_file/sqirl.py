@@ -270,6 +270,8 @@ class Remembered:
 class TabularSQIRL(SQIRL):
     """The form of the paper, for tables: means for each observation, action and time, of one iteration's episodes."""
 
+    mix: Tensor  # [O], whose product with an observation is its code
+    codes: Tensor  # [S], one for each observation
     choices: Tensor  # [R, T, S], greedy actions, of observations in the order of their codes
 
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], shown: Tensor, device: torch.device | str = "cpu"):
@@ -277,8 +279,8 @@ class TabularSQIRL(SQIRL):
         super().__init__(args, task, seeds, device)
         self.made_with = {"shown": shown}
         mix = torch.rand(task.obs_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        self.mix: Tensor = mix.to(device)
-        self.codes: Tensor = torch.unique(shown.to(device, torch.float64) @ self.mix)  # one for each observation
+        self.register_buffer("mix", mix.to(device), persistent=False)
+        self.register_buffer("codes", torch.unique(shown.to(device, torch.float64) @ self.mix), persistent=False)
         scale, steps = float(self.codes.abs().max().clamp(min=1)), self.codes.diff()
         self.apart = APART * scale
         if ((steps > EQUAL * scale) & (steps < 2 * self.apart)).any():  # sums in another order are equal

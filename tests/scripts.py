@@ -21,6 +21,7 @@ from algos.agent import Agent
 from algos.arguments import tunable
 from algos.cli import with_settings
 from algos.episodes import Samples
+from algos.goal_conditioned import GoalArgs
 from algos.random import Random
 from algos.replay import Batch
 from algos.rollout import Outcome, Rollout
@@ -153,7 +154,7 @@ def is_model_based(script: str) -> bool:
 
 
 def is_goals(script: str) -> bool:
-    return script.split()[0] in ("gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "ota")
+    return issubclass(module_of(script).Args, GoalArgs)
 
 
 def is_goal_batch(kind: Any) -> bool:

@@ -159,6 +159,18 @@ def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path, monkeypatch, c
             assert "mine.py calls its run 'sac', and results are stored" in capsys.readouterr().err
 
 
+def test_arguments_without_the_decorator_are_refused(tmp_path, monkeypatch, capsys):
+    """They would have the flags of their base alone, and other defaults than they state."""
+    text = (ROOT / "single_file" / "td3.py").read_text()
+    assert "@dataclass\nclass Args(" in text
+    (tmp_path / "plain.py").write_text(text.replace("@dataclass\nclass Args(", "class Args("))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "plain.py")])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and "plain.py: Args lacks @dataclass, without which it has no arguments" in said
+
+
 def test_a_script_of_another_clone_than_the_packages_is_warned_of(tmp_path, capsys):
     script = tmp_path / "single_file" / "mine.py"
     for there in (False, True):

@@ -12,7 +12,17 @@ from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is
 from algos.agent_file import contents
 from algos.errors import UserError
 from algos.learner import learner_file
-from algos.policy import Adapted, Policy, PolicyFile, inside, load_policy, policy_file, used_by_policy
+from algos.policy import (
+    SCRIPTS,
+    Adapted,
+    Policy,
+    PolicyFile,
+    inside,
+    load_policy,
+    policy_file,
+    used_by_policy,
+)
+from algos.run_folder import digest_of_script
 from benchmarks.export import Batched
 from benchmarks.trained import Place, Trained
 from envs import Task
@@ -60,6 +70,13 @@ def test_a_policy_acts_as_its_agent_did(script, tmp_path):
 @pytest.fixture(scope="module")
 def sac():
     return trained("sac")
+
+
+def test_a_script_that_changed_since_a_file_was_written_is_warned_of(sac, tmp_path, capsys):
+    for digest, warned in ((digest_of_script(SCRIPTS / "sac.py"), False), (None, False), ("another", True)):
+        load_policy(written(tmp_path / "p.safetensors", sac, script_digest=digest), seed=1)
+        told = f"warning: sac.py is not as it was when {tmp_path / 'p.safetensors'} was written: the policy may act"
+        assert (told in capsys.readouterr().err) is warned
 
 
 def test_a_file_holds_the_actor_alone(sac, tmp_path):

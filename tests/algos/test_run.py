@@ -33,7 +33,7 @@ from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
-from algos.policy import PolicyFile
+from algos.policy import Adapted, PolicyFile
 from algos.random import Random
 from algos.run import Run, without_bf16
 from algos.run_folder import differing, digest_of_script, git_commit, script_of, told
@@ -438,6 +438,92 @@ def test_a_run_that_goes_on_on_another_gpu_says_that_it_ends_otherwise(loop, mon
         assert (told in capsys.readouterr().err) is warned
 
 
+# -- what a script of one's own may get wrong --------------------------------------------------------------------------
+
+
+def test_an_agent_must_have_the_run_s_own_arguments_and_seeds(loop):
+    run, _ = loop(vary=("rate=1,2",), seeds=("7", "8"))
+    assert run.runs == 4
+    for seeds, args in ((run.seeds, run.given), (range(4), run.args)):
+        agent = Counter(seeds, SimpleNamespace())
+        agent.args = args
+        with pytest.raises(ValueError, match=r"must be made with run\.args and run\.seeds"):
+            run.learn(agent)
+
+
+def test_a_script_with_the_arguments_of_another_is_known_by_its_own_file(loop, tmp_path, monkeypatch):
+    (tmp_path / "counter.py").write_text("from single_file.sac import Args")
+    monkeypatch.setattr("algos.cli.script", tmp_path / "counter.py")
+    run, _ = loop()
+    assert run.folder.script_digest == digest_of_script(tmp_path / "counter.py")
+
+
+def test_state_without_the_run_axis_is_named(loop):
+    run, agent = loop(seeds=("0", "1"))
+    agent.net = torch.nn.Linear(3, 5)
+    with pytest.raises(ValueError, match=re.escape("net.weight is [5, 3]: all that 2 runs learn has them first")):
+        run.learn(agent)
+
+
+@pytest.mark.parametrize(
+    ("lost", "kept"),
+    [
+        (lambda agent: torch.zeros(2), lambda agent: agent.number),
+        (lambda agent: {"a": [torch.zeros(2)]}, lambda agent: [agent.number]),
+        (lambda agent: torch.optim.SGD([agent.number]), lambda agent: 3),
+        (lambda agent: (torch.nn.Identity(),), lambda agent: (agent,)),
+    ],
+)
+def test_state_that_no_checkpoint_holds_is_warned_of(loop, capsys, lost, kept):
+    run, agent = loop(seeds=("0", "1"))
+    agent.thing = kept(agent)
+    run.learn(agent)
+    assert "warning" not in capsys.readouterr().err
+    agent.thing = lost(agent)
+    run.learn(agent)
+    assert "warning: no checkpoint will hold thing of the agent: register" in capsys.readouterr().err
+
+
+def test_an_argument_that_no_policy_s_file_can_hold_is_refused_before_the_run(loop):
+    run, agent = loop()
+    run.args.odd = len
+    with pytest.raises(ValueError, match="a policy's file cannot hold <built-in function len> as JSON"):
+        run.learn(agent)
+
+
+def test_a_policy_for_prepared_data_is_refused(loop):
+    run, _ = loop()
+    run.adapts = True
+    with pytest.raises(ValueError, match=r"as data\.adapt makes it"):
+        next(run.steps(lambda obs: obs))
+    next(run.steps(Adapted(lambda obs: obs, None, None)))
+
+
+def test_an_agent_without_a_policy_is_warned_of_where_one_is_evaluated(loop, capsys):
+    run, _ = loop()
+    next(run.steps(lambda obs: obs))
+    assert "the agent has no method named policy, so that no policy.safetensors is written" in capsys.readouterr().err
+
+
+def test_metrics_may_be_booleans_and_need_no_detaching_and_have_names_of_their_own(loop):
+    run, _ = loop(seeds=("0", "1"))
+    weight = torch.ones(2, requires_grad=True)
+    for truth in (True, True, False, True):
+        run.log({"truth": torch.tensor([truth, True]), "loss": 2 * weight})
+    assert not run.metrics.sums["loss"].requires_grad
+    means = run.metrics.take()
+    assert means["truth"].tolist() == [0.75, 1.0] and means["loss"].tolist() == [2.0, 2.0]
+    with pytest.raises(ValueError, match="'seconds' is one that every run has already"):
+        run.log({"seconds": torch.zeros(2)})
+
+
+def test_a_run_that_diverges_says_what_was_not_finite(loop, capsys):
+    run, agent = loop(seeds=("0", "1"), log_every=5)
+    for step in run.steps(lambda obs: obs):
+        run.log(agent.update() | {"zeal": torch.tensor([1.0, np.nan if step == 7 else 1.0])})
+    assert "warning: seed 1 diverged before step 10: zeal is not finite" in capsys.readouterr().err
+
+
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
@@ -447,8 +533,8 @@ TASK = Task("Made-v0", (3,), 2, False, (-1.0,) * 2, (1.0,) * 2, 0)
 class Counter(Agent):
     """Counts its updates."""
 
-    def __init__(self, seeds):
-        super().__init__(SimpleNamespace(), TASK, seeds)
+    def __init__(self, seeds, args):
+        super().__init__(args, TASK, seeds)
         self.register_buffer("number", torch.zeros(len(seeds)))
 
     def update(self):
@@ -502,7 +588,7 @@ def loop(tmp_path, bare_runs):
 
     def make(source=None, **overrides):
         run = Run(LoopArgs(**{**LOOP, "out": tmp_path / "out", **overrides}), "counter")
-        agent = Counter(run.seeds)
+        agent = Counter(run.seeds, run.args)
         if source:
             run.learn_from(source)
         run.learn(agent)

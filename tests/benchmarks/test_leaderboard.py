@@ -51,6 +51,15 @@ def test_other_forms_of_cloning_and_variants_are_left_out(name, value, tmp_path)
     assert not len(stored(tmp_path))
 
 
+def test_methods_of_ones_own_are_left_out_with_a_note(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    shutil.copytree(RESULTS / "pointmaze_short", folder)
+    for name in ("sources.json", "tasks.csv"):
+        (folder / name).write_text((folder / name).read_text().replace("gcivl", "mine"))
+    assert "MINE" not in set(stored(tmp_path)["method"])
+    assert f"note: mine of {folder} are no columns of this table, and are left out" in capsys.readouterr().out
+
+
 def test_rows_stand_under_their_dataset_and_methods():
     own = pd.DataFrame({"dataset": ["cube-single-play-v0"], "runs": ["ours"], "method": ["CRL"], "text": ["7 [5, 9]"]})
     made = tables(pd.concat([published(), own]).sort_values("dataset", kind="stable"))
