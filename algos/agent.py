@@ -71,7 +71,8 @@ class Agent(nn.Module):
         for name, tensor in state.items():
             if tensor.dim() and len(tensor) != self.runs:
                 shape = list(tensor.shape)
-                raise ValueError(f"{name} is {shape}: all that {self.runs} runs learn has them first, [{self.runs}, …]")
+                first = f"all that {self.runs} runs learn has them first, [{self.runs}, …]"
+                raise ValueError(f"{name} is {shape}: {first}; a constant is a buffer with persistent=False")
         kept, known = {id(tensor) for tensor in state.values()}, set(self.modules())
         lost = [
             name
@@ -86,7 +87,7 @@ class Agent(nn.Module):
             names = ", ".join(sorted(set(lost)))
             warn(
                 f"no checkpoint will hold {names} of the agent: register tensors as buffers (constants with "
-                "persistent=False), and modules as attributes"
+                "persistent=False), and modules, such as the optimisers of algos.optim, as attributes"
             )
 
 

@@ -360,7 +360,9 @@ def parsed(main: Callable[[Any], None]) -> Any:
     assert module
     args_type = get_type_hints(main)["args"]
     if "__dataclass_fields__" not in vars(args_type):
-        raise UserError(f"{module.__file__}: {args_type.__name__} lacks @dataclass, without which it has no arguments")
+        raise UserError(
+            f"{module.__file__}: {args_type.__name__} lacks @dataclass, without which its own arguments do not count"
+        )
     given = Counter(word.partition("=")[0].replace("_", "-") for word in sys.argv[1:])
     for name, hint in get_type_hints(args_type).items():
         if get_origin(hint) is tuple and given[flag(name)] > 1:  # of a flag with one value, the last counts

@@ -347,6 +347,7 @@ def goal_run(
     facts |= {"low": None, "high": None, "evaluated_in": data.env_id, "env_options": data.env_options}
     facts |= {"validation_digest": held_out.digest if held_out else None}
     run = Run(args, algorithm, score="success", facts=facts)
+    run.adapts = data.is_prepared
     done = [f"{len(data):,} transitions"]
     if data.parts:
         done.append(f"states are {data.parts_in_words}")

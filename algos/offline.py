@@ -213,7 +213,7 @@ def offline_run(
         return normalised(returns, low, high)
 
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
-    run.adapts = data.obs_scaling is not None or data.action_scaling is not None
+    run.adapts = data.is_prepared
     place = ""
     if data.env_id and args.eval_episodes:
         run.evaluate_in(data.env_id, data.env_options)

@@ -280,7 +280,7 @@ class PolicyFile:
                 raise ValueError("a run that diverged is none of its runs")
             if math.prod(self.task.obs_shape) > max(WIDEST**2, *(x.numel() for x in self.tensors.values()), 0):
                 raise ValueError("observations are larger than what it has for them")
-            self.said = said
+            self.said, self.warned = said, False
         except UserError:
             raise
         except Exception as error:  # safetensors and pydantic have many kinds
@@ -300,7 +300,8 @@ class PolicyFile:
         try:
             module = script_module(self.script)
             then = self.said.get("script_digest")
-            if then and then != digest_of_script(SCRIPTS / f"{self.script}.py"):
+            if then and then != digest_of_script(SCRIPTS / f"{self.script}.py") and not self.warned:
+                self.warned = True
                 warn(
                     f"{self.script}.py is not as it was when {self.path} was written: the policy may act otherwise "
                     "than it learned to"

@@ -141,7 +141,7 @@ class Run(Generic[Args]):
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
         self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
-        self.adapts = False  # whether policies must be turned into such for the environment: see `Dataset.adapt`
+        self.adapts = False  # whether the policy learns from prepared data, and `Dataset.adapt` must adapt it
         self.memory: dict[str, Stateful] = {}
         self.kept: tuple[str, ...] = ()
         self.restored = False
@@ -304,7 +304,7 @@ class Run(Generic[Args]):
         """
         if self.evaluator and policy is None:
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
-        if self.adapts and policy is not None and not isinstance(policy, Adapted):
+        if self.adapts and hasattr(self.agent, "policy") and not isinstance(policy, Adapted):
             raise ValueError("give run.steps the policy as data.adapt makes it: it learned from prepared data")
         earlier = self.folder.earlier or {}
         self._export_policy(policy)
@@ -646,6 +646,9 @@ class Run(Generic[Args]):
     def _export_policy(self, policy: Policy | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
         agent: Any = self.agent
+        earlier = self.folder.earlier or {}
+        is_over = earlier.get("status") in FINISHED  # perhaps by another version of the script
+        learned_by = earlier.get("script_digest") if is_over else self.folder.script_digest
         if policy and not hasattr(agent, "policy"):
             warn(f"the agent has no method named policy, so that no {FILE} is written for use after training")
         if hasattr(agent, "policy"):
@@ -661,7 +664,7 @@ class Run(Generic[Args]):
                     place,
                     self.step,
                     list(self.diverged),
-                    self.folder.script_digest,
+                    learned_by,
                 ),
             )
 
@@ -717,9 +720,9 @@ class Run(Generic[Args]):
                     f"the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
                     "ends otherwise than without the interruption"
                 )
-            now, before = device_name(self.device, self.threads.most), (self.folder.earlier or {}).get("device", "")
-            if self.device.type == "cuda" and now != before and not self.final:
-                warn(f"the run began on another device, {before}: it ends otherwise on {now} than it would have there")
+            now, before = device_name(self.device, self.threads.most), (self.folder.earlier or {}).get("device")
+            if self.device.type == "cuda" and before and now != before and not self.final:
+                warn(f"the run was on {before} until now: on {now}, it ends otherwise than it would have there")
             self.say(f"resumed at step {self.step:,}")
         with self.folder.writing():
             self._write_config("running")

@@ -27,7 +27,7 @@ class Metrics:
         self.counts: dict[str, int] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        """Adds metrics; raises ValueError for one that has not a number for each run, as a tensor, or a name of OWN."""
+        """Adds metrics; raises ValueError for one that is no tensor with a number for each run, or one of OWN."""
         for name, value in metrics.items():
             if not isinstance(value, Tensor) or value.shape != (self.runs,):
                 got = list(value.shape) if isinstance(value, Tensor) else repr(value)

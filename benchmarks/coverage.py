@@ -10,10 +10,9 @@ verdict on eight comparisons of the same scores is wrong if any of them is decid
 side has normal scores with the same mean and a tenth of the spread: so unlike are algorithms of which one is reliable.
 Pairs are two draws of the same scores whose ranks go together, as runs of one seed do that share random numbers: they
 come from normal numbers with a correlation of 0.5. A verdict over tasks is one over all sets of scores, if there are
-several: each counts as a task, in units of its spread, or all but one, whose spread is so much larger that it makes 90%
-of the variance of the mean; each is this one in turn. Intervals of aggregates are those over these tasks, to which
-means between 0.3 and 0.9 and a spread of 0.15 are given, and of the probability that a run of one draw beats one of
-another draw.
+several: each counts as a task, in units of its spread. Where one task dominates, its spread is so much larger that it
+makes 90% of the variance of the mean, and each is this one in turn. Intervals of aggregates are over these tasks, with
+means between 0.3 and 0.9 and a spread of 0.15, and of the probability that a run of one draw beats one of another.
 
 OUT gets page.md, figures/coverage.png, coverage.csv, errors.csv, seeds.csv and sources.json. It can be made again from
 what it stored.

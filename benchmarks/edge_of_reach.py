@@ -91,8 +91,11 @@ def draw(table: pd.DataFrame, task: str, bound: float) -> Any:
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=title, xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])
         if name == "policy_value":
-            axes.axhline(bound, color=figures.INK, linewidth=0.9, linestyle=":", label="bound by the data's rewards")
-            axes.legend(loc="lower right", fontsize=7)
+            if np.isfinite(bound):
+                axes.axhline(
+                    bound, color=figures.INK, linewidth=0.9, linestyle=":", label="bound by the data's rewards"
+                )
+                axes.legend(loc="lower right", fontsize=7)
             figures.make_log(axes, "y")
     return figure
 

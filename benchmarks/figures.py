@@ -184,8 +184,10 @@ def make_log(axes: Axes, which: Literal["x", "y"]) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
         set_scale("symlog", linthresh=LINEAR)
+        low, high = axis.get_view_interval()
         span = axes.axvspan if which == "x" else axes.axhspan
         span(-LINEAR, LINEAR, color=GRID, alpha=0.08, linewidth=0, zorder=0)
+        (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
 

@@ -231,12 +231,13 @@ def _with_options(sources: list[dict[str, Any]]) -> list[str]:
 
 
 def _other_parts(sources: list[dict[str, Any]]) -> list[str]:
-    """Sentences on datasets of which runs took other parts, or beside which they had other data."""
+    """Sentences on datasets beside which runs had other data, or none."""
     found: dict[tuple[str, str], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for config in sources:
         facts = config.get("facts", {})
-        if "dataset_digest" in facts and "transitions" in facts:
-            found[config["task"], facts["dataset_digest"]][facts["transitions"]].add(label(config))
+        whole = facts.get("dataset_digest") or facts.get("digest")
+        if whole and "transitions" in facts:
+            found[config["task"], whole][facts["transitions"]].add(label(config))
     return [
         f"On {task}, not all runs learned from the same transitions, and verdicts compare these too: "
         + ", ".join(f"{count:,} ({', '.join(sorted(names))})" for count, names in sorted(counts.items()))

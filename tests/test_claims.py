@@ -591,15 +591,13 @@ def test_values_at_the_edge_of_reach_are_as_findings_tell():
     )
     assert (watched["policy_value"] < watched["value_bound"]).all() and len(watched) > 1000
     assert (
-        "On Walker2d's medium-expert data, the base's discounted values are nevertheless above the returns that its "
-        "policies then earn" in row
+        "On Walker2d's medium-expert data, the base's discounted values are nevertheless above the undiscounted "
+        "returns that its policies then earn, on average over seeds and with both kinds of model." in row
     )
     task = WALKER.replace("replay", "expert")
     value = watched["policy_value"].loc[task].groupby(["algorithm", "step"]).mean()
     earned = means("edge_of_reach")[task]
     assert all(value[name, 50_000] > earned[name] for name in ("mopo (base)", "mopo (base_true)"))
-    assert "and RAVL's are below: the overestimation that RAVL is made against, in a mild form." in row
-    assert all(value[name, 50_000] < earned[name] for name in ("ravl", "ravl_true"))
 
 
 def test_sqirl_balances_no_pendulum():
@@ -650,8 +648,8 @@ def test_findings_tell_how_sqirl_does_on_tables():
     assert "Each has the best of its settings on each table, SQIRL of 15 and the others of two." in row
     assert (
         f"[SQIRL solves {count['sqirl']} of {len(tasks)} tables](results/effective_horizon/page.md) and PPO "
-        f"{count['ppo']}, which is not decided, and fewer than DQN. Its number of steps rises with theirs; where SQIRL "
-        f"and PPO both solve a table, it is {steps:.2f} of PPO's (median)." in LINES
+        f"{count['ppo']}, which is not decided; DQN solves more than SQIRL. Its number of steps rises with theirs; "
+        f"where SQIRL and PPO both solve a table, it is {steps:.2f} of PPO's (median)." in LINES
     )
     assert "SQIRL's number of steps rises with theirs." in row
     rises = stored("effective_horizon", "correlations").query("tasks == 'solved'").set_index(["a", "b"])["low"]

@@ -734,5 +734,6 @@ def test_tables_are_read_without_threads_that_could_outlive_a_program(tmp_path):
     read = f"table = read_parquet(Path({str(tmp_path / 'table.parquet')!r}))\nassert len(table) == 1000"
     code = f"from pathlib import Path\nfrom algos.stored import read_parquet\n{count}\n{read}\n{count}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     before, after = done.stdout.split()
-    assert before == after, done.stderr
+    assert before == after

@@ -352,6 +352,11 @@ class Dataset:
         """Actions [..., A] of a policy for the prepared data as the environment takes them."""
         return raw_action(action, self.action_scaling)
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether observations or actions are others than the environment's."""
+        return self.obs_scaling is not None or self.action_scaling is not None
+
     def adapt(self, policy: Callable[..., Tensor]) -> Adapted:
         """Turns a policy for the prepared data into one for the environment."""
         return Adapted(policy, self.obs_scaling, self.action_scaling)

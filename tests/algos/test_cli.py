@@ -168,7 +168,9 @@ def test_arguments_without_the_decorator_are_refused(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         runpy.run_path(sys.argv[0], run_name="__main__")
     said = capsys.readouterr().err
-    assert stop.value.code == 2 and "plain.py: Args lacks @dataclass, without which it has no arguments" in said
+    assert (
+        stop.value.code == 2 and "plain.py: Args lacks @dataclass, without which its own arguments do not count" in said
+    )
 
 
 def test_a_script_of_another_clone_than_the_packages_is_warned_of(tmp_path, capsys):

@@ -33,7 +33,7 @@ from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
-from algos.policy import Adapted, PolicyFile
+from algos.policy import PolicyFile
 from algos.random import Random
 from algos.run import Run, without_bf16
 from algos.run_folder import differing, digest_of_script, git_commit, script_of, told
@@ -434,7 +434,7 @@ def test_a_run_that_goes_on_on_another_gpu_says_that_it_ends_otherwise(loop, mon
         run, _ = loop(checkpoint_every=5, total_steps=20, resume=True)
         run.device = torch.device("cuda")
         next(run.steps(lambda obs: obs))
-        told = "warning: the run began on another device, GPU of one kind: it ends otherwise on GPU of another kind"
+        told = "warning: the run was on GPU of one kind until now: on GPU of another kind, it ends otherwise"
         assert (told in capsys.readouterr().err) is warned
 
 
@@ -492,11 +492,11 @@ def test_an_argument_that_no_policy_s_file_can_hold_is_refused_before_the_run(lo
 
 
 def test_a_policy_for_prepared_data_is_refused(loop):
-    run, _ = loop()
-    run.adapts = True
-    with pytest.raises(ValueError, match=r"as data\.adapt makes it"):
-        next(run.steps(lambda obs: obs))
-    next(run.steps(Adapted(lambda obs: obs, None, None)))
+    run, agent = loop()
+    run.adapts, agent.policy = True, lambda obs: obs
+    for policy in (agent.policy, None):  # which would be written as it is
+        with pytest.raises(ValueError, match=r"as data\.adapt makes it"):
+            next(run.steps(policy))
 
 
 def test_an_agent_without_a_policy_is_warned_of_where_one_is_evaluated(loop, capsys):
