@@ -135,6 +135,7 @@ def test_stored_scores_stand_beside_new_runs(tmp_path):
         store(tmp_path / name, name, "Made-v0", rng.normal(size=60))
     coverage.main(coverage.Args((tmp_path / "a",), tmp_path / "page", repetitions=10))
     coverage.main(coverage.Args((tmp_path / "page", tmp_path / "b"), tmp_path / "both", repetitions=10))
+    assert "on 2 sets of scores" in method.in_a_sentence(tmp_path / "both", 5)  # and not on both as tasks
     table = pd.read_csv(tmp_path / "both" / "seeds.csv")
     assert table.groupby("algorithm").size().to_dict() == {"a": 60, "b": 60}
     sources = json.loads((tmp_path / "both" / "sources.json").read_text())
