@@ -655,18 +655,12 @@ class Run(Generic[Args]):
             place = self.environment
             if (seen := agent.policy_task) is not agent.task:
                 place = place | {"options": place["options"] | {"stack": seen.obs_size // agent.task.obs_size}}
-            self.export(
-                FILE,
-                lambda: policy_file(
-                    agent,
-                    policy or agent.policy,
-                    self.algorithm,
-                    place,
-                    self.step,
-                    list(self.diverged),
-                    learned_by,
-                ),
-            )
+
+            def content() -> bytes:
+                acts = policy or agent.policy
+                return policy_file(agent, acts, self.algorithm, place, self.step, list(self.diverged), learned_by)
+
+            self.export(FILE, content)
 
     def _export_late(self) -> None:
         """Writes the exports of a finished run from its checkpoint."""

@@ -166,9 +166,8 @@ class SeededEnvs:
 
         NaN, which a run may send after it diverged, becomes 0, and what rounding took out of the bounds comes back.
         """
-        self.action = action = action.to(
-            self.device
-        )  # the copy of the last step has ended before the next one is written
+        # an action of this device has waited for the copy of the last step, which `receive` writes over
+        self.action = action = action.to(self.device)
         space: Any = self.venv.action_space
         host = torch.nan_to_num(action).cpu().numpy().reshape(space.shape).astype(space.dtype, copy=False)
         self.host_action = host + self.first_action if self.discrete else within(host, space)
