@@ -17,7 +17,7 @@ from envs import Task
 
 T = TypeVar("T")
 SHOWN = 6  # runs that an error lists
-WIDEST = 4096  # width of a layer that a file need not prove by a tensor
+WIDEST = 4096  # layers up to this width are believed, even where no tensor of the file is as wide
 
 
 def description(agent: Any) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Checkpoints:
                 os.fsync(file.fileno())
             if path.exists():  # an earlier one of this step counts until its .json is replaced
                 os.replace(path, path.with_suffix(BEFORE))
-        write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, "step": step, **values}).encode())
+        write_atomically(path.with_suffix(".json"), json.dumps({"sha256": digest, **values}).encode())
         self.prune(keep)
 
     def prune(self, keep: int) -> None:

@@ -242,7 +242,7 @@ def device_of(args: RunArgs) -> torch.device:
     return device
 
 
-def check_name(algorithm: str, file: Path | None = None) -> None:
+def check_script_name(algorithm: str, file: Path | None = None) -> None:
     """Raises UserError if a script, by default the one that was started, calls its run by another name than its own.
 
     That is the name of its file, or of the package whose __main__.py it is.
@@ -379,7 +379,7 @@ def parsed(main: Callable[[Any], None]) -> Any:
     *parts, _ = filter(str.strip, re.split(r"\n *[-─]{9,} *\n", "\n".join(["", *lines, ""])))
     sentences = (" ".join(part.split()).rstrip(".") for part in parts)
     kept = (sentence for sentence in sentences if not sentence.startswith("Argument helptext"))
-    # of what is similar, the name is enough
+    # without tyro's explanations of similar arguments
     problem = "; ".join(re.sub(r"^((?:Perhaps|Arguments similar).*?): (--[\w-]+).*", r"\1: \2", one) for one in kept)
     for pattern, words in PLAIN.items():
         problem = re.sub(pattern, words, problem)

@@ -102,8 +102,7 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     check_compiler(device)
     import torch._dynamo.config as dynamo  # not at the top, because it takes a second
 
-    if hasattr(dynamo, "trace_autograd_ops"):  # gradients and steps become part of one graph
-        dynamo.trace_autograd_ops = True
+    dynamo.trace_autograd_ops = True  # gradients and steps become part of one graph
     dynamo.recompile_limit = max(dynamo.recompile_limit, 64)  # each training of a process compiles; from then on, none
     if device.type == "cpu":
         backend = with_threads(torch.get_num_threads())
@@ -144,7 +143,7 @@ def check_compiler(device: torch.device) -> None:
 
 
 def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first call compiles, and later ones with other plain values may: see `compiling`.
+    """Wraps a function that compiles in its first call, and perhaps again for other plain values: see `compiling`.
 
     A call raises UserError if the machine cannot compile, or cannot load what was compiled.
     """
@@ -285,9 +284,7 @@ def use_fast_products() -> None:
     hands float32 products to oneDNN only with the permission to round them to bfloat16, which oneDNN uses on processors
     with AMX alone. So a product is measured, and the permission withdrawn if it was used.
     """
-    settings = getattr(torch.backends.mkldnn, "matmul", None)
-    if settings is None or not hasattr(settings, "fp32_precision"):
-        return
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, settings.fp32_precision = settings.fp32_precision, "bf16"
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(2, 256, 256, generator=generator, dtype=torch.float32) for _ in range(2))

@@ -37,8 +37,8 @@ from algos.agent_file import contents
 from algos.data.record import Dataset, slices
 from algos.errors import UserError
 from algos.nn import MLP, TruncatedNormal
-from algos.optim import Adam, per_run
-from algos.per_run import PerRun
+from algos.optim import Adam
+from algos.per_run import PerRun, per_run
 from algos.random import generators
 
 FormName = Literal["ravl", "offlinerl_kit"]
@@ -357,13 +357,13 @@ def ensemble_file(ensemble: Ensemble, seeds: Sequence[int], data: Dataset) -> by
     """The bytes of a file with the trained ensembles of these seeds, from which `load_ensemble` takes them."""
     facts = {
         "seeds": list(seeds), "settings": asdict(ensemble.settings), "obs_size": data.obs_size,
-        "act_size": data.act_size, "dataset": data.name, "digest": digest_of(data),
+        "act_size": data.act_size, "dataset": data.name, "digest": digest_of_data(data),
     }  # fmt: skip
     tensors = {name: tensor.contiguous() for name, tensor in ensemble.state_dict().items()}
     return save(tensors, {"dynamics": json.dumps(facts)})
 
 
-def digest_of(data: Dataset) -> str:
+def digest_of_data(data: Dataset) -> str:
     """A digest of a dataset as it was prepared: its rows, and how observations and actions were scaled."""
     digest = hashlib.sha256((data.digest or str(data.rows.double().sum().item())).encode())
     for pair in (data.obs_scaling, data.action_scaling):
@@ -381,7 +381,7 @@ def load_ensemble(path: Path, seeds: Sequence[int], data: Dataset, members: int 
         state, said = contents(path)
         facts = said["dynamics"]
         held, settings = facts["seeds"], Settings(**facts["settings"] | {"hidden": tuple(facts["settings"]["hidden"])})
-        if facts["digest"] != digest_of(data):
+        if facts["digest"] != digest_of_data(data):
             raise UserError(
                 f"--dynamics {path} learned from {facts['dataset']}, which is another one than --dataset {data.name} "
                 "here, or was prepared in another way (--standardise, --env-id, --exact-d4rl)"

@@ -81,7 +81,7 @@ def padded(x: Tensor, length: int) -> Tensor:
     return torch.cat([x, x.new_zeros(*x.shape[:2], length - x.shape[2], *x.shape[3:])], 2)
 
 
-class Samples(NamedTuple):
+class Steps(NamedTuple):
     """Steps of episodes."""
 
     obs: Tensor  # [R, B, O]
@@ -124,7 +124,7 @@ class EpisodeBuffer:
         sizes = np.minimum(self.added, self.capacity).clip(min=1)
         return integers % torch.as_tensor(sizes, device=self.device)[:, None]
 
-    def gather(self, rows: Tensor) -> Samples:
+    def gather(self, rows: Tensor) -> Steps:
         """The steps in rows [R, B]."""
         flat = self.rows.view(-1, self.rows.shape[-1])
         first = torch.arange(len(self.rows), device=self.device)[:, None] * self.capacity
@@ -133,7 +133,7 @@ class EpisodeBuffer:
             for step, width in ((0, self.rows.shape[-1]), (1, self.obs_size))
         )
         obs, (action, reward, done, returns) = now[..., : self.obs_size], now[..., self.obs_size :].unbind(-1)
-        return Samples(obs, action.long(), reward, following, done, returns)
+        return Steps(obs, action.long(), reward, following, done, returns)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The rows that are in use."""

@@ -28,7 +28,7 @@ TAIL = 0.05  # a return counts as observed if its unseen rest has at most this w
 # makes that many environments of one task or, where there are several, one for each of these names of tasks
 Maker = Callable[[Any], VectorEnv]
 # obs [R, episodes, O], and where there are goals, goal [R, episodes, G] -> action [R, episodes, A]
-Policy = Callable[..., Tensor]
+Act = Callable[..., Tensor]
 # obs [R, episodes, O], noise [R, episodes, A] -> action, its predicted value, and the entropy bonus of the state
 PredictValues = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
@@ -80,7 +80,7 @@ class Evaluator:
         self.venv = make([task for _ in self.seeds for task, _ in self.places] if tasks else count)
 
     @torch.no_grad()
-    def __call__(self, policy: Policy, step: int | Sequence[int], purpose: str = "evaluation") -> list[list[Score]]:
+    def __call__(self, policy: Act, step: int | Sequence[int], purpose: str = "evaluation") -> list[list[Score]]:
         """Runs the policies of a step, or of one for each run [R]: the episodes of each run, task by task.
 
         Another `purpose` makes other episodes.
@@ -158,7 +158,7 @@ class Evaluator:
                 means[:, run] = predicted[:, run][visited].mean(), observed[:, run][visited].mean()
         return means[0], means[1]
 
-    def play(self, act: Policy, purpose: str, steps: Sequence[int]) -> Iterator["Moment"]:
+    def play(self, act: Act, purpose: str, steps: Sequence[int]) -> Iterator["Moment"]:
         """One episode in every environment, step by step; they begin as the seeds and steps [R] of the runs say."""
         venv, shape = self.venv, (len(self.seeds), self.episodes)
         runs = range(len(self.seeds))
@@ -226,7 +226,7 @@ class TableEvaluator:
         return Analysis(self.table).solved()
 
     @torch.no_grad()
-    def __call__(self, policy: Policy, step: int | Sequence[int], purpose: str = "") -> list[list[Score]]:
+    def __call__(self, policy: Act, step: int | Sequence[int], purpose: str = "") -> list[list[Score]]:
         """The return of each run's policy, whatever the step and the purpose; the length is the horizon."""
         chosen = []
         for t in range(self.table.horizon if self.timed or self.venv.time else 1):

@@ -29,7 +29,7 @@ from algos.errors import UserError, describe
 
 SIZE = 256  # pixels of each edge of an episode's picture
 CAPTION = 22  # pixels of the line above it
-LETTERS = range(14, 7, -1)  # pixels of its letters, of which the largest are taken with which it fits
+LETTERS = range(14, 7, -1)  # heights of its letters in pixels: the largest with which it fits are taken
 FASTEST = 30  # frames per second
 # software rendering, where the system has it; a name that is set already is the only one that is tried
 RENDERERS = ("egl", "osmesa")

@@ -1,4 +1,4 @@
-"""The part of offline goal-conditioned scripts around their algorithm: arguments, data with goals, and a run on it.
+"""The part of offline goal-conditioned scripts around their algorithm: arguments, batches, networks, and a run.
 
 Goals are states of the data, and rewards come from goals: -1 until the goal is reached, then 0 for ever. The
 networks have the form of OGBench's.
@@ -6,7 +6,6 @@ networks have the form of OGBench's.
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +19,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algos.arguments import Count, FewOrNone, Incidental, OpenFraction, Positive, Size, Tunable, Widths, by_domain
-from algos.cli import check_env_id, env_errors
-from algos.data import Dataset, check_name, is_file, load, validate
+from algos.cli import check_env_id
+from algos.data import check_name, is_file, validate
 from algos.data.names import GOALS
-from algos.data.ogbench import cached
 from algos.errors import UserError, warn
 from algos.evaluate import Ways
 from algos.film import Shot, film
+from algos.goal_data import check_goals, check_maze, check_positions, load_states, sizes_of, validation_data
 from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
 from algos.nn import MLP, Glorot, Lead, gelu
 from algos.offline import OfflineArgs, spaces
@@ -35,16 +34,13 @@ from algos.random import Random
 from algos.run import Run
 from algos.run_folder import parquet_bytes
 from algos.ways import order_of_values, values_table, ways_table
-from envs import d4rl, plain_id
-from envs.goals import goal_tasks, is_own, make_goal_vec
+from envs import plain_id
+from envs.goals import is_own
 from envs.mazes import maze_of
 
 Probabilities = tuple[float, float, float]
 FAMILIES = ("pointmaze", "antmaze", "humanoidmaze", "antsoccer", "cube", "scene", "puzzle")
 KINDS = ("navigate", "stitch", "explore", "play", "noisy")
-WITH_GOALS = r"(AntMaze_|Fetch|Hand(Reach|Manipulate)|FrankaKitchen)"  # Gymnasium-Robotics' other ids with goals
-GOAL_PARTS = {"observation", "achieved_goal", "desired_goal"}
-MOST_INSIDE = 0.1  # share of positions that may lie inside the walls of a maze
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
@@ -177,10 +173,10 @@ def transition_draws(random: Random, batch_size: int, name: str = "") -> Callabl
 def transitions(goals: Goals, args: ValueArgs, draws: Draws) -> Transitions:
     """A batch of transitions with goals of both kinds."""
     row = goals.anywhere(draws.row)
-    value = goals.mixed(row, args.value_mix, draws.value, args.discount)
-    actor = goals.mixed(row, args.actor_mix, draws.actor, args.discount)
-    obs, next_obs, value_goal, goal = goals.states(row, row + 1, value, actor)
-    mask = (value != row).to(obs.dtype)
+    value_row = goals.mixed(row, args.value_mix, draws.value, args.discount)
+    actor_row = goals.mixed(row, args.actor_mix, draws.actor, args.discount)
+    obs, next_obs, value_goal, goal = goals.states(row, row + 1, value_row, actor_row)
+    mask = (value_row != row).to(obs.dtype)
     return Transitions(obs, goals.actions(row), next_obs, value_goal, -mask, mask, goal)
 
 
@@ -283,7 +279,9 @@ def goal_run(
     whole states, or positions; `places` says that the method needs positions in states. Raises UserError for data that
     cannot be trained on, and for an environment that has no goals or other ones.
     """
-    held_out = validation_data(args) if args.validation else None  # first: it is downloaded where the dataset is not
+    held_out = None
+    if args.validation:  # first: it is downloaded where the dataset is not
+        held_out = validation_data(args.dataset, args.exact_d4rl, args.env_id)
     data = load_states(args.dataset, args.exact_d4rl, args.env_id)
     if isinstance(args, ValueArgs) and is_file(args.dataset):
         if not set(args.words) & {*KINDS, "stitching"}:
@@ -300,22 +298,7 @@ def goal_run(
         check_maze(data, args.env_id)
         data = replace(data, env_id=args.env_id, env_options={})
     if positions or places:
-        instead = f"take {'--goal' if positions else '--cluster-by'} state"
-        if data.obs_size < 2:
-            raise UserError(f"--dataset {data.name} has states of one number, which is no position: {instead}")
-        family = family_in_d4rl(args.dataset)
-        known = family in ("antmaze", "maze2d")
-        if not (family or data.env_id):
-            warn(f"nothing tells whether states of --dataset {data.name} begin with a position: --env-id would")
-        elif not known and (family or not has_maze(str(data.env_id))):
-            raise UserError(
-                f"--dataset {data.name} has states of {family or data.env_id}, whose first two numbers are no "
-                f"position: {instead}"
-            )
-        elif "antsoccer" in (data.env_id or ""):
-            raise UserError(
-                f"--dataset {data.name}: a state begins with the ant's position, and its goal is the ball's: {instead}"
-            )
+        check_positions(data, args.dataset, f"take {'--goal' if positions else '--cluster-by'} state")
     obs_space, act_space = spaces(args, data)
     tasks, options = [], data.env_options if is_own(data.env_id or "") else {}
     if args.eval_episodes:
@@ -362,102 +345,6 @@ def goal_run(
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
-
-
-def load_states(name: str, exact_d4rl: bool = False, env_id: str = "") -> Dataset:
-    """A dataset whose observations are states alone, without the goals that Gymnasium-Robotics puts before them.
-
-    Where observations have the parts of its environments with goals, states are the part `observation`.
-    `env_id` says of which environment they are where the dataset does not. Where the next states of terminal
-    transitions are unknown, such transitions are left out; in D4RL's antmaze none is terminal, as its episodes go on
-    where the goal of their rewards is reached. Raises UserError where goals cannot be told from states.
-    """
-    data = load(name, exact_d4rl)
-    if re.match(WITH_GOALS, plain_id(data.env_id or "")):
-        raise UserError(f"--dataset {name} has observations of {data.env_id}, in which goals and states are not apart")
-    if family_in_d4rl(name) == "antmaze":
-        data.terminated.zero_()
-    elif not data.true_ends:
-        data = data.where((data.terminated[data.index] == 0).numpy())
-        if not len(data):
-            raise UserError(f"--dataset {name} has no transition whose next state is known")
-    if set(data.parts) >= GOAL_PARTS:
-        names, size = list(data.parts), data.parts["observation"]
-        start = sum(data.parts[name] for name in names[: names.index("observation")])
-    elif plain_id(data.env_id or env_id).startswith("PointMaze_") and data.obs_size == 8:
-        start = size = 4
-    else:
-        return data
-    rows = torch.cat([data.rows[:, start : start + size], data.rows[:, data.obs_size :]], 1)
-    return replace(data, rows=rows, obs_size=size, parts={"observation": size})
-
-
-def family_in_d4rl(name: str) -> str:
-    """The family of a dataset of D4RL, such as antmaze; empty for others."""
-    task = d4rl.of_file(name) if is_file(name) else d4rl.tasks().get(name.removeprefix("d4rl/"))
-    return task.family if task else ""
-
-
-def has_maze(env_id: str) -> bool:
-    """Whether an environment is a maze whose states begin with a position; UserError if a package is missing."""
-    try:
-        maze_of(env_id)
-    except ModuleNotFoundError as error:
-        raise UserError(str(error)) from None
-    except ValueError:
-        return False
-    return True
-
-
-def check_maze(data: Dataset, env_id: str) -> None:
-    """Raises UserError for an environment with another maze than the dataset's, by its environment or its positions."""
-    named = bool(data.env_id) and has_maze(str(data.env_id))
-    if not has_maze(env_id):
-        if named:
-            raise UserError(f"--env-id {env_id} is no maze, and --dataset {data.name} is that of {data.env_id}")
-        return
-    maze = maze_of(env_id)
-    if named and not np.array_equal(maze_of(str(data.env_id)).walls, maze.walls):
-        raise UserError(f"--env-id {env_id} is not the maze of --dataset {data.name}, which is that of {data.env_id}")
-    inside = maze.near_wall(data.obs[:, :2].double().cpu().numpy(), 0.0).mean()
-    if inside > MOST_INSIDE:
-        raise UserError(
-            f"--env-id {env_id} is not the maze of --dataset {data.name}: {inside:.0%} of its states lie inside walls"
-        )
-
-
-def check_goals(env_id: str, dataset: str = "", options: dict[str, Any] | None = None) -> list[str]:
-    """The names of an environment's tasks; raises UserError if it has no goals."""
-    with env_errors(env_id):
-        try:
-            return goal_tasks(env_id, **options or {})
-        except (ModuleNotFoundError, ValueError) as error:
-            place = f"--dataset {dataset} is evaluated in {env_id}" if dataset else f"--env-id {env_id}"
-            raise UserError(f"{place}: {error}") from None
-
-
-def sizes_of(env_id: str, tasks: list[str], options: dict[str, Any]) -> tuple[Any, int]:
-    """The space of an environment's observations, and the size of its goals."""
-    with env_errors(env_id):
-        venv = make_goal_vec(env_id, tasks[:1], **options)
-        size = venv.reset(seed=0)[1]["goal"].shape[-1]
-        venv.close()
-    return venv.single_observation_space, size
-
-
-def validation_data(args: GoalArgs) -> Dataset | None:
-    """The validation episodes of the arguments' dataset, or None if there are none on this machine."""
-    from minari.storage import get_dataset_path
-
-    name = args.dataset
-    if is_file(name):
-        path = Path(name)
-        other = str(path.with_name(f"{path.stem}-val{path.suffix}"))
-        return load_states(other, args.exact_d4rl, args.env_id) if Path(other).is_file() else None
-    if name.startswith("ogbench/"):  # it is downloaded with the dataset, but never later
-        return load_states(f"{name}-val") if cached(f"{name}-val").exists() or not cached(name).exists() else None
-    other = "-val-v".join(name.rsplit("-v", 1))
-    return load_states(other) if name.startswith("local/") and get_dataset_path(other).exists() else None
 
 
 def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:

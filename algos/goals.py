@@ -139,12 +139,12 @@ class Goals:
 class Clusters:
     """Groups of neighbouring states, for temporal goal augmentation (arXiv 2401.11237): goals of near trajectories.
 
-    K-means finds `count` groups by the first `size` numbers of states, in raw units, from at most FITTED of them, drawn
-    with the seed; then each state that is a goal or has an action joins the nearest group. All runs share the groups.
-    Raises UserError if there are fewer states than groups.
+    K-means finds `count` groups by the first `size` numbers of states, in raw units, from at most FITTED of them; then
+    each state that is a goal or has an action joins the nearest group. All runs share the groups, which depend on the
+    data alone. Raises UserError if there are fewer states than groups.
     """
 
-    def __init__(self, goals: Goals, count: int, size: int, seed: int = 0):
+    def __init__(self, goals: Goals, count: int, size: int):
         from scipy.cluster.vq import kmeans2, vq
 
         self.goals = goals
@@ -153,7 +153,7 @@ class Clusters:
         if count > (most := min(len(rows), FITTED)):
             raise UserError(f"--clusters {count:,} is more than the {most:,} states from which groups are found")
         points = goals.data.obs[torch.as_tensor(rows, device=goals.data.obs.device), :size].double().cpu().numpy()
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         fitted = points[rng.choice(len(points), FITTED, replace=False)] if len(points) > FITTED else points
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a group may stay empty

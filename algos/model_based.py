@@ -1,27 +1,24 @@
 """The part of offline model-based scripts around their algorithm: a model of the data's dynamics, and its rollouts."""
 
-import contextlib
-import hashlib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from algos.arguments import Count, Fraction, Positive, Several, Size, Widths
-from algos.checkpoint import write_atomically
+from algos.checkpoint import digest_of, write_atomically
 from algos.data import Dataset
 from algos.dynamics import Ensemble, FormName, Settings, Training, ensemble_file, load_ensemble
 from algos.errors import UserError, warn
 from algos.model_buffer import ModelBuffer
-from algos.models import Learned, Mixed, Model, Prediction, Simulated, StepDraws, observations, simulator_for
+from algos.model_watch import WATCHED, Comparison, RolloutAgent, Watch, sum_of, truth_of
+from algos.models import Learned, Mixed, Model, Prediction, Simulated, StepDraws, simulator_for
 from algos.nn import initialise, use_bf16
 from algos.offline import OfflineArgs, offline_run
-from algos.optim import numbers
 from algos.random import generators
 from algos.replay import Batch
 from algos.run import Run
@@ -30,9 +27,7 @@ from algos.terminations import Termination, never, own_termination, termination,
 PHASE = "dynamics"
 TRUE = "true"
 PIECE = 5_000  # most rollouts of a run that are made at once
-WATCHED = 256  # rollouts of a run whose values are watched
 SAID = 10  # epochs of the ensemble between lines on the terminal
-COMPARED = 32  # rollouts of a run that are compared with the simulator
 Args = TypeVar("Args", bound="ModelBasedArgs")
 # arguments that count only where an ensemble is trained, where there is one, and where there is a model at all
 OF_TRAINING = ("dynamics_hidden", "dynamics_lr", "dynamics_batch_size", "dynamics_epochs")
@@ -165,21 +160,8 @@ def model_based_run(args: Args, algorithm: str) -> tuple[Run[Args], Dataset]:
     args.check_ready()
     facts: dict[str, Any] = {}
     if args.dynamics not in ("", TRUE):
-        facts["dynamics_digest"] = hashlib.sha256(Path(args.dynamics).read_bytes()).hexdigest()
-    return offline_run(args, algorithm, "none", None, args.real < args.batch_size, **facts)
-
-
-class RolloutAgent(Protocol):
-    """The part of an agent that rollouts call."""
-
-    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Sampled actions [R, B, A] from standard normal noise [R, B, A]."""
-
-    def penalty(self, prediction: Prediction) -> Tensor | None:
-        """Gives what is subtracted from a predicted reward before it is stored: [R, B]; None for nothing."""
-
-    def policy_values(self, obs: Tensor) -> Tensor:
-        """Values the deterministic policy's actions by each of N critics: [R, N, B]."""
+        facts["dynamics_digest"] = digest_of(Path(args.dynamics))
+    return offline_run(args, algorithm, "none", states=args.real < args.batch_size, **facts)
 
 
 class ModelData:
@@ -187,21 +169,25 @@ class ModelData:
 
     `fit` trains the ensemble, `generate` makes the rollouts of an epoch, and `choose` and `gather` give batches. The
     rows of a rollout that has ended are computed, but not stored. `memory` is the part that checkpoints must hold.
-    `soft` says that the agent's values count entropy.
+    `penalty` gives what is subtracted from predicted rewards before they are stored [R, B]; without it, they are stored
+    as they are. `soft` says that the agent's values count entropy.
     """
 
-    def __init__(self, run: Run[Any], data: Dataset, agent: RolloutAgent, soft: bool = True):
-        self.run, self.data, self.agent, self.args = run, data, agent, run.given
+    def __init__(
+        self,
+        run: Run[Any],
+        data: Dataset,
+        agent: RolloutAgent,
+        penalty: Callable[[Prediction], Tensor] | None = None,
+        soft: bool = True,
+    ):
+        self.run, self.data, self.agent, self.penalty, self.args = run, data, agent, penalty, run.given
         args, random = self.args, run.random
         self.real, self.modelled = args.real, args.batch_size - args.real
         self.memory: dict[str, Any] = {}
         self.choose_real = random.integers("minibatch", max(self.real, 1))
         self.training: Training | None = None
-        ends = torch.stack([torch.stack(data.reward[part].aminmax()) for part in data.index.split(1 << 16)])
-        best, largest = float(ends.max()), float(ends.abs().max())
-        rest = torch.tensor([max(1 - gamma, 1e-9) for gamma in numbers(run.args.discount, run.runs)], device=run.device)
-        self.bound, self.room = max(best, 0.0) / rest, largest + soft * data.act_size * math.log(2) / rest
-        self.watched, self.warned = random.integers("watched", WATCHED), set[int]()
+        self.watch = Watch(run, data, agent, soft)
         if not self.modelled:
             return
         if args.dynamics != TRUE:
@@ -227,13 +213,8 @@ class ModelData:
             self.training = Training(args.ensemble, data, self.seeds, run.device)
             self._round(self.training.ensemble)
             self.memory["dynamics"] = self.training
-        self.reference: Simulated | None = None
-        self.compared = random.integers("compared start", COMPARED)
-        sizes = {"action": (data.act_size,), "outcome": (data.obs_size + 1,)}
-        normal = [random.normal(f"compared {name}", COMPARED, *size) for name, size in sizes.items()]
-        self.compared_draws = (*normal, random.uniform("compared member", COMPARED))
-        obs = torch.cat([part.double() for part in observations(data)])
-        self.deviation = obs.std(0, correction=0).clamp(min=1e-6).to(data.rows.dtype)
+        self.comparison = Comparison(run, data, agent)
+        self.truth: Simulated | None = None
 
     # -- the ensemble -------------------------------------------------------------------------------------------------
 
@@ -257,7 +238,7 @@ class ModelData:
         chosen = self._round(trained.selected(of_run, members))
         self.learned = learned = Learned(chosen, args.elites, self.terminated)
         if not args.model_mix:
-            self.reference = self._reference()
+            self.truth = truth_of(run, self.data)
             self.use(learned)
             return
         other = self.simulated or Learned(self._random(learned.ensemble), args.elites, self.terminated)
@@ -297,7 +278,7 @@ class ModelData:
                         named = f"member {member} of the ensemble of seed {self.seeds[seed]}"
                         warn(f"{named} diverged in epoch {epoch + 1}")
                 if training.stopped.all():
-                    run.end_phase()
+                    run.end_phase(PHASE)
 
     def _by_run(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         """Metrics of the seeds [S] as metrics of the runs [R]."""
@@ -328,7 +309,7 @@ class ModelData:
 
     def generate(self) -> None:
         """Begins an epoch: makes its rollouts with the present policy, and watches what the critics say."""
-        self._watch_values()
+        self.watch.values()
         if not self.modelled:
             return
         args, left = self.args, self.args.rollouts
@@ -347,9 +328,9 @@ class ModelData:
                 sums = {name: value + sums.get(name, 0.0) for name, value in more.items()}
             left -= obs.shape[1]
         self.run.log({name: value / added for name, value in (sums | {"last_step_share": ended}).items()})
-        self.run.log({"spread_last": self._spread_at(obs[:, :WATCHED], alive[:, :WATCHED])})
-        if self.reference:
-            self._compare(self.reference)
+        self.run.log({"spread_last": self.watch.spread(obs[:, :WATCHED], alive[:, :WATCHED])})
+        if self.truth:
+            self.comparison.log(self.learned, self.truth)
 
     def _step(self, obs: Tensor, alive: Tensor, draws: StepDraws) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One step of rollouts from obs [R, B, O]: the next states, which of them go on, and sums [R]."""
@@ -357,101 +338,13 @@ class ModelData:
         prediction = self.model.step(obs, action, alive, draws)
         next_obs, reward, done = prediction.next_obs, prediction.reward, prediction.terminated
         sums = {"rollout_reward": sum_of(reward, alive)}
-        if (penalty := self.agent.penalty(prediction)) is not None:
+        if self.penalty:
+            penalty = self.penalty(prediction)
             reward = reward - penalty
             sums["penalty"] = sum_of(penalty, alive)
         self.buffer.put(Batch(obs, action, reward, next_obs, done.to(obs.dtype)), alive)
         goes_on = alive & ~done
         return torch.where(goes_on[..., None], next_obs, obs), goes_on, sums
-
-    # -- what is watched ----------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def _watch_values(self) -> None:
-        """Logs what critics say of states of the dataset; warns of values above any return that its rewards allow.
-
-        `policy_value` is the mean over states of the value by the least of the critics. `value_bound` is
-        max(0, r_max) / (1 - gamma), where r_max is the greatest reward of the dataset. The warning is for a
-        `policy_value` above the threshold value_bound + max |r| + A log 2 / (1 - gamma); without `soft`, the threshold
-        is value_bound + max |r|.
-
-        The entropy term is there because a soft value counts entropy too: squashed actions lie in [-1, 1]^A, so that a
-        step adds at most A log 2 while the temperature is at most 1, which RAVL's may exceed. The greatest magnitude of
-        a reward, max |r|, is there because otherwise values near 0 would count as an explosion where no reward is
-        above 0.
-        """
-        values = self.agent.policy_values(self.data.gather(self.data.choose(self.watched())).obs)
-        value = values.amin(1).mean(-1)
-        self.run.log({"policy_value": value, "value_bound": self.bound, "spread_start": values.std(1).mean(-1)})
-        for run in (value > self.bound + self.room).nonzero().flatten().tolist():
-            if run not in self.warned:
-                self.warned.add(run)
-                warn(
-                    f"the values of {self.run.name_of(run)} explode: they are {value[run]:,.0f} on average "
-                    f"in states of the dataset, whose rewards sum up to {self.bound[run]:,.0f} at most"
-                )
-
-    @torch.no_grad()
-    def _spread_at(self, obs: Tensor, reached: Tensor) -> Tensor:
-        """The mean standard deviation of the critics [R] at those states obs [R, B, O] that were `reached`.
-
-        Where none was, all count.
-        """
-        counted = reached | ~reached.any(1, keepdim=True)
-        return sum_of(self.agent.policy_values(obs).std(1), counted) / counted.sum(1)
-
-    def _reference(self) -> Simulated | None:
-        """The simulator, to compare the ensemble with; None where it cannot be had."""
-        with contextlib.suppress(UserError):
-            if self.simulated:
-                return self.simulated
-            simulator = simulator_for(self.data, self.args.threads)
-            return Simulated(simulator, self.data, "model_error_1 and so on are errors in another task")
-        return None
-
-    @torch.no_grad()
-    def _compare(self, truth: Simulated) -> None:
-        """Logs how far the ensemble is from the simulator after each step of rollouts with the same actions.
-
-        `model_error_k` is the distance after k steps. It is logged only where the ensemble alone is the model: with
-        --model-mix, the ensemble's error would not be that of the model.
-
-        The distance is a root mean square over the numbers of an observation, each in units of its standard deviation
-        in the dataset. A rollout that ends counts with its last distance.
-        """
-        index, errors = self.data.choose(self.compared()), {}
-        distance = torch.zeros_like(index, dtype=self.deviation.dtype)
-        obs = true_obs = self.data.gather(index).obs
-        alive = torch.ones_like(index, dtype=torch.bool)
-        truth.start(index)
-        for step in range(1, self.args.rollout_length + 1):
-            draws = StepDraws(*(draw() for draw in self.compared_draws))
-            action = self.agent.act(obs, draws.action)
-            predicted = self.learned.step(obs, action, alive, draws)
-            true = truth.step(true_obs, action, alive, draws)
-            apart = ((predicted.next_obs - true.next_obs) / self.deviation).square().mean(-1).sqrt()
-            distance = torch.where(alive, apart, distance)
-            errors[f"model_error_{step}"] = distance.mean(-1)
-            obs, true_obs = predicted.next_obs, true.next_obs
-            alive = alive & ~predicted.terminated & ~true.terminated
-        self.run.log(errors)
-
-    # -- guesses ------------------------------------------------------------------------------------------------------
-
-    def guess_noise(self, guesses: int) -> Callable[[], Tensor | None]:
-        """The random numbers of `guess`, for this many guesses of each elite; None where no ensemble guesses."""
-        if not self.modelled or self.args.dynamics == TRUE:
-            return lambda: None
-        return self.run.random.normal("guess", self.args.elites, guesses, self.modelled, self.data.obs_size)
-
-    def guess(self, batch: Batch, noise: Tensor | None) -> Tensor | None:
-        """Next states that each elite predicts for a batch's steps of the model: [R, elites, guesses, M, O].
-
-        `noise` is standard normal and has this shape.
-        """
-        if noise is None:
-            return None
-        return self.learned.guesses(batch.obs[:, self.real :], batch.action[:, self.real :], noise)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -466,8 +359,3 @@ class ModelData:
         if self.modelled:
             parts.append(self.buffer.gather(chosen[-1]))
         return Batch(*(torch.cat(tensors, 1) for tensors in zip(*parts, strict=True)))
-
-
-def sum_of(values: Tensor, counted: Tensor) -> Tensor:
-    """Sums [R] of those values [R, B] that are counted."""
-    return torch.where(counted, values, 0.0).sum(1)

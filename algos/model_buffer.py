@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algos.replay import ReplayBuffer, Transitions
+from algos.replay import Batch, ReplayBuffer
 from envs import Task
 
 
@@ -19,7 +19,7 @@ class ModelBuffer(ReplayBuffer):
         self.count = torch.zeros(runs, dtype=torch.int64, device=device)  # rows ever added
 
     @torch.no_grad()
-    def put(self, batch: Transitions, alive: Tensor) -> None:
+    def put(self, batch: Batch, alive: Tensor) -> None:
         """Adds those steps [R, B, ...] that are `alive` [R, B]; they take the places of the oldest ones."""
         rows = self.packed(batch)
         order = alive.long().cumsum(1)

@@ -179,8 +179,8 @@ def start_states(simulator: Simulator, data: Dataset) -> NDArray[np.float64]:
                 "which infos/qpos and infos/qvel belong to the same step as the observation"
             )
         return data.states
-    if not simulator.is_exact(obs).all():
-        share = 100 * (~simulator.is_exact(obs)).mean()
+    if not (exact := simulator.is_exact(obs)).all():
+        share = 100 * (~exact).mean()
         raise UserError(
             f"true dynamics: --dataset {data.name} has no states of the simulator, and {share:.1f}% of its "
             "observations have clipped velocities, from which the state cannot be known: take data with infos/qpos and "

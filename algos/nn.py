@@ -35,15 +35,19 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(*lead, in_features, out_features))
         self.bias = nn.Parameter(torch.empty(*lead, 1, out_features))
 
-    def reset(self, network: Lead, generator: torch.Generator) -> None:
-        """Draws one network's weights as `torch.nn.Linear` does: uniform in ±1/sqrt(fan_in), weight before bias."""
-        fan_in, fan_out = self.weight.shape[-2:]
+    def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Initial weights [in, out] and biases [out] of one network, those that `torch.nn.Linear` would draw."""
         weight = torch.empty(fan_out, fan_in)
         nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
         bound = 1 / math.sqrt(fan_in)
-        bias = torch.empty(fan_out).uniform_(-bound, bound, generator=generator)
+        return weight.T, torch.empty(fan_out).uniform_(-bound, bound, generator=generator)
+
+    def reset(self, network: Lead, generator: torch.Generator) -> None:
+        """Draws the initial weights of one network."""
+        fan_in, fan_out = self.weight.shape[-2:]
+        weight, bias = self.draw(fan_in, fan_out, generator)
         with torch.no_grad():
-            self.weight[network].copy_(weight.T)
+            self.weight[network].copy_(weight)
             self.bias[network][0].copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,13 +77,10 @@ class Orthogonal(Linear):
         super().__init__(lead, in_features, out_features)
         self.gain = gain
 
-    def reset(self, network: Lead, generator: torch.Generator) -> None:
-        weight = torch.empty(self.weight.shape[-2:])
+    def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         with one_thread():
-            nn.init.orthogonal_(weight, self.gain, generator=generator)
-        with torch.no_grad():
-            self.weight[network].copy_(weight)
-            self.bias[network].fill_(0.0)
+            weight = nn.init.orthogonal_(torch.empty(fan_in, fan_out), self.gain, generator=generator)
+        return weight, torch.zeros(fan_out)
 
 
 class Glorot(Linear):
@@ -92,13 +93,9 @@ class Glorot(Linear):
         super().__init__(lead, in_features, out_features)
         self.heads, self.gain = heads, gain
 
-    def reset(self, network: Lead, generator: torch.Generator) -> None:
-        fan_in, fan_out = self.weight.shape[-2:]
+    def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         bound = self.gain * math.sqrt(6 / (fan_in + fan_out / self.heads))
-        weight = torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator)
-        with torch.no_grad():
-            self.weight[network].copy_(weight)
-            self.bias[network].fill_(0.0)
+        return torch.empty(fan_in, fan_out).uniform_(-bound, bound, generator=generator), torch.zeros(fan_out)
 
 
 class Uniform(Linear):
@@ -120,12 +117,10 @@ class Uniform(Linear):
         self.start = bias
         self.bound = bound or 1 / math.sqrt(in_features if fan == "in" else out_features)
 
-    def reset(self, network: Lead, generator: torch.Generator) -> None:
-        weight = torch.empty(self.weight.shape[-2:]).uniform_(-self.bound, self.bound, generator=generator)
-        bias = torch.empty(self.bias.shape[-1]).uniform_(-self.bound, self.bound, generator=generator)
-        with torch.no_grad():
-            self.weight[network].copy_(weight)
-            self.bias[network][0].copy_(bias if self.start is None else torch.full_like(bias, self.start))
+    def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        weight = torch.empty(fan_in, fan_out).uniform_(-self.bound, self.bound, generator=generator)
+        bias = torch.empty(fan_out).uniform_(-self.bound, self.bound, generator=generator)
+        return weight, bias if self.start is None else torch.full_like(bias, self.start)
 
 
 class TruncatedNormal(Linear):
@@ -139,12 +134,10 @@ class TruncatedNormal(Linear):
         self.std = 1 / (2 * math.sqrt(in_features))
         self.cut = 2 * self.std if cut is None else cut
 
-    def reset(self, network: Lead, generator: torch.Generator) -> None:
-        weight = torch.empty(self.weight.shape[-2:])
+    def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        weight = torch.empty(fan_in, fan_out)
         nn.init.trunc_normal_(weight, std=self.std, a=-self.cut, b=self.cut, generator=generator)
-        with torch.no_grad():
-            self.weight[network].copy_(weight)
-            self.bias[network].fill_(0.0)
+        return weight, torch.zeros(fan_out)
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algos.optim import per_run
-from algos.per_run import PerRun
+from algos.per_run import PerRun, per_run
 
 EPS = 1e-8  # inside the root of the adaptive variant
+
+BETA = 0.999  # decay of the second moments with `adaptive`
 
 
 class ObGD(nn.Module):
@@ -23,7 +24,7 @@ class ObGD(nn.Module):
     w <- w + lr / max(M, 1) delta z. If M > 1, the step has the length min(|delta|, 1) / kappa in the 1-norm, however
     large the network is.
 
-    With `adaptive` z is divided by the root of the running second moment of delta z, as in Adam (beta 0.999).
+    With `adaptive` z is divided by the root of the running second moment of delta z, as in Adam.
     """
 
     steps: Tensor
@@ -35,12 +36,11 @@ class ObGD(nn.Module):
         trace_decay: float | PerRun,
         lr: float | PerRun = 1.0,
         adaptive: bool = False,
-        beta: float = 0.999,
     ):
         super().__init__()
         self.weights = tuple(network.parameters())  # in a tuple: they are the network's, not this module's
         self.decay: Any = trace_decay
-        self.kappa, self.lr, self.adaptive, self.beta = kappa, lr, adaptive, beta
+        self.kappa, self.lr, self.adaptive = kappa, lr, adaptive
         runs = len(self.weights[0])
         for i, weight in enumerate(self.weights):
             self.register_buffer(f"trace{i}", torch.zeros_like(weight, requires_grad=False))
@@ -78,10 +78,10 @@ class ObGD(nn.Module):
 
     def _adapted(self, delta: Tensor, traces: list[Tensor]) -> list[Tensor]:
         self.steps.add_(1)
-        correction = -torch.expm1(self.steps * math.log(self.beta)).to(delta.dtype)
+        correction = -torch.expm1(self.steps * math.log(BETA)).to(delta.dtype)
         directions = []
         for trace, square in zip(traces, self.buffers_of("square"), strict=True):
             moment = (per_run(delta, trace) * trace).square()
-            square.mul_(self.beta).add_(moment, alpha=1 - self.beta)
+            square.mul_(BETA).add_(moment, alpha=1 - BETA)
             directions.append(trace / (square / per_run(correction, square) + EPS).sqrt())
         return directions

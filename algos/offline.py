@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -158,6 +159,7 @@ def offline_run(
     args: Args,
     algorithm: str,
     reward: Rewards | None = None,
+    *,
     expert: Dataset | None = None,
     states: bool = False,
     top: float = 1.0,
@@ -208,10 +210,7 @@ def offline_run(
         done.append("observations standardised")
     facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
     low, high = data.low, data.high
-
-    def show(returns: Any) -> Any:  # `data.score` would keep the host's copy of the data
-        return normalised(returns, low, high)
-
+    show = partial(normalised, low=low, high=high)
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
     run.adapts = data.is_prepared
     place = ""

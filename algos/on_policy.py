@@ -217,7 +217,7 @@ class OnPolicyAgent(Agent):
 
     def bounded(self, action: Tensor) -> Tensor:
         """Actions clipped to the task's bounds."""
-        return action if self.task.discrete else torch.minimum(torch.maximum(action, self.low), self.high)
+        return action if self.task.discrete else action.clamp(self.low, self.high)
 
     @torch.no_grad()
     def observe(self, reward: Tensor, terminated: Tensor, truncated: Tensor, next_obs: Tensor, obs: Tensor) -> Outcome:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from algos.per_run import PerRun
+from algos.per_run import PerRun, numbers, per_run
 
+BETA1, BETA2 = 0.9, 0.999  # Adam's decays of the means of gradients and of their squares
 Schedule = Callable[[Tensor], Tensor]  # number of steps done -> factor of the learning rate
 
 
@@ -21,20 +22,14 @@ def cosine(total: int, every: int = 1) -> Schedule:
 
 def linear(total: int, every: int = 1) -> Schedule:
     """A factor that falls from 1 towards 0 by 1/total after each `every` steps, and reaches 0 after total·every."""
-    return lambda steps: (1 - torch.div(steps, every, rounding_mode="floor") / total).clamp(min=0.0)
-
-
-def per_run(x: Tensor, like: Tensor) -> Tensor:
-    """x [R] as a tensor [R, 1, ...] with as many axes as `like`."""
-    return x.view(-1, *[1] * (like.dim() - 1))
+    return lambda steps: (1 - steps // every / total).clamp(min=0.0)
 
 
 class Adam(nn.Module):
     """`torch.optim.Adam` for parameters [R, ...], with a state for each run.
 
-    Learning rate `lr` and `weight_decay` are numbers or differ between runs (PerRun); weight decay is added to the
-    gradients, or with `decoupled` to the steps, as in AdamW. The rate is multiplied by a `schedule` of the run's number
-    of steps. With `max_norm`, the gradients of a run are scaled down to at most that norm over all parameters.
+    The learning rate `lr` is a number or differs between runs (PerRun), and is multiplied by a `schedule` of the run's
+    number of steps. With `max_norm`, the gradients of a run are scaled down to at most that norm over all parameters.
 
     It calls torch's fused kernel directly, which takes a quarter of the time that `torch.optim.Adam` spends in Python.
     Where runs differ, it calls the kernel once for each group of neighbours that are alike. A compiler traces the
@@ -47,21 +42,17 @@ class Adam(nn.Module):
         self,
         parameters: Iterable[Tensor],
         lr: float | PerRun,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
         *,
-        weight_decay: float | PerRun = 0.0,
-        decoupled: bool = False,
+        eps: float = 1e-8,
         schedule: Schedule | None = None,
         max_norm: float | PerRun | None = None,
     ):
         super().__init__()
         self.variables = tuple(parameters)  # in a tuple: they are their network's, not this module's
-        self.lr, self.betas, self.eps, self.schedule, self.max_norm = lr, betas, eps, schedule, max_norm
-        self.weight_decay, self.decoupled = weight_decay, decoupled
+        self.lr, self.eps, self.schedule, self.max_norm = lr, eps, schedule, max_norm
         # one number of steps as long as all runs make the same ones: a run that diverges and is frozen must not stop it
-        alike = not (isinstance(lr, PerRun) or isinstance(weight_decay, PerRun))
-        shape, device = () if alike else (len(self.variables[0]),), self.variables[0].device
+        shape = (len(self.variables[0]),) if isinstance(lr, PerRun) else ()
+        device = self.variables[0].device
         self.register_buffer("steps", torch.zeros(shape, dtype=torch.float32, device=device))
         count = range(len(self.variables))
         self.names = [f"mean{i}" for i in count], [f"square{i}" for i in count]
@@ -110,17 +101,17 @@ class Adam(nn.Module):
         rates = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))
         if self.alike:
-            self._kernel(self.variables, gradients, means, squares, self.steps, rates, self.weight_decay)
+            self._kernel(self.variables, gradients, means, squares, self.steps, rates)
             return
         runs = len(self.steps)
         moving = [True] * runs if active is None else active.tolist()
-        steps = zip(numbers(rates, runs), numbers(self.weight_decay, runs), self.steps.tolist(), moving, strict=True)
+        steps = zip(numbers(rates, runs), self.steps.tolist(), moving, strict=True)
         first = 0
-        for (rate, decay, _, moves), alike in itertools.groupby(steps):
+        for (rate, _, moves), alike in itertools.groupby(steps):
             last = first + len(list(alike))
             if moves:
                 p, g, mean, square = ([x[first:last] for x in xs] for xs in (self.variables, gradients, means, squares))
-                self._kernel(p, g, mean, square, self.steps[first], rate, decay)
+                self._kernel(p, g, mean, square, self.steps[first], rate)
             first = last
 
     def rate(self) -> Any:
@@ -129,37 +120,28 @@ class Adam(nn.Module):
             return self.lr
         return self.lr * self.schedule(self.steps)  # type: ignore[operator]
 
-    def _kernel(
-        self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any, decay: Any
-    ) -> None:
-        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        kernel(
-            variables, gradients, means, squares, [], [step] * len(variables), lr=rate, beta1=self.betas[0],
-            beta2=self.betas[1], weight_decay=decay, eps=self.eps, amsgrad=False, maximize=False,
+    def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any) -> None:
+        torch._fused_adam_(
+            variables, gradients, means, squares, [], [step] * len(variables), lr=rate, beta1=BETA1, beta2=BETA2,
+            weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def _formula(
         self, gradients: list[Tensor], means: list[Tensor], squares: list[Tensor], active: Tensor | None
     ) -> None:
         """The same step in single operations, which a compiler can fuse; it cannot trace the fused kernel."""
-        beta1, beta2 = self.betas
         rate = self.rate()
         self.steps.add_(1 if active is None else active.to(self.steps.dtype))
         steps = self.steps.to(self.variables[0].dtype)
         # -expm1(step log beta) is 1 - beta^step with all its digits
-        first, second = (-torch.expm1(steps * math.log(beta)) for beta in self.betas)
+        first, second = (-torch.expm1(steps * math.log(beta)) for beta in (BETA1, BETA2))
         # a compiler for CPUs keeps what is stacked, and would compute the rest again for every few weights
         factors = torch.stack([rate / first, second]).unbind()
         for p, g, mean, square in zip(self.variables, gradients, means, squares, strict=True):
             step_size, correction = factors if self.alike else (per_run(factor, p) for factor in factors)
             old = (p.clone(), mean.clone(), square.clone()) if active is not None else ()
-            if self.decoupled:
-                lr = per_run(rate, p) if isinstance(rate, Tensor) and rate.dim() else rate
-                p.sub_(lr * self.weight_decay * p)
-            elif not (isinstance(self.weight_decay, float) and self.weight_decay == 0):
-                g = g + self.weight_decay * p
-            mean.lerp_(g, 1 - beta1)
-            square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            mean.lerp_(g, 1 - BETA1)
+            square.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
             p.sub_(step_size * mean / ((square / correction).sqrt() + self.eps))
             if active is not None:
                 for new, before in zip((p, mean, square), old, strict=True):
@@ -178,13 +160,6 @@ class Adam(nn.Module):
         if (steps := state.get(prefix + "steps")) is not None and steps.dim():
             self._part()
         super()._load_from_state_dict(state, prefix, *more)
-
-
-def numbers(values: Any, count: int) -> list[float]:
-    """A number for each of `count` runs, from one number for all or one for each."""
-    if isinstance(values, PerRun) or (isinstance(values, Tensor) and values.dim()):
-        return values.tolist()
-    return [float(values)] * count
 
 
 class Target(nn.Module):
@@ -208,5 +183,7 @@ class Target(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """target <- (1 - tau) target + tau online"""
-        tau = [self.tau.like(p) for p in self.frozen] if isinstance(self.tau, PerRun) else self.tau
+        tau: Any = self.tau
+        if isinstance(tau, PerRun):
+            tau = [per_run(tau.values.to(p.dtype), p) for p in self.frozen]
         torch._foreach_lerp_(self.frozen, self.online, tau)

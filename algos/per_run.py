@@ -20,10 +20,6 @@ class PerRun:
         self.values = torch.as_tensor(values, dtype=torch.float64, device=device)  # [R]
         self.numbers = None if isinstance(values, Tensor) else [float(value) for value in values]
 
-    def like(self, x: Tensor) -> Tensor:
-        """The values as a tensor that broadcasts with x [R, ...], in its precision."""
-        return self.values.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
-
     def tolist(self) -> list[float]:
         """The values on the host, without a copy from the device if they came from there."""
         return self.values.tolist() if self.numbers is None else list(self.numbers)
@@ -78,6 +74,18 @@ class PerRun:
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+def per_run(x: Tensor, like: Tensor) -> Tensor:
+    """x [R] as a tensor [R, 1, ...] with as many axes as `like`."""
+    return x.view(-1, *[1] * (like.dim() - 1))
+
+
+def numbers(values: Any, count: int) -> list[float]:
+    """A number for each of `count` runs, from one number for all or one for each."""
+    if isinstance(values, PerRun) or (isinstance(values, Tensor) and values.dim()):
+        return values.tolist()
+    return [float(values)] * count
 
 
 def bare(x: Any) -> Any:

@@ -1,6 +1,6 @@
 """Replay memory with a run axis, on the training device."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from algos.errors import UserError
 from algos.memory import check_room
-from envs import Task
+from envs import Task, Transition
 
 
 class Batch(NamedTuple):
@@ -19,21 +19,6 @@ class Batch(NamedTuple):
     reward: Tensor  # [R, B]
     next_obs: Tensor  # [R, B, O]
     terminated: Tensor  # [R, B], 1.0 where the task ended the episode; a time limit does not count
-
-
-class Transitions(Protocol):
-    """Anything with the fields of a Batch, such as a step of environments or the steps of a model."""
-
-    @property
-    def obs(self) -> Tensor: ...
-    @property
-    def action(self) -> Tensor: ...
-    @property
-    def reward(self) -> Tensor: ...
-    @property
-    def next_obs(self) -> Tensor: ...
-    @property
-    def terminated(self) -> Tensor: ...
 
 
 class ReplayBuffer:
@@ -54,7 +39,7 @@ class ReplayBuffer:
         self.added = np.zeros(runs, np.int64)  # transitions ever added, per run
         self.offsets = torch.arange(runs, device=device)[:, None] * (capacity + spare)
 
-    def add(self, batch: Transitions) -> None:
+    def add(self, batch: Transition | Batch) -> None:
         """Adds transitions [R, N, ...]: all, or those that the batch marks as `valid` [R, N], as environments do."""
         valid = getattr(batch, "valid", None)
         new_rows = self.packed(batch)
@@ -75,7 +60,7 @@ class ReplayBuffer:
         self.rows[r, s] = new_rows[r, p]
         self.added += valid.sum(1)
 
-    def packed(self, batch: Transitions) -> Tensor:
+    def packed(self, batch: Transition | Batch) -> Tensor:
         """Transitions [R, N, ...] as rows [R, N, W]."""
         action = batch.action.reshape(*batch.reward.shape, -1)
         parts = [batch.obs, action, batch.reward[..., None], batch.next_obs, batch.terminated[..., None]]

@@ -15,24 +15,32 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from algos.adapted import Adapted
 from algos.agent import Agent
 from algos.agent_file import description
 from algos.arguments import check, flag
 from algos.checkpoint import Stateful, write_atomically
-from algos.cli import RunArgs, check_name, check_options, device_of, env_errors, parse_seeds, settings, with_settings
+from algos.cli import (
+    RunArgs,
+    check_options,
+    check_script_name,
+    device_of,
+    env_errors,
+    parse_seeds,
+    settings,
+    with_settings,
+)
 from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
 from algos.device import device_name
 from algos.errors import UserError, warn
-from algos.evaluate import Evaluator, Policy, PredictValues, Score, TableEvaluator, maker
+from algos.evaluate import Act, Evaluator, PredictValues, Score, TableEvaluator, maker
 from algos.memory import check_room
 from algos.nn import LARGE, use_bf16
-from algos.optim import numbers
-from algos.per_run import PerRun
-from algos.policy import FILE, Adapted, policy_file
+from algos.per_run import PerRun, numbers
+from algos.policy import FILE, policy_file
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals, interruptible
-from algos.stored import FINISHED
 from algos.summary import DIGITS, Summary
 from algos.tables import Metrics, Tables, run_name
 from algos.threads import Threads
@@ -74,11 +82,12 @@ class Run(Generic[Args]):
     each run, R), `args` (in which hyperparameters that vary are a PerRun), `device`, `random` and the folder, and
     drives the loop: see `steps`.
 
-    `facts` (JSON) determine the results besides the arguments, such as the digest of data, to which that of a table is
-    added: a run with other facts is not resumed. With 0 evaluation episodes, the score is that of the training episodes
-    that ended since the last evaluation; a run in which none ended keeps the score it had. For the terminal and the
-    curve, `score` names a score that is not the return, and `show` computes it from returns; the score "success" is the
-    percentage of episodes that succeed.
+    `facts` (JSON) determine the results besides the arguments, such as the digest of a dataset; the run adds that of
+    its table, if it has one. A run with other facts is not resumed.
+
+    With 0 evaluation episodes, the score is that of the training episodes that ended since the last evaluation; a run
+    in which none ended keeps the score it had. For the terminal and the curve, `score` names a score that is not the
+    return, and `show` computes it from returns; the score "success" is the percentage of episodes that succeed.
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class Run(Generic[Args]):
     ):
         check(args)
         args.check_ready()
-        check_name(algorithm)
+        check_script_name(algorithm)
         self.algorithm, self.given = algorithm, args
         self.facts = as_json(facts or {})
         if args.task.startswith(TABULAR):
@@ -117,7 +126,6 @@ class Run(Generic[Args]):
         self.step = 0  # steps of the run that has done fewest
         self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
-        self.ending = False  # whether the present phase was told to end
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
         self.frozen: list[Tensor] = []  # tensors of diverged runs
         self.frozen_values: list[Tensor] = []  # their values when they were frozen
@@ -290,7 +298,7 @@ class Run(Generic[Args]):
         self.done += steps
         self.done[stopped] = np.maximum(self.done[stopped], self.given.total_steps)
 
-    def steps(self, policy: Policy | None = None, stride: int = 1) -> Iterator[int]:
+    def steps(self, policy: Act | None = None, stride: int = 1) -> Iterator[int]:
         """Begins each iteration by yielding the number of steps that each run will have done after it, `stride` more.
 
         With a stride of 0, runs do different numbers of steps, which the script counts with `took`; a run that has done
@@ -306,9 +314,8 @@ class Run(Generic[Args]):
             raise ValueError("give run.steps the policy to evaluate, or take --eval-episodes 0")
         if self.adapts and hasattr(self.agent, "policy") and not isinstance(policy, Adapted):
             raise ValueError("give run.steps the policy as data.adapt makes it: it learned from prepared data")
-        earlier = self.folder.earlier or {}
         self._export_policy(policy)
-        if earlier.get("status") in FINISHED:
+        if self.folder.finished:
             self.threads.restore()
             self.tables.read(self.done.tolist(), self.step, self.phases)  # refuses damaged tables
             self.say(f"{self.folder.path} is finished already")
@@ -316,7 +323,7 @@ class Run(Generic[Args]):
                 self.say(f"no video is made any more: python -m benchmarks.watch {self.folder.path} films its policies")
             if FILE in self.exports and not (self.folder.path / FILE).exists():  # its run was of an earlier version
                 self._export_late()
-            if len(earlier["diverged"]) == self.runs:
+            if len(self.folder.earlier["diverged"]) == self.runs:
                 raise SystemExit(3)
             return
         args = self.given
@@ -367,7 +374,7 @@ class Run(Generic[Args]):
         iterations), and no evaluation. It ends after `total` iterations, or by `end_phase`; a run that is resumed goes
         on in the phase in which it stopped.
         """
-        if (self.folder.earlier or {}).get("status") in FINISHED:
+        if self.folder.finished:
             return
         with self._working(total, self.phases.get(name, 0), name) as progress:
             done = self.phases.setdefault(name, 0)
@@ -376,9 +383,8 @@ class Run(Generic[Args]):
                 started = time.perf_counter()
                 yield done + 1
                 done = self.phases[name] = done + 1
-                if done >= total or self.ending:
+                if done >= total and name not in self.over:
                     self.over.append(name)
-                    self.ending = False
                 self._after_iteration()
                 started = self._count_seconds(started, "phase_seconds")
                 if name in self.over or done % log_every == 0:
@@ -388,9 +394,9 @@ class Run(Generic[Args]):
                 self._tell_progress(f"{name}, iteration {done:,}")
                 self._pause(name in self.over or done % checkpoint_every == 0 or self._is_late())
 
-    def end_phase(self) -> None:
-        """Ends the present phase after this iteration."""
-        self.ending = True
+    def end_phase(self, name: str) -> None:
+        """Ends a phase after this iteration."""
+        self.over.append(name)
 
     def say(self, line: str) -> None:
         """Prints a line, unless the run is quiet."""
@@ -500,7 +506,7 @@ class Run(Generic[Args]):
     def _stop_solved(self, reached: Sequence[int | None]) -> None:
         """With --stop-when-solved, ends the runs that solve the table by the scores that they `reached` just now.
 
-        They count as if they had done all steps, and get these scores there too.
+        They count as if they had done all steps, and these scores are recorded at the last step, too.
         """
         total = self.given.total_steps
         assert isinstance(self.evaluator, TableEvaluator)
@@ -521,7 +527,7 @@ class Run(Generic[Args]):
             for run in np.flatnonzero((before < total) & (self.done >= total)):
                 self._freeze(int(run))
 
-    def _evaluate(self, policy: Policy | None, steps: Sequence[int | None]) -> None:
+    def _evaluate(self, policy: Act | None, steps: Sequence[int | None]) -> None:
         """Evaluates a policy, and records the scores of each run at its step, or not at all where that is None.
 
         A run with a return that is not finite has diverged.
@@ -573,7 +579,7 @@ class Run(Generic[Args]):
         spread = f" ({len(means)} {runs}: {low} to {high})" if len(means) > 1 else ""
         self.say(f"{self.algorithm:<7} step {step:>9,}  {self.score_name} {mean:>9}{spread}")
 
-    def _finish(self, policy: Policy | None) -> None:
+    def _finish(self, policy: Act | None) -> None:
         """Writes the final checkpoint, and then what can be made from it again: a kill in between loses nothing."""
         if self.final:  # it is the one that was restored
             self.folder.checkpoints.prune(1)
@@ -631,9 +637,8 @@ class Run(Generic[Args]):
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("diverged", "episodes", "scored", *KEPT)
         values = {name: getattr(self, name) for name in names}
-        values |= {"final": final, "steps": self.step}
+        values |= {"final": final, "done": self.done.tolist(), "taken": self.taken.tolist()}
         values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
-        values |= {"done": self.done.tolist(), "taken": self.taken.tolist()}
         with self.folder.writing():
             self.tables.write()
             self._write_exports()
@@ -643,12 +648,11 @@ class Run(Generic[Args]):
         now = time.monotonic()
         self.save_by = now + max(LONGEST, 50 * (now - started))
 
-    def _export_policy(self, policy: Policy | None) -> None:
+    def _export_policy(self, policy: Act | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
         agent: Any = self.agent
-        earlier = self.folder.earlier or {}
-        is_over = earlier.get("status") in FINISHED  # perhaps by another version of the script
-        learned_by = earlier.get("script_digest") if is_over else self.folder.script_digest
+        folder = self.folder
+        learned_by = folder.earlier.get("script_digest") if folder.finished else folder.script_digest
         if policy and not hasattr(agent, "policy"):
             warn(f"the agent has no method named policy, so that no {FILE} is written for use after training")
         if hasattr(agent, "policy"):
@@ -670,7 +674,7 @@ class Run(Generic[Args]):
                 lost = ", ".join(self.exports)
                 warn(f"{self.folder.path} has lost its checkpoint, so that {lost} cannot be made; its tables are whole")
                 return
-            self.step, self.diverged = values["steps"], {int(run): step for run, step in values["diverged"].items()}
+            self.step, self.diverged = min(values["done"]), {int(run): step for run, step in values["diverged"].items()}
             self._write_exports()
             self.say(f"wrote {', '.join(self.exports)} from its checkpoint")
 
@@ -684,26 +688,25 @@ class Run(Generic[Args]):
         values, complaints = self.folder.checkpoints.load(self._parts(), self.runs) if self.given.resume else (None, [])
         for complaint in complaints:
             warn(complaint)
-        if not values and (step := (self.folder.earlier or {}).get("step")):
+        if not values and (step := self.folder.earlier.get("step")):
             raise UserError(
                 f"{self.folder.path} has come to step {step:,} and has no checkpoint: remove it and start again"
             )
         if values:
             self.final = values["final"]
             for name in KEPT:
-                setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
-            self.step, self.done[:], self.taken[:] = values["steps"], values["done"], values["taken"]
+                setattr(self, name, values[name])
+            self.step, self.done[:], self.taken[:] = min(values["done"]), values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
                 self._freeze(run)
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
-            kept, logged = values.get("evaluation_rows"), values.get("train_rows")
-            for rows, count in ((self.tables.eval_rows, kept), (self.tables.train_rows, logged)):
-                if count is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
-                    del rows[count:]
-            if kept is not None and kept != len(self.tables.eval_rows):
+            kept = values["evaluation_rows"]
+            if self.step == 0:  # the first evaluation follows the phases, and is made again
+                del self.tables.eval_rows[kept:], self.tables.train_rows[values["train_rows"] :]
+            if kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "
                     f"the last checkpoint instead of {kept}; remove the run's folder and start again"
@@ -714,7 +717,7 @@ class Run(Generic[Args]):
                     f"the state of {self.given.env_id} cannot be saved: its episodes start anew, and the run "
                     "ends otherwise than without the interruption"
                 )
-            now, before = device_name(self.device, self.threads.most), (self.folder.earlier or {}).get("device")
+            now, before = device_name(self.device, self.threads.most), self.folder.earlier.get("device")
             if self.device.type == "cuda" and before and now != before and not self.final:
                 warn(f"the run was on {before} until now: on {now}, it ends otherwise than it would have there")
             self.say(f"resumed at step {self.step:,}")

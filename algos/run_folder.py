@@ -60,12 +60,17 @@ class RunFolder:
         self.script_digest = digest_of_script(self.script)
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
-        self.earlier: dict[str, Any] | None = None  # the configuration that an earlier process left
+        self.earlier: dict[str, Any] = {}  # the configuration that an earlier process left, if there is one
         if os.path.exists(self.path):
             with self.claimed():
                 self.earlier = self.configuration()
         else:
             check_usable(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier process finished the run."""
+        return self.earlier.get("status") in FINISHED
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -86,8 +91,8 @@ class RunFolder:
         finally:
             lock.release()
 
-    def configuration(self) -> dict[str, Any] | None:
-        """The configuration in the folder, if there is one; raises UserError if this run cannot go on with it."""
+    def configuration(self) -> dict[str, Any]:
+        """The folder's configuration, {} if it has none; raises UserError if this run cannot go on with it."""
         path = self.path / "config.json"
         if not os.path.lexists(path):
             if self.checkpoints.folder.is_dir() and any(self.checkpoints.folder.glob("[!.]*")):
@@ -95,7 +100,7 @@ class RunFolder:
                     f"--out: {self.path} has checkpoints and no config.json that tells whose they are: remove it, or "
                     "choose another --out or --variant"
                 )
-            return None
+            return {}
         try:
             config = parsed(path, Config)
             theirs, status = config["identity"] | config.get("facts", {}), config["status"]

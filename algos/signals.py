@@ -11,7 +11,7 @@ from types import FrameType
 from typing import ClassVar, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
-SOON = 2.0  # seconds after a signal in which what is going on may end without a word
+SOON = 2.0  # seconds after a signal until a message says what is waited for
 
 
 class Signals:

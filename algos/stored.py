@@ -114,13 +114,11 @@ class CheckpointValues(Stored):
     """The JSON file of a checkpoint."""
 
     sha256: str
-    step: Whole
     final: bool
-    steps: Whole
     done: list[Whole]
     taken: list[Whole]
     seconds: Finite
-    phase_seconds: Finite = 0.0
+    phase_seconds: Finite
     evaluation_seconds: Finite
     peak_bytes: Whole
     diverged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Whole]
@@ -128,8 +126,8 @@ class CheckpointValues(Stored):
     scored: list[tuple[Whole, float, Whole]]
     phases: dict[str, Whole]
     over: list[str]
-    evaluation_rows: Whole | None = None  # earlier checkpoints do not count rows
-    train_rows: Whole | None = None
+    evaluation_rows: Whole
+    train_rows: Whole
 
     @model_validator(mode="after")
     def numbers_fit(self) -> "CheckpointValues":
@@ -137,8 +135,6 @@ class CheckpointValues(Stored):
         known = [*map(int, self.diverged), *(episode[0] for episode in (*self.episodes, *self.scored))]
         if not runs or len(self.taken) != runs or max(known, default=0) >= runs:
             raise ValueError("done, taken, diverged, episodes and scored are not of the same runs")
-        if self.steps != min(self.done):
-            raise ValueError("steps is not the least of done")
         return self
 
 

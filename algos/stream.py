@@ -15,7 +15,7 @@ from algos.arguments import Count, FewOrNone, Fraction, Positive, Range, Tunable
 from algos.cli import EnvArgs
 from algos.errors import UserError
 from algos.normalise import Statistics
-from algos.optim import per_run
+from algos.per_run import per_run
 from algos.sparse import IMAGES
 from envs import Task, plain_id
 

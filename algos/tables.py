@@ -13,8 +13,8 @@ from algos.errors import UserError
 from algos.evaluate import Score
 from algos.run_folder import RunFolder
 
-EVAL = ("step", "task", "episode", "return", "length", "success")
-TRAIN = ("step", "metric", "value")
+EPISODE = ("step", "task", "episode", "return", "length", "success")
+METRIC = stored.TRAIN[1:]
 OWN = ("episode_return", "episode_length", "seconds")  # metrics of the run itself
 
 
@@ -114,7 +114,7 @@ class Tables:
 
         Without episodes, it has all columns.
         """
-        frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EVAL])
+        frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EPISODE])
         if frame.empty:
             return frame
         absent = [] if (frame["task"] != "").any() else ["task"]
@@ -124,7 +124,7 @@ class Tables:
     def write(self) -> None:
         """Writes both tables, and what TensorBoard still keeps in memory."""
         self.folder.write_table("eval.parquet", self.eval_frame())
-        self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *TRAIN]))
+        self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *METRIC]))
         for writer in self.writers:
             writer.flush()
 
@@ -144,13 +144,13 @@ class Tables:
                 "folder and start again"
             )
         frame = frame[frame["step"] <= np.array([steps[key] for key in of_run], int)]
-        frame = frame.reindex(columns=[*self.keys[0], *EVAL])
+        frame = frame.reindex(columns=[*self.keys[0], *EPISODE])
         frame["task"] = frame["task"].fillna("")
         frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
         self.eval_rows = list(frame.itertuples(index=False, name=None))
         frame = self.folder.read_table("train.parquet", stored.TRAIN, varied)
         until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
-        frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *TRAIN]]
+        frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *METRIC]]
         self.train_rows = list(frame.itertuples(index=False, name=None))
 
     def close(self) -> None:

@@ -27,13 +27,14 @@ import tyro
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from algos.adapted import Adapted
 from algos.arguments import check
 from algos.checkpoint import write_atomically
 from algos.cli import run_command
 from algos.errors import UserError, describe
 from algos.evaluate import Evaluator
 from algos.folders import check_file, writable
-from algos.policy import Adapted, Policy
+from algos.policy import Policy
 from algos.tables import run_name
 from benchmarks.trained import Place, Trained, check_words
 

@@ -17,7 +17,6 @@ import tyro
 from algos.compile import compiled
 from algos.data import load
 from algos.device import choose_device, wait
-from algos.goal_conditioned import transitions
 from algos.goals import Clusters, Goals
 from algos.random import Random
 from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables, ways_of_updates
@@ -121,7 +120,7 @@ def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = 
         groups = Clusters(goals, settings.clusters, 2) if settings.augments else None
         batch = partial(agent.batch, goals, groups)
     else:
-        batch = partial(agent.batch, goals) if hasattr(agent, "batch") else partial(transitions, goals, settings)
+        batch = partial(agent.batch, goals)
     batch = compiled(batch, device, "--compile" in flags)
     for number in range(2 * count):
         if number == count:

@@ -38,7 +38,7 @@ from algos.data import Dataset
 from algos.errors import UserError
 from algos.evaluate import Evaluator
 from algos.folders import writable
-from algos.goal_conditioned import check_goals, load_states
+from algos.goal_data import check_goals, load_states
 from algos.run_folder import folder_name
 from benchmarks.peer_run import facts_of, store
 from envs.goals import make_goal_vec

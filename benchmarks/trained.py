@@ -12,7 +12,7 @@ from algos.cli import env_errors, parse_seeds
 from algos.env_options import options_of, pairs_of
 from algos.errors import UserError, describe, warn
 from algos.evaluate import Evaluator, Score, TableEvaluator, maker
-from algos.goal_conditioned import check_goals
+from algos.goal_data import check_goals
 from algos.policy import FILE, Policy, PolicyFile
 from algos.stored import EVAL, Config, read_json, read_table
 from envs.atari import is_game
@@ -100,7 +100,7 @@ class Trained:
         return list(dict.fromkeys(found))
 
     def left_out(self, words: Sequence[str], setting: Sequence[str] = ()) -> list[int]:
-        """The numbers of the runs that `numbers` leaves out of these words because they diverged."""
+        """The numbers of the runs that these words name and `numbers` leaves out, because they diverged."""
         lost = [number for number in self._with(setting) if number in self.file.diverged]
         if not words or set(words) & set(RANKS):  # a rank is one among all
             return lost

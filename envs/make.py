@@ -58,8 +58,7 @@ def make_vec(
     Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
     the usual wrappers (`envs.atari`), whose episodes are lives unless `episodic_life` is false. Images come channels
     first, [C, H, W], and with `stack` as the last so many, [stack C, H, W], the newest last; at the start of an episode
-    all are the first one. Raises ValueError and
-    ModuleNotFoundError as `find_spec` does.
+    all are the first one. Raises ValueError and ModuleNotFoundError as `find_spec` does.
     """
     if levels:
         return Discretised(make_vec(env_id, num_envs, autoreset_mode, threads, **kwargs), levels)
@@ -96,7 +95,7 @@ def make_vec(
             num_envs,
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": mode},
-            wrappers=[*wrappers, *kwargs.pop("wrappers", ())],
+            wrappers=wrappers,
             **kwargs,
         )
 

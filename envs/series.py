@@ -12,7 +12,7 @@ import io
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,9 +150,6 @@ def lagged(signal: NDArray[np.float64], lag: float) -> NDArray[np.float64]:
     return lfilter([share], [1.0, share - 1], signal, zi=[(1 - share) * signal[0]])[0]
 
 
-MADE = {"seasons": seasons}
-
-
 # -- series in files ---------------------------------------------------------------------------------------------------
 
 
@@ -165,18 +162,11 @@ def load_series(name: str, target: str = "") -> Series:
     row (the first one below the header is 1) and column. It raises ValueError, too, for a file, a header or a target
     that it cannot use.
     """
-    if name in MADE:
-        series = MADE[name]()
-        return Series(
-            name,
-            series.columns,
-            series.rows,
-            checked_target(name, target or series.target, series.columns, series.rows),
-        )
+    if name == "seasons":
+        series = seasons()
+        return replace(series, target=checked_target(name, target or series.target, series.columns, series.rows))
     if not name.endswith(".csv"):
-        raise ValueError(
-            f"{name!r} is neither a series made here ({', '.join(MADE)}) nor a file whose name ends in .csv"
-        )
+        raise ValueError(f"{name!r} is neither a series made here (seasons) nor a file whose name ends in .csv")
     frame = read_csv(Path(name))
     kept = [column for column in frame if has_numbers(frame[column]) and not column.startswith(UNNAMED)]
     if not kept:

@@ -59,20 +59,23 @@ class Draws(NamedTuple):
 
 
 class Actor(nn.Module):
-    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
+    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
+
+    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, factors))
+    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, dropout))
 
-    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, factors)) * (-log_std).exp()
+        scaled = (action - self(obs, dropout)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -90,22 +93,21 @@ class BC(Agent):
         """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
         return self.actor(obs)
 
-    def actor_loss(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None) -> Tensor:
         """-log pi(a|s): losses [R]."""
-        return -self.actor.log_prob(obs, action, factors).mean(-1)
+        return -self.actor.log_prob(obs, action, dropout).mean(-1)
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args = self.args
-        if not args.dropout:
-            return lambda: Draws(None)
-        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
-        return lambda: Draws(uniform())
+        args, none = self.args, lambda: None
+        layers = (len(args.hidden), args.batch_size, max(args.hidden))
+        dropout = random.uniform("dropout", *layers) if args.dropout else none
+        return lambda: Draws(dropout())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update; gives metrics [R]."""
-        factors = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(batch.obs, batch.action, factors)
+        dropout = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(batch.obs, batch.action, dropout)
         self.actor_adam.minimise(actor_loss)
         return {"actor_loss": actor_loss.detach()}
 
@@ -119,7 +121,7 @@ def main(args: Args) -> None:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden_expert)
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
-    run, data = offline_run(args, "bc", reward, expert, top=args.top_fraction, hidden_expert=hidden_expert)
+    run, data = offline_run(args, "bc", reward, expert=expert, top=args.top_fraction, hidden_expert=hidden_expert)
     if hidden_expert and args.top_fraction == 1:
         run.say(f"{hidden_expert:,} transitions of the data are the expert's, {hidden_expert / len(data):.1%}")
     agent = BC(run.args, data.task, run.seeds, run.device)

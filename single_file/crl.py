@@ -47,11 +47,13 @@ from algos.goal_conditioned import (
     transitions,
     validation_losses,
 )
+from algos.goals import Goals
 from algos.nn import Lead
 from algos.optim import Adam
 from algos.random import Random
 from envs import Task
 
+# of the official commands: by the actor's loss, by family and kind of dataset, or by family; the first that fits counts
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.03, "antmaze": 0.1, "antmaze-explore": 0.003, "humanoidmaze": 0.1, "antsoccer": 0.3,
     "cube-noisy": 0.1, "scene-noisy": 0.1, "puzzle-noisy": 0.1,
@@ -112,11 +114,9 @@ class CRL(Agent):
         size, sizes = task.obs_size, (args.hidden, args.latent_size)
         self.critic = self.initialise("critic", Bilinear((self.runs, 2), size + task.act_size, size, *sizes))
         self.actor = self.initialise("actor", Actor(self.runs, size, size, args.hidden, task.act_size))
-        nets: list[nn.Module] = [self.critic, self.actor]
         if args.actor_loss == "awr":
             self.value = self.initialise("value", Bilinear((self.runs,), size, size, *sizes))
-            nets.append(self.value)
-        self.adam = Adam([p for net in nets for p in net.parameters()], lr=args.lr)
+        self.adam = Adam(self.parameters(), lr=args.lr)
 
     @torch.no_grad()
     def policy(self, obs: Tensor, goal: Tensor) -> Tensor:
@@ -146,6 +146,10 @@ class CRL(Agent):
             losses["value_loss"] = self.value.contrast(batch.obs, batch.value_goal)
         return losses | {"actor_loss": self.actor_loss(batch)}
 
+    def batch(self, goals: Goals, draws: Draws) -> Transitions:
+        """Transitions with goals."""
+        return transitions(goals, self.args, draws)
+
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
         """The random numbers of batches."""
         return transition_draws(random, self.args.batch_size, name)
@@ -153,7 +157,7 @@ class CRL(Agent):
     def update(self, batch: Transitions) -> dict[str, Tensor]:
         """One update of all networks; gives metrics [R]."""
         losses = self.losses(batch)
-        self.adam.minimise(sum(losses.values(), torch.zeros_like(batch.reward[:, 0])))
+        self.adam.minimise(torch.stack(list(losses.values())).sum(0))
         return {name: loss.detach() for name, loss in losses.items()}
 
 
@@ -161,13 +165,13 @@ def main(args: Args) -> None:
     run, goals, held_out = goal_run(args, "crl")
     agent = CRL(run.args, goals.data.task, run.seeds, run.device)
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
-    update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
+    update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):
-            run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))
+            run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
 
 
 if __name__ == "__main__":

@@ -101,10 +101,10 @@ class DQN(Agent):
 
     def epsilon(self) -> Tensor:
         """Probability [R] that the next action is a random one."""
-        a = self.args
-        share = (self.drawn / (a.exploration * a.total_steps)).clamp(max=1.0)
-        epsilon = a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share
-        return torch.where(self.drawn < a.learning_starts, 1.0, epsilon)
+        args = self.args
+        share = (self.drawn / (args.exploration * args.total_steps)).clamp(max=1.0)
+        epsilon = args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share
+        return torch.where(self.drawn < args.learning_starts, 1.0, epsilon)
 
     @torch.no_grad()
     def act(self, obs: Tensor, draws: Draws) -> Tensor:
@@ -123,7 +123,7 @@ class DQN(Agent):
         """Mean smooth L1 distance of Q(s, a) to r + gamma max_a' Q_target(s', a'): losses [R], mean values [R]."""
         with torch.no_grad():
             next_value = self.target_critic(batch.next_obs).amax(-1)
-            target = batch.reward + (1 - batch.terminated) * self.args.discount * next_value
+            target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
         value = self.critic(batch.obs).gather(-1, batch.action[..., None]).squeeze(-1)
         return F.smooth_l1_loss(value, target, reduction="none").mean(-1), value.detach().mean(-1)
 

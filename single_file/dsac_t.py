@@ -200,11 +200,11 @@ class DSACT(Agent):
         next_action, next_log_prob = self.target_actor.net.sample(batch.next_obs, noise)
         mean, std = self.target_critic(batch.next_obs, next_action)
         sample = mean + z.clamp(-3, 3) * std
-        first = mean[:, 0] < mean[:, 1]
+        first_is_smaller = mean[:, 0] < mean[:, 1]  # [R, B]
         entropy = -self.log_alpha.exp()[:, None] * next_log_prob
-        discount = (1 - batch.terminated) * self.args.discount
+        discount = self.args.discount * (1 - batch.terminated)
         mean_target = batch.reward + discount * (mean.amin(1) + entropy)
-        sample_target = batch.reward + discount * (torch.where(first, sample[:, 0], sample[:, 1]) + entropy)
+        sample_target = batch.reward + discount * (torch.where(first_is_smaller, sample[:, 0], sample[:, 1]) + entropy)
         return mean_target[:, None], sample_target[:, None]
 
     def critic_loss(self, batch: Batch, noise: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

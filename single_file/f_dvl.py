@@ -93,20 +93,23 @@ class Draws(NamedTuple):
 
 
 class Actor(nn.Module):
-    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
+    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
+
+    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, factors))
+    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, dropout))
 
-    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, factors)) * (-log_std).exp()
+        scaled = (action - self(obs, dropout)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -157,10 +160,10 @@ class FDVL(Agent):
         conjugate = advantage + advantage.square() / 4 if self.args.f == "chi2" else advantage
         return self.args.optimism * conjugate.relu() - (1 - self.args.optimism) * advantage
 
-    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, dropout: list[Tensor] | None) -> Tensor:
         """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
-        return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
+        return -(weight * self.actor.log_prob(obs, action, dropout)).mean(-1)
 
     def critic_loss(self, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """Sum over the twins of the mean Huber loss, with delta 20, to target [R, B]: losses [R]."""
@@ -169,11 +172,10 @@ class FDVL(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args = self.args
-        if not args.dropout:
-            return lambda: Draws(None)
-        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
-        return lambda: Draws(uniform())
+        args, none = self.args, lambda: None
+        layers = (len(args.hidden), args.batch_size, max(args.hidden))
+        dropout = random.uniform("dropout", *layers) if args.dropout else none
+        return lambda: Draws(dropout())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
@@ -187,8 +189,8 @@ class FDVL(Agent):
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        factors = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
+        dropout = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, dropout)
         self.actor_adam.minimise(actor_loss)
 
         critic_loss = self.critic_loss(batch.obs, batch.action, target)

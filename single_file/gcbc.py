@@ -1,4 +1,4 @@
-"""GCBC: goal-conditioned behaviour cloning, with temporal goal augmentation, many seeds at once.
+r"""GCBC: goal-conditioned behaviour cloning, with temporal goal augmentation, many seeds at once.
 
 Behaviour cloning with goals from the future of each transition, as OGBench's official code computes it (Park, Frans,
 Eysenbach and Levine, arXiv 2410.20092): -log pi(a|s, g) for a Gaussian policy of standard deviation 1 and goals that

@@ -44,10 +44,12 @@ from algos.goal_conditioned import (
     transitions,
     validation_losses,
 )
+from algos.goals import Goals
 from algos.optim import Adam, Target
 from algos.random import Random
 from envs import Task
 
+# of the official commands: by the actor's loss, by family and kind of dataset, or by family; the first that fits counts
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.003, "antmaze": 0.3, "antmaze-explore": 0.01, "humanoidmaze": 0.1, "antsoccer": 0.1,
     "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
@@ -86,7 +88,7 @@ class GCIQL(Agent):
         self.critic = self.initialise("critic", TwinValue(self.runs, 2 * size + task.act_size, args.hidden))
         self.value = self.initialise("value", Value(self.runs, task, args.hidden))
         self.actor = self.initialise("actor", Actor(self.runs, size, size, args.hidden, task.act_size))
-        self.adam = Adam([p for net in (self.critic, self.value, self.actor) for p in net.parameters()], lr=args.lr)
+        self.adam = Adam(self.parameters(), lr=args.lr)
         self.target_critic = Target(self.critic, args.tau)
 
     @torch.no_grad()
@@ -132,6 +134,10 @@ class GCIQL(Agent):
             "actor_loss": self.actor_loss(batch),
         }
 
+    def batch(self, goals: Goals, draws: Draws) -> Transitions:
+        """Transitions with goals."""
+        return transitions(goals, self.args, draws)
+
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
         """The random numbers of batches."""
         return transition_draws(random, self.args.batch_size, name)
@@ -149,13 +155,13 @@ def main(args: Args) -> None:
     run, goals, held_out = goal_run(args, "gciql")
     agent = GCIQL(run.args, goals.data.task, run.seeds, run.device)
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
-    update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
+    update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):
-            run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))
+            run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from algos.goal_conditioned import (
     twin_value_loss,
     validation_losses,
 )
+from algos.goals import Goals
 from algos.optim import Adam, Target
 from algos.random import Random
 from envs import Task
@@ -64,7 +65,7 @@ class GCIVL(Agent):
         size = task.obs_size
         self.value = self.initialise("value", TwinValue(self.runs, 2 * size, args.hidden))
         self.actor = self.initialise("actor", Actor(self.runs, size, size, args.hidden, task.act_size))
-        self.adam = Adam([*self.value.parameters(), *self.actor.parameters()], lr=args.lr)
+        self.adam = Adam(self.parameters(), lr=args.lr)
         self.target_value = Target(self.value, args.tau)
 
     @torch.no_grad()
@@ -96,6 +97,10 @@ class GCIVL(Agent):
         """The losses [R] by name."""
         return {"value_loss": self.value_loss(batch), "actor_loss": self.actor_loss(batch)}
 
+    def batch(self, goals: Goals, draws: Draws) -> Transitions:
+        """Transitions with goals."""
+        return transitions(goals, self.args, draws)
+
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
         """The random numbers of batches."""
         return transition_draws(random, self.args.batch_size, name)
@@ -113,13 +118,13 @@ def main(args: Args) -> None:
     run, goals, held_out = goal_run(args, "gcivl")
     agent = GCIVL(run.args, goals.data.task, run.seeds, run.device)
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
-    update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
+    update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):
-            run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))
+            run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
 
 
 if __name__ == "__main__":

@@ -104,13 +104,13 @@ class GORP(Agent):
 
         Episode e tries sequence number e // m, whose digits in base A are its actions.
         """
-        i, a = int(self.iteration), self.args
+        i, args = int(self.iteration), self.args
         if t < i:
             return self.policy(obs, torch.tensor(t, device=self.device))
-        if t >= i + a.k:
+        if t >= i + args.k:
             return (draws.action[:, t] * self.task.act_size).long()
         episode = first + torch.arange(obs.shape[1], device=self.device)
-        digit = episode // a.m // self.task.act_size ** (i + a.k - 1 - t) % self.task.act_size
+        digit = episode // args.m // self.task.act_size ** (i + args.k - 1 - t) % self.task.act_size
         return digit.expand(obs.shape[:2])
 
     def draws(self, random: Random, envs: int) -> Callable[[], Draws]:
@@ -126,9 +126,7 @@ class GORP(Agent):
         if i < min(self.task.limit, episodes.reward.shape[-1]):
             returns = episodes.returns(self.args.discount)[..., i].unflatten(1, (self.sequences, self.args.m))
             scores = returns.mean(-1) if self.args.score == "mean" else returns.amax(-1)
-            number = torch.arange(self.sequences, device=self.device)
-            best = torch.where(scores == scores.amax(-1, keepdim=True), number, self.sequences).amin(-1)
-            best = best.clamp(max=self.sequences - 1)  # where scores are NaN, none is the best
+            best = scores.argmax(-1)  # the first of equals
             self.actions[:, i] = best // self.task.act_size ** (self.args.k - 1)
         self.idle.copy_(torch.where(explored, 0, self.idle + 1))
         self.iteration.add_(1)

@@ -109,8 +109,7 @@ class HIQL(Agent):
         self.value = self.initialise("value", TwinValue(self.runs, obs + rep, args.hidden))
         self.low = self.initialise("low", Actor(self.runs, obs, rep, args.hidden, task.act_size))
         self.high = self.initialise("high", Actor(self.runs, obs, obs, args.hidden, rep))
-        nets = (self.phi, self.value, self.low, self.high)
-        self.adam = Adam([p for net in nets for p in net.parameters()], lr=args.lr)
+        self.adam = Adam(self.parameters(), lr=args.lr)
         self.target_value = Target(self.value, args.tau)
 
     @torch.no_grad()
@@ -123,17 +122,17 @@ class HIQL(Agent):
         return self.value(obs, self.phi(obs, goal)).mean(1)
 
     def batch(self, goals: Goals, draws: Draws) -> Batch:
-        """Transitions with goals and subgoals."""
+        """Transitions with goals and subgoals; until they are looked up, all are rows of the data [R, B]."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, args.value_mix, draws.value, args.discount)
+        value_row = goals.mixed(row, args.value_mix, draws.value, args.discount)
         ahead = goals.ahead(row, args.subgoal_steps)
-        later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
-        random = draws.high.source < args.actor_goals[2]
+        later = goals.later(row, draws.high.place, args.actor_mix.geometric, args.discount)
+        random = draws.high.source < args.actor_mix.random
         goal = torch.where(random, goals.anywhere(draws.high.random), later)
         target = torch.where(random, ahead, torch.minimum(ahead, later))
-        obs, next_obs, value_goal, *states = goals.states(row, row + 1, value, ahead, goal, target)
-        mask = (value != row).to(obs.dtype)
+        obs, next_obs, value_goal, *states = goals.states(row, row + 1, value_row, ahead, goal, target)
+        mask = (value_row != row).to(obs.dtype)
         return Batch(obs, goals.actions(row), next_obs, Goal(value_goal, -mask, mask), *states)
 
     def value_loss(self, value: nn.Module, target: nn.Module, obs: Tensor, next_obs: Tensor, goal: Goal) -> Tensor:

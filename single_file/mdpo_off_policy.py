@@ -47,8 +47,8 @@ from algos.arguments import (
 from algos.cli import EnvArgs, cli
 from algos.errors import UserError
 from algos.nn import MLP, Glorot
-from algos.optim import Adam, Target, numbers
-from algos.per_run import PerRun
+from algos.optim import Adam, Target
+from algos.per_run import PerRun, numbers
 from algos.random import Random
 from algos.replay import Batch, ReplayBuffer
 from algos.run import Run
@@ -82,8 +82,7 @@ class Args(EnvArgs):
     kl_weight: Tunable[Positive] = by_domain(1.0, HalfCheetah=0.3)
     """c = 1/t, the weight of the distance to the old policy; it must be above half of --entropy-weight. The paper chose
     one for each task; known are 1 for Walker2d, from its code's README, and 0.3 for HalfCheetah, from an earlier
-    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess. Code that makes Args itself
-    gives env_id with them: a change of env_id later does not change this default"""
+    version of the paper as a user of the code quotes it. For other tasks, 1 is a guess"""
     q: Tunable[Annotated[float, Range(1, 2)]] = 1.0
     """1: the KL divergence; up to 2: Tsallis. The paper chose q for each task; known are 1.4 for HumanoidStandup, and 2
     for Ant in the paper's minimal form"""
@@ -95,7 +94,7 @@ class Args(EnvArgs):
     """widths of the hidden layers of policy, action values and state value"""
 
     def __post_init__(self) -> None:
-        plain = plain_id(self.env_id)
+        plain = plain_id(self.env_id)  # a later change of env_id does not change the defaults
         for_domain(self, [plain, plain.partition("-")[0]])
 
 
@@ -129,6 +128,17 @@ class Actor(nn.Module):
         return Gaussian(mean, log_std.clamp(-20, 2))
 
 
+class Value(nn.Module):
+    """State value: obs [R, B, O] -> [R, B]."""
+
+    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
+        super().__init__()
+        self.net = MLP((runs,), task.obs_size, hidden, 1, linear=Glorot)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net(obs).squeeze(-1)
+
+
 class Critic(nn.Module):
     """Twin action values and a state value."""
 
@@ -140,17 +150,6 @@ class Critic(nn.Module):
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Action values [R, 2, B] of obs [R, B, O] and action [R, B, A] in (-1, 1)."""
         return self.twins(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
-
-
-class Value(nn.Module):
-    """State value: obs [R, B, O] -> [R, B]."""
-
-    def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
-        super().__init__()
-        self.net = MLP((runs,), task.obs_size, hidden, 1, linear=Glorot)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs).squeeze(-1)
 
 
 def log_q(log_p: Tensor, q: float | PerRun) -> Tensor:

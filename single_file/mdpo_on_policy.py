@@ -10,8 +10,8 @@ iterations in all steps, to 1/n, or to 2/n if nothing is left over (paper: from 
 A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the
 last observation instead. The official code differs in four things: it always trains for ten million steps, in its
 first iteration the policy that acts is not the one that learns, the first action of every later iteration is drawn by
-the policy of the one before it, and its Adam adds epsilon before it corrects the bias.
-Discrete actions are not supported.
+the policy of the one before it, and its Adam adds epsilon before it corrects the bias. Discrete actions are not
+supported.
 
     python single_file/mdpo_on_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -115,7 +115,7 @@ class MDPO(OnPolicyAgent):
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives metrics [R], those of the critic of its last epoch."""
-        samples = self.samples(rollout)
+        samples = self.samples(rollout)  # values, and advantages by GAE: see algos/on_policy.py
         advantage, step_size = samples.normalised_advantage(), self.step_size()
         old = self.distribution(samples.obs)
         for _ in range(self.args.policy_steps):

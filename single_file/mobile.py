@@ -43,7 +43,7 @@ from algos.arguments import (
 )
 from algos.cli import cli
 from algos.errors import UserError, warn
-from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
+from algos.model_based import ModelBasedArgs, ModelData, model_based_run
 from algos.nn import MLP
 from algos.optim import Adam, Target, cosine
 from algos.random import Random
@@ -68,8 +68,8 @@ class Args(ModelBasedArgs):
     too: halfcheetah-random, halfcheetah-medium, walker2d-medium and walker2d-medium-replay. For all other datasets 0.5
     is a guess. Without an ensemble, it changes nothing"""
     dynamics_epochs: Count = 30
-    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; only where an
-    ensemble is trained"""
+    """most epochs of the ensemble, which stops earlier when its holdout error falls no more; only where an ensemble is
+    trained"""
     elites: Annotated[int, Range(2)] = 5
     """networks whose predictions are used: those with the least error on the holdout"""
     guesses: Count = 10
@@ -104,7 +104,8 @@ class Draws(NamedTuple):
 
     next_action: Tensor  # [R, B, A]
     action: Tensor  # [R, B, A]
-    guessed_action: Tensor | None  # [R, elites, guesses, M, A]; None without a model
+    guess: Tensor | None  # [R, elites, guesses, M, O]; None without an ensemble
+    guessed_action: Tensor | None  # [R, elites, guesses, M, A]
 
 
 class Actor(nn.Module):
@@ -176,9 +177,6 @@ class MOBILE(Agent):
         """Values the deterministic actions by each critic: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
-    def penalty(self, prediction: Prediction) -> None:
-        """Rewards of predicted steps are stored as they are."""
-
     @torch.no_grad()
     def inconsistency(self, guesses: Tensor, noise: Tensor) -> Tensor:
         """u [R, M] of next states [R, elites, guesses, M, O], with standard normal noise [R, elites, guesses, M, A]."""
@@ -216,14 +214,16 @@ class MOBILE(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args, size = self.args, self.task.act_size
+        args, size, none = self.args, self.task.act_size, lambda: None
         normal = random.normal("update", 2, args.batch_size, size)
         rows = 0 if args.dynamics == "true" else args.batch_size - args.real
-        guessed = random.normal("guessed action", args.elites, args.guesses, rows, size) if rows else lambda: None
+        shape = (args.elites, args.guesses, rows)
+        guess = random.normal("guess", *shape, self.task.obs_size) if rows else none
+        guessed_action = random.normal("guessed action", *shape, size) if rows else none
 
         def draw() -> Draws:
             noise = normal()
-            return Draws(noise[:, 0], noise[:, 1], guessed())
+            return Draws(noise[:, 0], noise[:, 1], guess(), guessed_action())
 
         return draw
 
@@ -257,19 +257,21 @@ def main(args: Args) -> None:
         warn(f"rewards of {data.name} are negative on average, and targets of MOBILE are never below 0")
     agent = MOBILE(run.args, data.task, run.seeds, run.device)
     source, draws = ModelData(run, data, agent, soft=False), agent.draws(run.random)
-    noise = source.guess_noise(args.guesses)
 
-    def learn(chosen: tuple[Tensor, ...], noise: Tensor | None, draws: Draws) -> dict[str, Tensor]:
-        batch = source.gather(chosen)
-        return agent.update(batch, source.guess(batch, noise), draws)
+    def update_on(chosen: tuple[Tensor, ...], draws: Draws) -> dict[str, Tensor]:
+        batch, guesses = source.gather(chosen), None
+        if draws.guess is not None:  # next states that each elite predicts for the rows of the model
+            obs, action = batch.obs[:, source.real :], batch.action[:, source.real :]
+            guesses = source.learned.guesses(obs, action, draws.guess)
+        return agent.update(batch, guesses, draws)
 
-    update = run.compiled(learn)
+    update = run.compiled(update_on)
     run.learn(agent, **source.memory)
     source.fit(members=args.elites)
     for step in run.steps(data.adapt(agent.policy)):
         if (step - 1) % args.updates_per_epoch == 0:
             source.generate()
-        run.log(update(source.choose(), noise(), draws()))
+        run.log(update(source.choose(), draws()))
 
 
 if __name__ == "__main__":

@@ -193,11 +193,11 @@ class MOPO(Agent):
 def main(args: Args) -> None:
     run, data = model_based_run(args, "mopo")
     agent = MOPO(run.args, data.task, run.seeds, run.device)
-    source, draws = ModelData(run, data, agent), agent.draws(run.random)
+    source, draws = ModelData(run, data, agent, agent.penalty), agent.draws(run.random)
     update = run.compiled(lambda chosen, draws: agent.update(source.gather(chosen), draws))
 
     run.learn(agent, **source.memory)
-    source.fit(members=args.members)
+    source.fit(members=args.members)  # all of them, not only the elites: the penalty is over all
     for step in run.steps(data.adapt(agent.policy)):
         if (step - 1) % args.updates_per_epoch == 0:
             source.generate()

@@ -114,8 +114,7 @@ class OTA(Agent):
         self.high_value = self.initialise("high value", TwinValue(self.runs, obs + rep, args.hidden))
         self.low = self.initialise("low", Actor(self.runs, obs, rep, args.hidden, task.act_size))
         self.high = self.initialise("high", Actor(self.runs, obs, obs, args.hidden, rep))
-        nets = (self.phi, self.value, self.high_value, self.low, self.high)
-        self.adam = Adam([p for net in nets for p in net.parameters()], lr=args.lr)
+        self.adam = Adam(self.parameters(), lr=args.lr)
         self.target_value = Target(self.value, args.tau)
         self.target_high_value = Target(self.high_value, args.tau)
 
@@ -144,20 +143,20 @@ class OTA(Agent):
         return end, torch.where(draws.current < mix.current, end, goal)
 
     def batch(self, goals: Goals, draws: Draws) -> Batch:
-        """Transitions with goals and subgoals."""
+        """Transitions with goals and subgoals; until they are looked up, all are rows of the data [R, B]."""
         args = self.args
         row = goals.anywhere(draws.row)
-        value = goals.mixed(row, args.value_mix, draws.value, args.discount)
-        option_end, high_value = self.option(goals, row, draws.high_value)
+        value_row = goals.mixed(row, args.value_mix, draws.value, args.discount)
+        option_end, high_value_row = self.option(goals, row, draws.high_value)
         ahead = goals.ahead(row, args.subgoal_steps)
-        later = goals.later(row, draws.high.place, args.actor_geometric, args.discount)
-        random = draws.high.source < args.actor_goals[2]
+        later = goals.later(row, draws.high.place, args.actor_mix.geometric, args.discount)
+        random = draws.high.source < args.actor_mix.random
         goal = torch.where(random, goals.anywhere(draws.high.random), later)
         target = torch.where(random, ahead, torch.minimum(ahead, later))
         obs, next_obs, value_goal, end, high_goal, *states = goals.states(
-            row, row + 1, value, option_end, high_value, ahead, goal, target
+            row, row + 1, value_row, option_end, high_value_row, ahead, goal, target
         )
-        mask, high_mask = (value != row).to(obs.dtype), (high_value != option_end).to(obs.dtype)
+        mask, high_mask = (value_row != row).to(obs.dtype), (high_value_row != option_end).to(obs.dtype)
         values = Goal(value_goal, -mask, mask), end, Goal(high_goal, -high_mask, high_mask)
         return Batch(obs, goals.actions(row), next_obs, *values, *states)
 

@@ -90,10 +90,8 @@ class PPO(OnPolicyAgent):
     def __init__(self, args: Args, task: Task, seeds: Sequence[int], device: torch.device | str = "cpu"):
         super().__init__(args, task, seeds, device)
         updates = args.epochs * (args.stride // args.batch_size)  # in an iteration
-        self.adam = Adam(
-            [*self.actor.parameters(), *self.critic.parameters()], lr=args.lr, eps=1e-5, max_norm=args.max_norm,
-            schedule=linear(args.iterations, updates) if args.anneal else None,
-        )  # fmt: skip
+        schedule = linear(args.iterations, updates) if args.anneal else None
+        self.adam = Adam(self.parameters(), lr=args.lr, eps=1e-5, max_norm=args.max_norm, schedule=schedule)
 
     def make_actor(self) -> nn.Module:
         return Softmax(self.runs, self.task, self.args.hidden) if self.task.discrete else super().make_actor()
@@ -137,7 +135,7 @@ class PPO(OnPolicyAgent):
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives mean metrics [R] over the minibatches of the last epoch."""
-        samples = self.samples(rollout)
+        samples = self.samples(rollout)  # values, and advantages by GAE: see algos/on_policy.py
         for order in draws.unbind(1):
             metrics = Means()
             for batch in minibatches(samples, order, self.args.batch_size):

@@ -49,11 +49,13 @@ from algos.goal_conditioned import (
     transitions,
     validation_losses,
 )
+from algos.goals import Goals
 from algos.optim import Adam
 from algos.random import Random
 from envs import Task
 
 INTERVALS = 8  # one component of IQE has as many
+# of the official commands: by the actor's loss, by family and kind of dataset, or by family; the first that fits counts
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.0003, "antmaze": 0.003, "antmaze-explore": 0.001, "humanoidmaze": 0.001,
     "antsoccer": 0.003, "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,
@@ -87,14 +89,14 @@ class Args(ValueArgs):
             raise UserError(f"{asked}, got {self.latent_size}")
 
 
-def iqe(x: Tensor, y: Tensor, kappa: Tensor, intervals: int = INTERVALS) -> Tensor:
+def iqe(x: Tensor, y: Tensor, kappa: Tensor) -> Tensor:
     """Interval quasimetric embedding: latents x and y [R, B, d] -> distances from x to y [R, B], with kappa [R, 1].
 
     A component of 8 dimensions gives the length of the union of its intervals [x_k, y_k], where x_k < y_k. The distance
     is kappa times the mean plus 1 - kappa times the maximum of all components. The dimensions of a component lie d / 8
     apart, where those of the official code are neighbours: the same but for the order of the latents' dimensions.
     """
-    low, high = (latent.unflatten(-1, (intervals, -1)) for latent in (x, y))
+    low, high = (latent.unflatten(-1, (INTERVALS, -1)) for latent in (x, y))
     length = (union_of_pairs if torch.compiler.is_compiling() else union)(low, high)
     return kappa * length.mean(-1) + (1 - kappa) * length.amax(-1)
 
@@ -223,6 +225,10 @@ class QRL(Agent):
             losses["dynamics_loss"] = (errors[0] + errors[1]).mean(-1) / 2
         return losses | {"actor_loss": self.actor_loss(batch, latent.detach(), following.detach())}
 
+    def batch(self, goals: Goals, draws: Draws) -> Transitions:
+        """Transitions with goals."""
+        return transitions(goals, self.args, draws)
+
     def draws(self, random: Random, name: str = "") -> Callable[[], Draws]:
         """The random numbers of batches."""
         return transition_draws(random, self.args.batch_size, name)
@@ -240,13 +246,13 @@ def main(args: Args) -> None:
     run, goals, held_out = goal_run(args, "qrl")
     agent = QRL(run.args, goals.data.task, run.seeds, run.device)
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
-    update = run.compiled(lambda draws: agent.update(transitions(goals, agent.args, draws)))
+    update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
     learn(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):
-            run.log(validation_losses(agent.losses, transitions(held_out, agent.args, validation_draws())))
+            run.log(validation_losses(agent.losses, agent.batch(held_out, validation_draws())))
 
 
 if __name__ == "__main__":

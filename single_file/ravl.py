@@ -51,7 +51,7 @@ from algos.arguments import (
 )
 from algos.cli import cli
 from algos.dynamics import FormName
-from algos.model_based import ModelBasedArgs, ModelData, Prediction, model_based_run
+from algos.model_based import ModelBasedArgs, ModelData, model_based_run
 from algos.nn import MLP, Uniform
 from algos.optim import Adam, Target
 from algos.per_run import PerRun
@@ -159,9 +159,6 @@ class RAVL(Agent):
     def policy_values(self, obs: Tensor) -> Tensor:
         """Values the deterministic actions by each critic: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
-
-    def penalty(self, prediction: Prediction) -> None:
-        """Rewards of predicted steps are stored as they are."""
 
     def alpha_loss(self, obs: Tensor, noise: Tensor) -> Tensor:
         """-log alpha (log pi(a|s) + target entropy): losses [R]."""

@@ -104,24 +104,27 @@ class Draws(NamedTuple):
 
 
 class Actor(nn.Module):
-    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
+    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
+
+    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, factors))
+    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, dropout))
 
     def sample(self, obs: Tensor, normal: Tensor) -> Tensor:
         """An action [R, B, A] within the bounds, from standard normal noise [R, B, A]."""
         return (self(obs) + self.log_std.clamp(-5, 2).exp() * normal).clamp(-1, 1)
 
-    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, factors)) * (-log_std).exp()
+        scaled = (action - self(obs, dropout)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -178,10 +181,10 @@ class ReCOIL(Agent):
         z = z.chunk(2, -1)[0]
         return ((z - highest).exp() - (z + 1) * (-highest).exp()).mean(-1)
 
-    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, dropout: list[Tensor] | None) -> Tensor:
         """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
-        return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
+        return -(weight * self.actor.log_prob(obs, action, dropout)).mean(-1)
 
     def critic_loss(self, q: Tensor, next_value: Tensor, terminated: Tensor) -> Tensor:
         """Half the mean squared errors, summed over the twins: losses [R].
@@ -208,11 +211,12 @@ class ReCOIL(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        a = self.args
-        layers = (len(a.hidden), a.batch_size, max(a.hidden))
-        dropout = random.uniform("dropout", *layers) if a.dropout else None
-        action = random.normal("action", a.batch_size, self.task.act_size) if a.objective == "paper" else None
-        return lambda: Draws(dropout() if dropout else None, action() if action else None)
+        args, none = self.args, lambda: None
+        layers = (len(args.hidden), args.batch_size, max(args.hidden))
+        dropout = random.uniform("dropout", *layers) if args.dropout else none
+        paper = args.objective == "paper"
+        action = random.normal("action", args.batch_size, self.task.act_size) if paper else none
+        return lambda: Draws(dropout(), action())
 
     def update(self, mixed: Batch, expert: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update from minibatches of the mixed data and of the expert's; gives metrics [R]."""
@@ -223,23 +227,22 @@ class ReCOIL(Agent):
         value_loss = self.value_loss(q - self.value(obs))
         self.value_adam.minimise(value_loss)
 
-        paper = draws.action is not None
-        states = [mixed.obs, mixed.next_obs, *([expert.next_obs] if paper else [])]
         with torch.no_grad():
-            value, *next_values = self.value(torch.cat(states, 1)).chunk(len(states), 1)
+            value, next_value = self.value(torch.cat([mixed.obs, mixed.next_obs], 1)).chunk(2, 1)
         advantage = q.chunk(2, 1)[0] - value
-        factors = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(mixed.obs, mixed.action, advantage, factors)
+        dropout = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(mixed.obs, mixed.action, advantage, dropout)
         self.actor_adam.minimise(actor_loss)
 
         online = self.critic(obs, action)
         if draws.action is None:
-            critic_loss = self.critic_loss(online, next_values[0], mixed.terminated)
+            critic_loss = self.critic_loss(online, next_value, mixed.terminated)
         else:
             with torch.no_grad():
                 sampled = self.actor.sample(mixed.obs, draws.action)
+                next_value = torch.cat([next_value, self.value(expert.next_obs)], 1)
             goes_on = 1 - torch.cat([mixed.terminated, expert.terminated], 1)
-            critic_loss = self.paper_loss(online, goes_on * torch.cat(next_values, 1), self.critic(mixed.obs, sampled))
+            critic_loss = self.paper_loss(online, goes_on * next_value, self.critic(mixed.obs, sampled))
         self.critic_adam.minimise(critic_loss)
 
         self.target_critic.update()

@@ -146,7 +146,7 @@ class SAC(Agent):
             next_action, next_log_prob = self.actor.sample(batch.next_obs, noise)
             next_value = self.target_critic(batch.next_obs, next_action).amin(1)
             next_value = next_value - self.log_alpha.exp()[:, None] * next_log_prob
-            target = batch.reward + (1 - batch.terminated) * self.args.discount * next_value
+            target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
         q = self.critic(batch.obs, batch.action)
         return (q - target[:, None]).square().mean(-1).sum(-1), q.detach().mean((1, 2))
 

@@ -45,10 +45,11 @@ from torch.func import functional_call
 from algos.agent import Agent
 from algos.arguments import Count, FractionBelowOne, Levels, Natural, Positive, PositiveFraction, Tunable, Widths, flag
 from algos.cli import EnvArgs, cli
-from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
+from algos.episodes import EpisodeBuffer, Episodes, Steps, collect
 from algos.errors import UserError
 from algos.nn import ImageMLP
-from algos.optim import Adam, per_run
+from algos.optim import Adam
+from algos.per_run import per_run
 from algos.random import Random
 from algos.run import Run
 from envs import SeededEnvs, Task
@@ -210,22 +211,22 @@ class NetworkSQIRL(SQIRL):
         values = functional_call(self.critic, weights, obs)
         return values.unflatten(-1, (self.args.k, self.task.act_size))[..., -1, :].argmax(-1)
 
-    def losses(self, batch: Samples) -> Tensor:
+    def losses(self, batch: Steps) -> Tensor:
         """Mean squared errors of the heads [R, k], to the return, and to r + gamma max_a' Q^{j-1}(s', a') above it."""
-        a = self.args
-        chosen = batch.action[..., None, None].expand(-1, -1, a.k, 1)
+        args = self.args
+        chosen = batch.action[..., None, None].expand(-1, -1, args.k, 1)
         value = self.values(batch.obs).gather(-1, chosen).squeeze(-1)  # [R, B, k]
-        target = (a.reward_scale * batch.returns)[..., None]
-        if a.k > 1:
+        target = (args.reward_scale * batch.returns)[..., None]
+        if args.k > 1:
             with torch.no_grad():
                 following = self.values(batch.next_obs)[..., :-1, :].amax(-1)  # [R, B, k - 1]
             goes_on = (1 - batch.done)[..., None]
             target = torch.cat(
-                [target, (a.reward_scale * batch.reward)[..., None] + a.discount * goes_on * following], -1
+                [target, (args.reward_scale * batch.reward)[..., None] + args.discount * goes_on * following], -1
             )
         return (value - target).square().mean(1)
 
-    def update(self, batch: Samples, active: Tensor) -> dict[str, Tensor]:
+    def update(self, batch: Steps, active: Tensor) -> dict[str, Tensor]:
         """One gradient step of the runs where `active` [R] is True; gives metrics [R]."""
         losses = self.losses(batch)
         with torch.no_grad():
@@ -304,17 +305,17 @@ class TabularSQIRL(SQIRL):
     @torch.no_grad()
     def learn(self, episodes: Episodes) -> None:
         """Fits the values at times i to i + k - 1, the last of them to returns, and freezes the choices at time i."""
-        i, a = self.i, self.args
+        i, args = self.i, self.args
         if i >= min(self.task.limit, episodes.reward.shape[-1]):
             return
         state, actions = self.number(episodes.obs), self.task.act_size
-        returns, last = episodes.returns(a.discount), min(i + a.k, episodes.reward.shape[-1]) - 1
+        returns, last = episodes.returns(args.discount), min(i + args.k, episodes.reward.shape[-1]) - 1
         value = torch.zeros(self.runs, len(self.codes), actions, dtype=torch.float64, device=self.device)
         for t in range(last, i - 1, -1):
             target = returns[..., t]
             if t < last:
                 following = value.amax(-1).gather(1, state[..., t + 1])  # the value of the last time
-                target = episodes.reward[..., t] + a.discount * episodes.running[..., t + 1] * following
+                target = episodes.reward[..., t] + args.discount * episodes.running[..., t + 1] * following
             place = state[..., t] * actions + episodes.action[..., t]
             there = episodes.running[..., t].to(value.dtype)
             sums, counts = (
@@ -322,10 +323,7 @@ class TabularSQIRL(SQIRL):
                 for x in (there * target, there)
             )
             value = (sums / counts.clamp(min=1)).view_as(value)
-        best = value == value.amax(-1, keepdim=True)
-        number = torch.arange(actions, device=self.device)
-        first = torch.where(best, number, actions).amin(-1)  # of equals
-        self.choices[:, i] = first.clamp(max=actions - 1)  # where values are NaN, none is the best
+        self.choices[:, i] = value.argmax(-1)  # the first of equals
 
 
 def main(args: Args) -> None:

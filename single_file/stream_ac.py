@@ -34,7 +34,7 @@ from algos.cli import cli
 from algos.learner import learner_file
 from algos.normalise import RewardScaler
 from algos.obgd import ObGD
-from algos.optim import per_run
+from algos.per_run import per_run
 from algos.random import Random, RandomSequence
 from algos.run import Run
 from algos.sparse import Network
@@ -68,8 +68,8 @@ class StreamAC(Agent):
     """Actor and critic of R runs, with all that a streaming learner remembers of the past."""
 
     state: Tensor  # [R, features], from which the action was drawn
-    action: Tensor
-    output: Tensor
+    action: Tensor  # [R, A] as it was drawn, or [R] if actions are discrete
+    output: Tensor  # the same as the task takes it, clipped to its bounds
     low: Tensor  # [A]
     high: Tensor  # [A]
 
@@ -89,8 +89,8 @@ class StreamAC(Agent):
 
         self.register_buffer("state", torch.zeros(self.runs, *self.features.out_shape, device=device))
         shape, dtype = ((), torch.int64) if task.discrete else ((task.act_size,), self.state.dtype)
-        self.register_buffer("action", torch.zeros(self.runs, *shape, dtype=dtype, device=device))  # as it was drawn
-        self.register_buffer("output", self.action.clone())  # the action as the task takes it, clipped to its bounds
+        self.register_buffer("action", torch.zeros(self.runs, *shape, dtype=dtype, device=device))
+        self.register_buffer("output", self.action.clone())
         for name, bound in (("low", task.low), ("high", task.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=dtype, device=device), persistent=False)
 
@@ -121,7 +121,7 @@ class StreamAC(Agent):
         else:
             mean, std = self.gaussian(distribution)
             action = mean + std * noise
-            clipped = torch.minimum(torch.maximum(action, self.low), self.high)
+            clipped = action.clamp(self.low, self.high)
         self.action.copy_(action)
         self.output.copy_(clipped)
 
@@ -135,7 +135,7 @@ class StreamAC(Agent):
         distribution = self.actor(self.features.seen(obs, t))
         if self.task.discrete:
             return distribution.argmax(-1)
-        return torch.minimum(torch.maximum(self.gaussian(distribution)[0].to(self.low), self.low), self.high)
+        return self.gaussian(distribution)[0].to(self.low).clamp(self.low, self.high)
 
     def start(self, obs: Tensor, where: Tensor) -> None:
         """Begins an episode with obs [R, O] in the runs where `where` [R] is 1."""

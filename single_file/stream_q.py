@@ -36,7 +36,7 @@ from algos.cli import cli
 from algos.learner import learner_file
 from algos.normalise import RewardScaler
 from algos.obgd import ObGD
-from algos.optim import per_run
+from algos.per_run import per_run
 from algos.random import Random
 from algos.run import Run
 from algos.sparse import Network
@@ -100,9 +100,9 @@ class StreamQ(Agent):
 
     def epsilon(self) -> Tensor:
         """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
-        a = self.args
-        share = self.drawn / (a.exploration * a.total_steps)
-        return (a.epsilon_start + (a.epsilon_end - a.epsilon_start) * share).clamp(min=a.epsilon_end)
+        args = self.args
+        share = (self.drawn / (args.exploration * args.total_steps)).clamp(max=1.0)
+        return args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share
 
     @torch.no_grad()
     def choose(self, state: Tensor, draws: Draws, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:

@@ -146,7 +146,7 @@ class TD3(Agent):
             smoothing = torch.clamp(self.args.policy_noise * noise, -clip, clip)
             next_action = self.target_actor.net.noisy(batch.next_obs, smoothing)
             next_value = self.target_critic(batch.next_obs, next_action).amin(1)
-            target = batch.reward + (1 - batch.terminated) * self.args.discount * next_value
+            target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
         q = self.critic(batch.obs, batch.action)
         return (q - target[:, None]).square().mean(-1).sum(-1), q.detach().mean((1, 2))
 

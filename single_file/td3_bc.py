@@ -142,9 +142,9 @@ class TD3BC(Agent):
         if actor_due:
             actor_loss = self.actor_loss(batch.obs, batch.action)
             self.actor_adam.minimise(actor_loss)
-            self.target_critic.update()
-            self.target_actor.update()
             metrics["actor_loss"] = actor_loss.detach()
+            self.target_actor.update()
+            self.target_critic.update()
         return metrics
 
 

@@ -156,7 +156,7 @@ class TRPO(OnPolicyAgent):
 
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives metrics [R] of the policy's step and the critic's last epoch."""
-        samples = self.samples(rollout)
+        samples = self.samples(rollout)  # values, and advantages by GAE: see algos/on_policy.py
         metrics = self.policy_step(samples, samples.normalised_advantage())
         for order in draws.unbind(1):
             values = Means()

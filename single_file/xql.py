@@ -129,20 +129,23 @@ class Draws(NamedTuple):
 
 
 class Actor(nn.Module):
-    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states."""
+    """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
+
+    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
         super().__init__()
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, factors))
+    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, dropout))
 
-    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, factors)) * (-log_std).exp()
+        scaled = (action - self(obs, dropout)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -194,10 +197,10 @@ class XQL(Agent):
         highest = z.detach().amax(-1, keepdim=True).clamp(min=-1)
         return (z - highest).exp() - (z + 1) * (-highest).exp()
 
-    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, dropout: list[Tensor] | None) -> Tensor:
         """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
-        return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
+        return -(weight * self.actor.log_prob(obs, action, dropout)).mean(-1)
 
     def critic_loss(self, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """Sum over the twins of the mean Huber loss, with delta 20, to target [R, B]: losses [R]."""
@@ -220,12 +223,12 @@ class XQL(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        a, size = self.args, self.task.act_size
-        layers = (len(a.hidden), a.batch_size, max(a.hidden))
-        dropout = random.uniform("dropout", *layers) if a.dropout else None
-        noise = random.normal("noise", a.batch_size, size) if a.noise else None
-        actions = random.uniform("action", a.random_actions, a.batch_size, size) if a.random_actions else None
-        return lambda: Draws(dropout() if dropout else None, noise() if noise else None, actions() if actions else None)
+        args, none = self.args, lambda: None
+        layers, shape = (len(args.hidden), args.batch_size, max(args.hidden)), (args.batch_size, self.task.act_size)
+        dropout = random.uniform("dropout", *layers) if args.dropout else none
+        noise = random.normal("noise", *shape) if args.noise else none
+        actions = random.uniform("action", args.random_actions, *shape) if args.random_actions else none
+        return lambda: Draws(dropout(), noise(), actions())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""
@@ -241,8 +244,8 @@ class XQL(Agent):
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        factors = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
+        dropout = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, dropout)
         self.actor_adam.minimise(actor_loss)
 
         critic_loss = self.critic_loss(batch.obs, batch.action, target)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import tunable
 from algos.cli import with_settings
-from algos.episodes import Samples
+from algos.episodes import Steps
 from algos.goal_conditioned import GoalArgs
 from algos.random import Random
 from algos.replay import Batch
@@ -200,7 +200,7 @@ def hyperparameters(script: str) -> list[str]:
 class Feed:
     """An endless sequence of arguments for an agent's `update`; those of a run depend on its seed alone.
 
-    They are chosen by the type of a parameter (Batch, Samples, Step, Rollout) or by its name (draws, noise, actor_due,
+    They are chosen by the type of a parameter (Batch, Steps, Step, Rollout) or by its name (draws, noise, actor_due,
     refresh_due, and active, which leaves out every third update of a run). About every sixth transition is terminal,
     and every tenth step of a stream ends an episode. `restart` begins the episodes of a streaming agent, and does
     nothing for others.
@@ -218,7 +218,7 @@ class Feed:
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", 40, size, 1)
             if parameter.annotation is Rollout:
                 size = agent.args.stride
-            if parameter.annotation in (Batch, Samples, Step, Rollout):
+            if parameter.annotation in (Batch, Steps, Step, Rollout):
                 self.normal[name] = self.random.normal(f"test {name}", 2 * agent.task.obs_size + 1, size)
                 self.uniform[name] = self.random.uniform(f"test {name} uniform", agent.task.act_size + 1, size)
             if name == "guesses":
@@ -236,9 +236,9 @@ class Feed:
     def _argument(self, name: str, kind: Any) -> Any:
         if kind is Batch:
             return self._batch(name)
-        if kind is Samples:
+        if kind is Steps:
             batch = self._batch(name)
-            return Samples(*batch, returns=batch.reward + batch.obs[..., 0])
+            return Steps(*batch, returns=batch.reward + batch.obs[..., 0])
         if name == "active":
             moves = [(self.number + seed) % 3 != 0 for seed in self.agent.seeds]
             return torch.tensor(moves, device=self.agent.device)
@@ -259,7 +259,7 @@ class Feed:
             return self.guesses()
         raise TypeError(
             f"{type(self.agent).__name__}.update takes {name!r}, for which this feed has nothing: it knows parameters "
-            "of the types Batch, Samples, Step and Rollout, and those named draws, noise, guesses, actor_due, "
+            "of the types Batch, Steps, Step and Rollout, and those named draws, noise, guesses, actor_due, "
             "refresh_due and active"
         )
 

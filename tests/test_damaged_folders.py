@@ -404,14 +404,14 @@ def each_part() -> Iterator[Any]:
 CHECKPOINT = list(
     entries(
         {
-            "sha256": "text", "final": "truth", "steps": "whole", "done": "list", "taken": "list", "seconds": "number",
+            "sha256": "text", "final": "truth", "done": "list", "taken": "list", "seconds": "number",
             "diverged": "table", "episodes": "list", "phases": "table", "over": "list",
         },
         {},
     )
 )  # fmt: skip
 VALUES = [
-    ("done", [20]), ("done", [20, 20, 20]), ("done", []), ("steps", 10), ("diverged", {"7": 1}), ("diverged", {"x": 1}),
+    ("done", [20]), ("done", [20, 20, 20]), ("done", []), ("diverged", {"7": 1}), ("diverged", {"x": 1}),
     ("episodes", [[9, 1.0, 1]]), ("episodes", [["0", 1.0, 1]]), ("taken", [1]), ("sha256", "0" * 64),
     ("evaluation_rows", "4"), ("train_rows", "4"), ("train_rows", -1),
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from algos.data.record import Dataset, slices
 from algos.errors import UserError
@@ -94,21 +94,10 @@ def _actions_outside(data: Dataset, space: gym.spaces.Box) -> int:
 
 def _repeated(data: Dataset) -> int:
     """The number of transitions that equal an earlier one."""
-    prints = _fingerprints(data)
-    prints.sort()
-    return int(np.count_nonzero(prints[1:] == prints[:-1]))
-
-
-def _fingerprints(data: Dataset) -> NDArray[np.uint64]:
-    """A number for each transition, which two different transitions almost never share: [N]."""
-    weights = np.random.default_rng(0).integers(1, 2**63, data.rows.shape[1] + data.obs_size, dtype=np.uint64) | 1
     prints = np.empty(len(data), np.uint64)
     for part in slices(len(data)):
         rows = data.index[part]
         numbers = torch.cat([data.rows[rows], data.obs[rows + 1]], 1) + 0.0  # without negative zeros
-        bits = numbers.numpy().view(np.uint32).astype(np.uint64)
-        bits ^= bits << np.uint64(29)
-        bits *= weights  # modulo 2^64
-        bits ^= bits >> np.uint64(31)
-        prints[part] = bits.sum(1)
-    return prints
+        prints[part] = pd.util.hash_pandas_object(pd.DataFrame(numbers.numpy()), index=False)
+    prints.sort()
+    return int(np.count_nonzero(prints[1:] == prints[:-1]))

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from algos.adapted import Adapted, prepared_obs, raw_action
 from algos.errors import UserError
-from algos.policy import Adapted, prepared_obs, raw_action
 from algos.replay import Batch
 from envs import Task
 
@@ -294,8 +294,8 @@ class Dataset:
             return "rewards less 1"
         return "rewards as they are"
 
-    def standardise(self, eps: float = 1e-3) -> None:
-        """Subtracts the mean from observations and divides them by their standard deviation + eps, in place.
+    def standardise(self) -> None:
+        """Subtracts the mean from observations and divides them by their standard deviation + 0.001, in place.
 
         The statistics are those of the transitions' observations; next observations do not count. Raises ValueError if
         they are standardised already.
@@ -308,7 +308,7 @@ class Dataset:
         mean = total / len(self)
         for part in slices(len(self)):
             squares += (self.obs[self.index[part]].double() - mean).square().sum(0)
-        mean, scale = mean.to(self.rows.dtype), ((squares / len(self)).sqrt() + eps).to(self.rows.dtype)
+        mean, scale = mean.to(self.rows.dtype), ((squares / len(self)).sqrt() + 1e-3).to(self.rows.dtype)
         self.obs.sub_(mean).div_(scale)
         self.obs_scaling = mean, scale
 

@@ -38,9 +38,8 @@ class MujocoVectorEnv(VectorEnv):
     finished environment may be stepped with the others; it then stays as it is, with reward 0, until it is reset.
 
     `threads` is the number of threads that step the physics: by default one for each core, at most one for every two
-    environments.
-    Raises ValueError for a task that is not in `TASKS`, for fewer than one environment, and for an option that the task
-    does not have.
+    environments. Raises ValueError for a task that is not in `TASKS`, for fewer than one environment, and for an option
+    that the task does not have.
     """
 
     def __init__(

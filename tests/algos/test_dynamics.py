@@ -15,7 +15,7 @@ from algos.dynamics import (
     Ensemble,
     Settings,
     Training,
-    digest_of,
+    digest_of_data,
     ensemble_file,
     likelihood_loss,
     load_ensemble,
@@ -23,7 +23,7 @@ from algos.dynamics import (
 )
 from algos.errors import UserError
 from algos.nn import TruncatedNormal, initialise
-from algos.optim import numbers
+from algos.per_run import numbers
 
 SMALL = {"hidden": (8, 6), "members": 3, "elites": 2, "batch_size": 16}
 forms = pytest.mark.parametrize("form", FORMS)
@@ -274,8 +274,8 @@ def test_layers_decay_by_their_own_factors():
 def test_a_digest_is_of_the_scales_too():
     data = at_random()
     scales = [(torch.zeros(2), factor * torch.ones(2)) for factor in (1.0, 2.0)]
-    digests = {digest_of(replace(data, action_scaling=scale)) for scale in scales}
-    digests |= {digest_of(replace(data, obs_scaling=scale, action_scaling=scales[0])) for scale in scales}
+    digests = {digest_of_data(replace(data, action_scaling=scale)) for scale in scales}
+    digests |= {digest_of_data(replace(data, obs_scaling=scale, action_scaling=scales[0])) for scale in scales}
     assert len(digests) == 4
 
 

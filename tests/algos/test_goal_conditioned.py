@@ -24,16 +24,13 @@ from algos.data import Dataset
 from algos.errors import UserError
 from algos.goal_conditioned import (
     advantage_weight,
-    check_maze,
     frozen,
-    has_maze,
-    load_states,
     log_prob,
     network,
     sphere,
     twin_value_loss,
-    validation_data,
 )
+from algos.goal_data import check_maze, has_maze, load_states, validation_data
 from algos.goals import Clusters, Goals
 from algos.nn import initialise
 from algos.policy import PolicyFile
@@ -77,12 +74,13 @@ def test_the_weighted_imitation_of_the_sheet():
         assert (-found * likelihood).item() == pytest.approx(loss, abs=5e-5)
 
 
-def test_the_quasimetrics_of_the_sheet():
+def test_the_quasimetrics_of_the_sheet(monkeypatch):
+    monkeypatch.setattr("qrl.INTERVALS", 2)
     x, y, other = (tensor([v]) for v in ([0.0, 1.0, 2.0, -1.0], [2.0, 0.5, 3.0, 0.0], [2.0, 3.0, 3.0, 0.0]))
 
     def distance(x: Tensor, y: Tensor) -> float:
         """IQE of latents whose two components are neighbours on the sheet, and alternate in ours."""
-        return iqe(x[..., [0, 2, 1, 3]], y[..., [0, 2, 1, 3]], tensor([0.5]), 2).item()
+        return iqe(x[..., [0, 2, 1, 3]], y[..., [0, 2, 1, 3]], tensor([0.5])).item()
 
     assert distance(x, y) == 2.0
     assert distance(y, x) == 0.375
@@ -451,7 +449,7 @@ def test_states_of_gymnasium_robotics_are_without_their_goals(tmp_path, monkeypa
     whole, states = load_states(str(path)), load_states(str(path), env_id="PointMaze_Medium-v3")
     assert whole.obs_size == 8 and states.obs_size == 4
     assert torch.equal(states.rows[:, :4], whole.rows[:, 4:8])  # place and velocity stand behind both goals
-    monkeypatch.setattr("algos.goal_conditioned.load", lambda *_: replace(whole, env_id="AntMaze_UMaze-v4"))
+    monkeypatch.setattr("algos.goal_data.load", lambda *_: replace(whole, env_id="AntMaze_UMaze-v4"))
     with pytest.raises(UserError, match="goals and states are not apart"):
         load_states(str(path))
 
@@ -523,7 +521,7 @@ def test_a_missing_package_is_named(monkeypatch):
     def lacks(env_id):
         raise ModuleNotFoundError("pointmaze-medium-v0 needs the package ogbench")
 
-    monkeypatch.setattr("algos.goal_conditioned.maze_of", lacks)
+    monkeypatch.setattr("algos.goal_data.maze_of", lacks)
     with pytest.raises(UserError, match="needs the package ogbench"):
         has_maze("pointmaze-medium-v0")
 
@@ -531,7 +529,7 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_path, monkeypatch):
     """Observations of a point maze of Gymnasium-Robotics hold goals too, and states do not."""
     pytest.importorskip("gymnasium_robotics")
-    monkeypatch.setattr("algos.goal_conditioned.MOST_INSIDE", 1.0)  # these states lie anywhere
+    monkeypatch.setattr("algos.goal_data.MOST_INSIDE", 1.0)  # these states lie anywhere
     write_hdf5(tmp_path / "goals.hdf5", obs_size=4, act_size=2)
     run = train_short("gcbc", dataset=str(tmp_path / "goals.hdf5"), env_id="PointMaze_Open-v3", eval_episodes=0)
     assert run.code == 0
@@ -546,15 +544,15 @@ def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_pat
     ],
 )
 def test_validation_episodes_are_looked_for_where_they_are(name, asked, monkeypatch, tmp_path):
-    monkeypatch.setattr("algos.goal_conditioned.load_states", lambda name, **_: name)
-    monkeypatch.setattr("algos.goal_conditioned.cached", lambda name: tmp_path)
+    monkeypatch.setattr("algos.goal_data.load_states", lambda name, *_: name)
+    monkeypatch.setattr("algos.goal_data.cached", lambda name: tmp_path)
     monkeypatch.setattr("minari.storage.get_dataset_path", lambda name: tmp_path)
-    assert validation_data(SimpleNamespace(dataset=name, env_id="")) == asked
+    assert validation_data(name) == asked
 
 
 def test_data_in_which_no_next_state_is_known_are_refused(monkeypatch):
     data = Dataset.of(*np.zeros((2, 6, 1)), np.zeros(6), np.zeros((6, 1)), terminated=np.ones(6))
-    monkeypatch.setattr("algos.goal_conditioned.load", lambda *_: replace(data, true_ends=False))
+    monkeypatch.setattr("algos.goal_data.load", lambda *_: replace(data, true_ends=False))
     with pytest.raises(UserError, match="has no transition whose next state is known"):
         load_states("some")
 

@@ -326,7 +326,7 @@ def test_groups_are_of_neighbours_and_depend_on_the_seed_only(monkeypatch):
     data = episodes(40, 40)
     data.rows[40:, 0] += 1000
     goals = Goals(data, final_states=True)
-    one, two = (Clusters(goals, 2, 1, seed=0) for _ in range(2))
+    one, two = (Clusters(goals, 2, 1) for _ in range(2))
     assert len(set(one.label[:40].tolist())) == 1 and len(set(one.label.tolist())) == 2
     assert torch.equal(one.label, two.label) and one.size.tolist() == [40, 40]
     with pytest.raises(UserError, match="--clusters 81 is more than the 80 states"):

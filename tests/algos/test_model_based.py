@@ -17,12 +17,14 @@ from safetensors.torch import load_file
 from scripts import EVALUATED, differing, module_of, same, short, state_of
 
 import algos.model_based
+from algos.adapted import Adapted
 from algos.data import Dataset
 from algos.dynamics import Ensemble, Settings, Training
 from algos.errors import UserError
 from algos.model_based import ModelData
+from algos.model_watch import Comparison
 from algos.models import Prediction
-from algos.policy import Adapted, PolicyFile
+from algos.policy import PolicyFile
 from algos.random import Random
 from algos.run import Run
 from algos.terminations import termination
@@ -223,7 +225,7 @@ def test_what_is_watched_follows_from_the_critics_and_the_penalties():
         given=given, args=given, seeds=[3, 7], runs=2, device=torch.device("cpu"), random=Random([3, 7]),
         log=logged.update, compiled=lambda function: function, name_of=str, in_bf16=False,
     )  # fmt: skip
-    source = ModelData(run, data, known)
+    source = ModelData(run, data, known, known.penalty)
     source.use(known)
     source.generate()
     first, last = known.valued
@@ -490,17 +492,16 @@ def test_the_error_of_a_model_is_told_in_deviations_of_the_data_and_stays_where_
     def true(obs, action, alive, draws):
         return SimpleNamespace(next_obs=obs, terminated=never)
 
-    source = SimpleNamespace(
+    comparison = SimpleNamespace(
         data=SimpleNamespace(choose=lambda x: x, gather=lambda x: SimpleNamespace(obs=start)),
-        compared=lambda: torch.zeros(1, 2, dtype=torch.int64),
-        compared_draws=(lambda: None,) * 3,
+        draw=lambda: torch.zeros(1, 2, dtype=torch.int64),
+        draws=(lambda: None,) * 3,
         agent=SimpleNamespace(act=lambda obs, draws: obs),
-        args=SimpleNamespace(rollout_length=3),
         deviation=deviation,
-        learned=SimpleNamespace(step=wrong),
-        run=SimpleNamespace(log=logged.update),
+        run=SimpleNamespace(log=logged.update, given=SimpleNamespace(rollout_length=3)),
     )
-    ModelData._compare(source, SimpleNamespace(start=lambda index: None, step=true))
+    truth = SimpleNamespace(start=lambda index: None, step=true)
+    Comparison.log(comparison, SimpleNamespace(step=wrong), truth)
     assert {name: error.tolist() for name, error in logged.items()} == {
         "model_error_1": [0.5],
         "model_error_2": [0.75],  # 0.5 and 1

@@ -275,7 +275,7 @@ def test_rewards_are_asked_for_by_the_flag_whose_data_has_none(tmp_path):
     expert = load(write(tmp_path / "expert.hdf5", plain))
     args = settings(tmp_path, write(tmp_path / "mine.hdf5", arrays()), eval_episodes=0)
     with pytest.raises(UserError, match=r"--expert-dataset .*expert.hdf5 has no rewards, which --top-fraction needs"):
-        offline_run(args, "bc", "none", expert, top=0.5)
+        offline_run(args, "bc", "none", expert=expert, top=0.5)
 
 
 def test_more_data_follows(tmp_path):

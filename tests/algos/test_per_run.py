@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from algos.per_run import PerRun
+from algos.per_run import PerRun, per_run
 
 NUMBERS = [0.3, 2.0, 7.5]
 SHAPES = [(3,), (3, 5), (3, 2, 5)]
@@ -67,8 +67,8 @@ def test_beside_integers_and_flags_it_takes_the_default_precision():
     assert out.dtype == torch.float32 and out.tolist() == [[0.25, 0], [0.5, 0.5]]
 
 
-def test_like_gives_a_tensor_for_other_shapes():
-    assert PerRun([1.0, 2.0]).like(torch.zeros(2, 3, 4)).shape == (2, 1, 1)
+def test_a_tensor_gets_as_many_axes_as_another():
+    assert per_run(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 4)).shape == (2, 1, 1)
 
 
 def test_it_is_shown_with_its_values():

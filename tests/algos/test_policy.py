@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save
 from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is_goals
 
+from algos.adapted import Adapted
 from algos.agent_file import contents
 from algos.errors import UserError
 from algos.learner import learner_file
 from algos.policy import (
     SCRIPTS,
-    Adapted,
     Policy,
     PolicyFile,
     inside,

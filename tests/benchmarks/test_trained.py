@@ -18,11 +18,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 from scripts import EVALUATED, UPDATED, agent_of
 
+from algos.adapted import Adapted
 from algos.cli import run_command
 from algos.env_options import options_of
 from algos.errors import UserError
 from algos.film import CAPTION, SIZE
-from algos.policy import Adapted, PolicyFile, policy_file
+from algos.policy import PolicyFile, policy_file
 from benchmarks import evaluate, export, watch
 from benchmarks.trained import Place, Trained
 

@@ -7,7 +7,6 @@ import torch
 from scripts import agent_type, module_of
 
 from algos.data import Dataset
-from algos.goal_conditioned import transitions
 from algos.goals import Clusters, Goals
 from algos.random import Random
 
@@ -55,10 +54,8 @@ def test_goals_on_a_field_are_reached(script):
     for _ in range(UPDATES):
         if script == "gcbc":
             batch = agent.batch(goals, clusters, draws())
-        elif script in ("hiql", "ota"):
-            batch = agent.batch(goals, draws())
         else:
-            batch = transitions(goals, agent.args, draws())
+            batch = agent.batch(goals, draws())
         agent.update(batch)
     g = torch.Generator().manual_seed(1)
     start = 2 + 4 * torch.rand(2, 64, 2, generator=g)

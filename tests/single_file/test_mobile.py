@@ -130,18 +130,22 @@ def test_identical_members_of_an_ensemble_agree():
 def test_guesses_are_for_the_models_rows_which_are_the_last_of_a_batch(train_short, monkeypatch):
     """Through a whole run: without noise, each guess is an elite's mean for the observation and action of its row."""
     sources, seen = [], []
-    update, guess_noise = MOBILE.update, ModelData.guess_noise
+    update, draws_of, make = MOBILE.update, MOBILE.draws, ModelData.__init__
 
-    def without_noise(source, guesses):
+    def kept(source, *args, **kwargs):
         sources.append(source)
-        draw = guess_noise(source, guesses)
-        return lambda: torch.zeros_like(draw())
+        make(source, *args, **kwargs)
+
+    def without_noise(agent, random):
+        draws = draws_of(agent, random)
+        return lambda: (drawn := draws())._replace(guess=torch.zeros_like(drawn.guess))
 
     def noted(agent, batch, guesses, draws):
         seen.append((batch, guesses))
         return update(agent, batch, guesses, draws)
 
-    monkeypatch.setattr(ModelData, "guess_noise", without_noise)
+    monkeypatch.setattr(ModelData, "__init__", kept)
+    monkeypatch.setattr(MOBILE, "draws", without_noise)
     monkeypatch.setattr(MOBILE, "update", noted)
     assert train_short("mobile", seeds=("0", "1")).code == 0
     (source,) = sources

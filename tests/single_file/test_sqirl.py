@@ -18,7 +18,7 @@ from scripts import DISCRETE, agent_of, assert_same, differing, layers_of, needs
 from sqirl import Args, NetworkSQIRL, TabularSQIRL, main
 from torch import nn
 
-from algos.episodes import EpisodeBuffer, Episodes, Samples, collect
+from algos.episodes import EpisodeBuffer, Episodes, Steps, collect
 from algos.errors import UserError
 from algos.optim import Adam
 from algos.random import Random
@@ -45,7 +45,7 @@ class Given(nn.Module):
         return self.now if obs[0, 0, 0] == 0 else self.following
 
 
-BY_HAND = Samples(
+BY_HAND = Steps(
     obs=torch.zeros(1, 2, 1), action=torch.tensor([[1, 0]]), reward=torch.tensor([[1.0, 2.0]]),
     next_obs=torch.ones(1, 2, 1), done=torch.tensor([[0.0, 1.0]]), returns=torch.tensor([[3.0, 2.0]]),
 )  # fmt: skip
@@ -120,7 +120,7 @@ def test_one_value_knows_no_bootstrapping():
         assert agent.losses(BY_HAND._replace(reward=BY_HAND.reward * 7, done=1 - BY_HAND.done)).tolist() == [[2.5]]
 
 
-def samples(number: int, runs: int = 2, size: int = 16) -> Samples:
+def samples(number: int, runs: int = 2, size: int = 16) -> Steps:
     """The steps of one update, without chance."""
     phases = [10.0 * run + number for run in range(runs)]
     obs, next_obs = (torch.cat([2 * wave(1, size, 7, phase=phase + shift) for phase in phases]) for shift in (0.0, 1.5))
@@ -128,7 +128,7 @@ def samples(number: int, runs: int = 2, size: int = 16) -> Samples:
         torch.cat([2 * wave(1, size, phase=phase + shift) for phase in phases]) for shift in (1.0, 2.0, 3.0)
     )
     action = torch.stack([torch.arange(size) * 5 + number + run for run in range(runs)]) % 3
-    return Samples(obs, action, reward, next_obs, (end > 1.2).double(), returns)
+    return Steps(obs, action, reward, next_obs, (end > 1.2).double(), returns)
 
 
 @pytest.mark.parametrize(("k", "bound"), [(1, 0.13), (3, 0.08)])
@@ -167,7 +167,7 @@ def test_runs_that_are_not_active_stand_still():
     agent = agent_of("sqirl", seeds=(0, 1, 2))
     before = {name: tensor.clone() for name, tensor in agent.state_dict().items()}
     agent.update(
-        Samples(*(x.float() if x.is_floating_point() else x for x in samples(0, 3))), torch.tensor([0, 1, 0]) > 0
+        Steps(*(x.float() if x.is_floating_point() else x for x in samples(0, 3))), torch.tensor([0, 1, 0]) > 0
     )
     after = agent.state_dict()
     changed = [name for name in before if before[name].dim() and not torch.equal(before[name][1], after[name][1])]

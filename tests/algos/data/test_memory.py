@@ -16,7 +16,7 @@ MEASURE = """
 import ctypes, gc, sys
 from pathlib import Path
 from algos.data import load, validate
-from algos.goal_conditioned import load_states
+from algos.goal_data import load_states
 from algos.goals import Goals
 
 def status(key):

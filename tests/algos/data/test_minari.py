@@ -11,7 +11,7 @@ from minari.storage import get_dataset_path
 from offline_data import record
 
 from algos.data import load, validate
-from algos.goal_conditioned import load_states
+from algos.goal_data import load_states
 from benchmarks import dataset
 from envs import make_vec
 
