@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from benchmarks import statistics
-from benchmarks.figures import Curve
+from benchmarks import estimates
+from benchmarks.figures import Curve, Styles, styles_of
 from benchmarks.scores import LABELS, PERCENT, Scores, final_scores, known_definitions, matrices, normalise, plain
 from benchmarks.suite import Score
 
@@ -36,6 +37,7 @@ class Results:
     common: list[str]
     matrices: dict[str, np.ndarray]
     ranked: list[str]
+    replications: int
     names: dict[str, str] = field(init=False)
     """the name of each algorithm in figures: the values of its setting if all are settings of one, otherwise its own"""
     names_are: str = field(init=False, default="")
@@ -48,6 +50,11 @@ class Results:
             settings = self.scores.settings
             self.names = {name: ", ".join(map(plain, settings[name].values())) for name in algorithms}
             self.names_are = ", ".join(self.scores.varied)
+
+    @cached_property
+    def styles(self) -> Styles:
+        """Colour and line style of each algorithm in curves, the same in all figures."""
+        return styles_of(self.in_curves, self.scores.settings)
 
     @property
     def unit(self) -> str:
@@ -111,7 +118,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
         least, most = limits(scores, None, [task])
         for definition in definitions:
             values = frame[definition].to_numpy()
-            low, high = statistics.task_means(values[:, None])[:, 0]
+            low, high = estimates.task_means(values[:, None])[:, 0]
             low, high = max(low, least), min(high, most)
             row = {"task": task, "algorithm": algorithm, "score": definition, "mean": values.mean()}
             row |= {"std": values.std(ddof=1) if len(values) > 1 else np.nan, "low": low, "high": high}
@@ -131,7 +138,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
             continue
         least, most = limits(scores, references, common)
         for algorithm, matrix in by_algorithm.items():
-            for name, (value, low, high) in statistics.aggregates(matrix, replications).items():
+            for name, (value, low, high) in estimates.aggregates(matrix, replications).items():
                 if name == "optimality gap" and references is None:
                     continue
                 if name == "optimality gap":
@@ -145,8 +152,9 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     columns = ["score", "algorithm", "statistic", "value", "low", "high", "tasks", "seeds"]
     aggregates = pd.DataFrame(rows, columns=columns)
     return Results(
-        scores, references, score, definitions, final, tasks, aggregates, common, headline, ranking(tasks, score)
-    )
+        scores, references, score, definitions, final, tasks, aggregates, common, headline, ranking(tasks, score),
+        replications,
+    )  # fmt: skip
 
 
 def limits(scores: Scores, references: pd.DataFrame | None, tasks: list[str]) -> tuple[float, float]:
@@ -184,7 +192,7 @@ def curve_of(frame: pd.DataFrame, column: str) -> Curve | None:
     if wide.empty:
         return None
     values = wide.to_numpy()
-    band = statistics.task_means(values[:, None])[:, 0]
+    band = estimates.task_means(values[:, None])[:, 0]
     return wide.columns.to_numpy(), values.mean(0), band, values
 
 
@@ -198,7 +206,7 @@ def curves_by_task(results: Results, table: pd.DataFrame, column: str) -> dict[s
     return panels
 
 
-def efficiency(results: Results, replications: int) -> tuple[dict[str, Curve], str]:
+def efficiency(results: Results) -> tuple[dict[str, Curve], str]:
     """IQM over training of each algorithm on the common tasks, and the label of the horizontal axis."""
     table = results.scores.table
     grids = {}
@@ -220,7 +228,7 @@ def efficiency(results: Results, replications: int) -> tuple[dict[str, Curve], s
                 for wide, end in zip(wides, ends, strict=True)
             ]
             values = np.stack([wide.to_numpy()[:, p] for wide, p in zip(wides, places, strict=True)], 1)
-        centre, band = statistics.iqm_curve(values, replications)
+        centre, band = estimates.iqm_curve(values, results.replications)
         band = band.clip(*limits(results.scores, results.references, results.common))
         curves[algorithm] = (x, centre, band, np.empty((0, len(x))))
     return curves, results.scores.steps if same else "share of the steps of each task"

@@ -40,9 +40,8 @@ from benchmarks import figures
 from benchmarks.load_scores import no_seed_twice
 from benchmarks.parts import file_name
 from benchmarks.read_scores import part_of
-from benchmarks.report import origin
 from benchmarks.scores import label
-from benchmarks.stored import write_sources
+from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 
 BONUS = 2.0  # alpha of UCB: the bonus is sqrt(alpha ln n / plays), times the spread
@@ -137,8 +136,8 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
 def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     """The episodes of a run's policies: of `benchmarks.evaluate` if it played all, otherwise of their last evaluation.
 
-    A policy that diverged has its last evaluation, as often as the whole of it fits into the episodes that others have;
-    one that diverged before it was evaluated is left out.
+    A policy that diverged has its last evaluation, repeated until there are about as many episodes as others have; one
+    that diverged before it was evaluated is left out.
     """
     varied = config.get("varied", [])
     keys = ["seed", *varied]
@@ -232,9 +231,9 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
     """Return against episodes, a curve for each algorithm, with the middle 80% of games; and against policies."""
     figure = figures.Drawing(figsize=(9.2, 3.8), layout="constrained")
     axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    looks = figures.look(list(found))
+    styles = figures.styles_of(list(found))
     for name, one in found.items():
-        color, steps = looks[name]["color"], np.arange(1, one["chosen"].shape[1] + 1)
+        color, steps = styles[name]["color"], np.arange(1, one["chosen"].shape[1] + 1)
         middle = one["chosen"].mean(0)
         low, high = np.quantile(one["chosen"], [0.1, 0.9], axis=0)
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)

@@ -36,12 +36,12 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Config, read_csv, read_json
-from benchmarks import figures, report, statistics
+from benchmarks import estimates, figures
 from benchmarks.decide import LEVEL, Comparison, combined, compare, corrected, least_difference
 from benchmarks.load_scores import load
 from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
-from benchmarks.stored import write_sources
+from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Table, escape, number, purpose, word
 
 SIZES = (3, 5, 10, 20)  # seeds
@@ -59,7 +59,7 @@ INTERVALS = {
     "IQM": "interval of the IQM, as in reports",
     "percentile IQM": "percentile interval of the IQM",
 }
-AGGREGATES = (*statistics.BATCHED, "probability of improvement")  # over tasks
+AGGREGATES = (*estimates.BATCHED, "probability of improvement")  # over tasks
 
 
 @dataclass
@@ -124,21 +124,21 @@ def populations(table: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
 def coverage(name: str, truth: np.ndarray, repetitions: int) -> list[tuple]:
     """How often each interval holds its truth, and its mean width: name, seeds, interval, share, width."""
     rng = np.random.default_rng(0)
-    mean, iqm = truth.mean(), statistics.middle_half(truth)
+    mean, iqm = truth.mean(), estimates.middle_half(truth)
     rows = []
     for n in SIZES:
         drawn = rng.choice(truth, (repetitions, n))
         ends: dict[str, list[tuple[float, float]]] = {kind: [] for kind in INTERVALS}
         for x in drawn[:, :, None]:
-            low, high = statistics.task_means(x)[:, 0]
+            low, high = estimates.task_means(x)[:, 0]
             ends["Student"].append((low, high))
-            values = statistics.bootstrap(
-                x, lambda s: np.stack([statistics.BATCHED[k](s) for k in ("mean", "IQM")], 1), 500
+            values = estimates.bootstrap(
+                x, lambda s: np.stack([estimates.BATCHED[k](s) for k in ("mean", "IQM")], 1), 500
             )
-            low, high = statistics.percentiles(values)
+            low, high = estimates.percentiles(values)
             ends["percentile mean"].append((low[0], high[0]))
             ends["percentile IQM"].append((low[1], high[1]))
-            low, high = statistics.interval(statistics.middle_half(x[:, 0]), values[:, 1], n, n - 1)
+            low, high = estimates.interval(estimates.middle_half(x[:, 0]), values[:, 1], n, n - 1)
             ends["IQM"].append((float(low), float(high)))
         for kind, found in ends.items():
             low, high = np.array(found).T
@@ -154,15 +154,15 @@ def coverage_over_tasks(truths: list[np.ndarray], repetitions: int) -> list[tupl
     scaled = [c + 0.15 * (truth - truth.mean()) / truth.std() for c, truth in zip(centres, truths, strict=True)]
     places = (np.arange(1_000) + 0.5) / 1_000
     whole = np.stack([np.quantile(truth, places, method="inverted_cdf") for truth in scaled], 1)
-    aims = {name: statistics.POINTS[name](whole) for name in statistics.BATCHED} | {AGGREGATES[-1]: 0.5}
+    aims = {name: estimates.POINTS[name](whole) for name in estimates.BATCHED} | {AGGREGATES[-1]: 0.5}
     rows = []
     for n in SIZES:
         ends: dict[str, list[tuple[float, float]]] = {kind: [] for kind in AGGREGATES}
         for _ in range(repetitions):
             x, y = (np.stack([rng.choice(truth, n) for truth in scaled], 1) for _ in range(2))
-            for kind, (_, low, high) in statistics.aggregates(x, 500).items():
+            for kind, (_, low, high) in estimates.aggregates(x, 500).items():
                 ends[kind].append((low, high))
-            ends[AGGREGATES[-1]].append(statistics.improvement(x, y, 500)[1:])
+            ends[AGGREGATES[-1]].append(estimates.improvement(x, y, 500)[1:])
         for kind, found in ends.items():
             low, high = np.array(found).T
             held = ((low <= aims[kind]) & (aims[kind] <= high)).mean()
@@ -352,8 +352,8 @@ def main(args: Args) -> None:
     )
     told = [
         ", ".join(
-            f"{100 * float(str(row.share)):.1f}% ({row.scores})"
-            for row in decided[decided["case"] == case].itertuples()
+            f"{100 * row['share']:.1f}% ({row['scores']})"
+            for row in decided[decided["case"] == case].to_dict("records")
         )
         for case in ("looks", "looks, other spread", "looks, difference")
     ]
@@ -384,7 +384,7 @@ def main(args: Args) -> None:
         cells = [number(x) for x in (truth.mean(), truth.std(ddof=1), truth.min(), truth.max())]
         spread.rows.append([word(name), number(len(truth), 0), *cells])
     lines += ["The scores that count as the truth (mean of last 10% of each seed):", spread.markdown()]
-    made = report.origin("coverage", sources)
+    made = origin("coverage", sources)
     lines += [f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}, {args.repetitions:,} draws"]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     intervals = pd.concat([held, aggregates]) if together else held

@@ -41,7 +41,6 @@ EXCHANGES = 20_000  # of scores, where there are more
 ROUNDING = 1e-9  # relative to the scores: smaller differences are none
 PAIRED = ("paired", "exchanges in pairs")  # tests
 SIMULATED = 300  # samples of normal scores
-MOST_SEEDS = 10_000  # that advice may ask for
 
 
 @dataclass
@@ -147,7 +146,7 @@ def compare(
 
 
 def beside_level(p: float, digits: int, kind: str) -> str:
-    """A p-value with so many digits of format's kind g or f, or with more where these do not tell it from the level."""
+    """A p-value with so many digits, in format's kind g or f, or with more where rounding would make it the level."""
     while float(f"{p:.{digits}{kind}}") == LEVEL != p and digits < EXACT:
         digits += 1
     return f"{p:.{digits}{kind}}"
@@ -335,60 +334,3 @@ def least_by_exchanges(n: int, m: int, level: float) -> float:
 
     most = next((size for size in (5.0, 10.0, 100.0) if lacking(size) > 0), None)
     return float(optimize.bisect(lacking, 0.0, most, xtol=0.05)) if most else np.inf
-
-
-# -- where the variance comes from -------------------------------------------------------------------------------------
-
-
-@dataclass
-class Split:
-    """Variance of the score of one episode, by its sources: random effects of seeds, checkpoints and episodes."""
-
-    seeds: float
-    checkpoints: float  # evaluations of one seed, late in training
-    episodes: float
-    evaluations: int  # of each seed
-    mean: float
-
-    def error(self, seeds: int, evaluations: int, episodes: int) -> float:
-        """The standard error of the mean over seeds."""
-        return float(
-            np.sqrt((self.seeds + self.checkpoints / evaluations + self.episodes / (evaluations * episodes)) / seeds)
-        )
-
-
-def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
-    """The random effects, by the method of moments: means and variances over episodes [seeds, evaluations] (n - 1).
-
-    An estimate below 0 counts as 0.
-    """
-    seeds, evaluations = means.shape
-    within = float(variances.mean())
-    apart = means - means.mean(1, keepdims=True)
-    if seeds > 1:  # what all seeds learn between two evaluations is no chance
-        apart = (apart - apart.mean(0)) * np.sqrt(seeds / (seeds - 1))
-    between = float((apart**2).sum() / (seeds * (evaluations - 1))) if evaluations > 1 else 0.0
-    checkpoints = max(0.0, between - within / episodes) if evaluations > 1 else 0.0
-    of_seeds = float(means.mean(1).var(ddof=1)) if seeds > 1 else 0.0
-    rest = max(0.0, of_seeds - checkpoints / evaluations - within / (evaluations * episodes))
-    return Split(rest, checkpoints, within, evaluations, float(means.mean()))
-
-
-def advice(found: Split, half_width: float, seed_cost: float, episode_cost: float) -> tuple[int, int] | None:
-    """The seeds, and the episodes of each evaluation, by which the 95% interval has this half width at least cost.
-
-    None if 10,000 seeds are too few. `seed_cost` is that of a seed's training, and `episode_cost` that of one more
-    episode in each of its evaluations.
-    """
-    best: tuple[float, int, int] | None = None
-    for episodes in (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000):
-        variance = found.error(1, found.evaluations, episodes) ** 2
-        seeds = 2
-        while float(stdtrit(seeds - 1, 0.975)) * np.sqrt(variance / seeds) > half_width and seeds < MOST_SEEDS:
-            seeds += 1
-        if seeds == MOST_SEEDS:
-            continue
-        cost = seeds * (seed_cost + episodes * episode_cost)
-        if best is None or cost < best[0]:
-            best = cost, seeds, episodes
-    return (best[1], best[2]) if best else None

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.analysis import Results, each, limits
-from benchmarks.decide import LEVEL, POWER, Comparison, advice, beside_level, combined, compare, corrected, split
+from benchmarks.analysis import Results, limits
+from benchmarks.decide import LEVEL, POWER, Comparison, beside_level, combined, compare, corrected
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, OF_TASK, family_name, label
 from benchmarks.tables import Cell, Table, between, number, word
@@ -156,94 +155,6 @@ def counted(found: list[Comparison]) -> str:
     if len(found) == 1:
         return f"The one difference is {'' if decided else 'not '}decided."
     return f"{decided:,} of {len(found):,} differences are decided."
-
-
-def variance_part(results: Results, precision: float = 0.05) -> Part | None:
-    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells.
-
-    The advice is for intervals with this half width, as a share of the mean.
-    """
-    table = results.scores.table
-    ends = table.groupby("task")["step"].transform("max")
-    late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
-    lost = {(c["task"], label(c), row["seed"]) for c in results.scores.sources for row in c["diverged"]}
-    kept = [key not in lost for key in zip(late["task"], late["algorithm"], late["seed"], strict=True)]
-    late = late[np.array(kept, bool)]  # the others repeat the score that they had
-    costs = costs_of(results)
-    columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval"]
-    columns += ["seeds × episodes of an evaluation needed", "seeds now", "evaluations × episodes now"]
-    shown = Table(columns, [])
-    by_seeds = 0
-    for task, algorithm, rows in each(late, results.scores):
-        means, spreads = (
-            rows.pivot(index="seed", columns="step", values=name).dropna(axis=1) for name in ("return", "episode_std")
-        )
-        if means.shape[0] < 2 or not means.shape[1] or rows["episodes"].nunique() > 1:
-            continue
-        episodes = int(rows["episodes"].iloc[0])
-        found = split(means.to_numpy(), spreads.to_numpy() ** 2, episodes)
-        count = found.evaluations
-        parts = np.array([found.seeds, found.checkpoints / count, found.episodes / (count * episodes)])
-        whole = parts.sum()
-        if not whole > 0:
-            continue
-        shares = [number(100 * part / whole, 0) for part in parts]
-        if count == 1:  # one evaluation cannot tell a seed from a checkpoint
-            shares[1] = word("–")
-        by_seeds += parts[0] > whole / 2
-        seeds = len(means)
-        final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
-        half = max(final["high"] - final["mean"], final["mean"] - final["low"])  # percentages may end at one side
-        wanted = precision * abs(found.mean)
-        words = "–"
-        if wanted > 0 and (cost := costs.get((task, algorithm))):
-            need = advice(found, wanted, *cost)
-            words = f"{need[0]:,} × {need[1]:,}" if need else "over 10,000 seeds"
-        shown.rows.append(
-            [word(task), word(algorithm), *shares, number(half), word(words), number(seeds, 0),
-             word(f"{count} × {episodes}")]
-        )  # fmt: skip
-    if not shown.rows:
-        return None
-    text = (
-        "Shares, in percent, of the variance of a seed's score (mean of last 10%) that are due to seeds, to the "
-        "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
-        "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
-        "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
-        f"episodes in each evaluation, would give an interval of ±{100 * precision:.3g}% of the mean at least cost, "
-        "with as many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on "
-        "few seeds, so take them as a rough guide." + " Seeds that diverged are left out." * bool(lost)
-    )
-    part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
-    if by_seeds:
-        part.sentences = [
-            f"In {by_seeds} of {len(shown.rows)} rows, most of the variance is in the column of seeds: there, more "
-            "episodes would make an interval little narrower, and more seeds would."
-        ]
-    return part
-
-
-def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds of training of one run, and of one episode in each of its evaluations, by task and algorithm."""
-    costs: dict[tuple[str, str], tuple[float, float]] = {}
-    trained: dict[str, set[tuple[str, int]]] = {}  # the runs of each process
-    for config in results.scores.sources:
-        place = str(config.get("folder") or id(config))
-        runs = {(str(config.get("setting")), seed) for seed in config["seeds"]}
-        trained[place] = trained.get(place, set()) | runs
-    table = results.scores.table
-    for config in results.scores.sources:
-        key = config["task"], label(config)
-        count = len(trained[str(config.get("folder") or id(config))])
-        rows = table[(table["task"] == key[0]) & (table["algorithm"] == key[1])]
-        seconds: Any = config.get("seconds")
-        if seconds and len(rows):
-            episodes = float(rows["episodes"].mean())  # of one evaluation
-            costs[key] = (
-                (seconds + config.get("phase_seconds", 0.0)) / count,
-                max(config.get("evaluation_seconds", 0.0) / count / episodes, 1e-6),
-            )
-    return costs
 
 
 def verdict_table(found: list[Comparison]) -> pd.DataFrame:

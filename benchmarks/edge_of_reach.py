@@ -17,7 +17,7 @@ import tyro
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.stored import Finite, Stored
-from benchmarks import figures, line_world, statistics
+from benchmarks import estimates, figures, line_world
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.scores import Scores, final_scores, label
 from benchmarks.tables import escape, table_of
@@ -86,7 +86,7 @@ def draw(table: pd.DataFrame, task: str, bound: float) -> Any:
         known = table.dropna(subset=[name])
         places = sorted(known["place"].unique())
         groups = [known.loc[known["place"] == where, name].to_numpy() for where in places]
-        low, high = np.array([statistics.task_means(v[:, None])[:, 0] for v in groups]).T
+        low, high = np.array([estimates.task_means(v[:, None])[:, 0] for v in groups]).T
         axes.fill_between(places, low, high, color=figures.COLORS[0], alpha=0.2, linewidth=0)
         axes.plot(places, [v.mean() for v in groups], color=figures.COLORS[0], marker="o", markersize=4)
         axes.set(title=title, xlabel="model", xticks=[-1, 0, 1], xticklabels=["random", "learned", "true"])

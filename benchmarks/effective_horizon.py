@@ -27,7 +27,7 @@ from benchmarks import figures, report
 from benchmarks.load_scores import load
 from benchmarks.parts import Part
 from benchmarks.sample_complexity import REPLICATIONS, Study, correlate, medians_of, records, study
-from benchmarks.stored import write_sources
+from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Cell, Table, between, escape, number, word
 from envs.make import TABULAR
 
@@ -197,9 +197,9 @@ def parts(found: Study, sources: list[dict[str, Any]], tolerance: float) -> list
         both.figures.append((f"{a}_{b}", figure, f"{b} against {a}"))
     both.tables.append(("Tasks solved", solved_table(found)))
     table = Table(["pair", "tasks", "n", "Spearman", "95% interval"], [])
-    for row in found.correlations.itertuples():
-        cells = [word(f"{row.a} and {row.b}"), word(row.tasks), number(float(str(row.n)), 0)]
-        table.rows.append([*cells, number(row.value, 2), between(row.low, row.high, 2)])
+    for row in found.correlations.to_dict("records"):
+        cells = [word(f"{row['a']} and {row['b']}"), word(row["tasks"]), number(row["n"], 0)]
+        table.rows.append([*cells, number(row["value"], 2), between(row["low"], row["high"], 2)])
     both.tables.append(("Correlations of ranks over tasks", table))
     truth = Part(
         "Against the exact numbers",
@@ -272,10 +272,10 @@ def main(args: Args) -> None:
     with figures.style():
         sections = parts(found, scores.sources, args.tolerance)
         pages = report.drawn(sections, args.out / "figures", ("png",), page=True)
-    origin = report.origin("effective_horizon", scores.sources, scores.sweeps)
+    made = origin("effective_horizon", scores.sources, scores.sweeps)
     page = report.render(
-        title=title, purpose=purpose, notes=scores.notes, pages=pages, looks={}, references="raw", reference_rows=[],
-        origin=origin, score="exact return",
+        title=title, purpose=purpose, notes=scores.notes, pages=pages, styles={}, references="raw", reference_rows=[],
+        origin=made, score="exact return",
         over=" over tasks", method=f"Intervals are percentiles of {REPLICATIONS:,} bootstrap replications over tasks.",
     )  # fmt: skip
     if args.page:
@@ -289,7 +289,7 @@ def main(args: Args) -> None:
         lines += [f"## {part.title}", part.text]
         lines += [f"![{description}](figures/{name}.png)" for name, _, description in part.figures]
         lines += [line for caption, table in part.tables for line in (f"{caption}:", table.markdown())]
-    lines.append(f"`{origin['report']}`")
+    lines.append(f"`{made['report']}`")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     records(scores.table).to_csv(args.out / "scores.csv", index=False)
     found.samples.to_csv(args.out / "samples.csv", index=False)

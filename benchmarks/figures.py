@@ -88,7 +88,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def look(names: Sequence[str], settings: dict[str, dict[str, float]] | None = None) -> Styles:
+def styles_of(names: Sequence[str], settings: dict[str, dict[str, float]] | None = None) -> Styles:
     """Colour and line style of each algorithm, the same in all figures.
 
     If all are settings of the same hyperparameters, the colour tells the first one's value and the line style the
@@ -116,7 +116,7 @@ def ramp(count: int) -> list[str]:
 
 def intervals(
     rows: dict[str, tuple[float, float, float]],
-    looks: Styles | None,
+    styles: Styles | None,
     label: str,
     middle: float | None,
     names: dict[str, str] | None = None,
@@ -132,7 +132,7 @@ def intervals(
     )
     axes = figure.subplots()
     for place, (name, (point, low, high)) in enumerate(rows.items()):
-        color = looks[name]["color"] if looks and name in looks else INK
+        color = styles[name]["color"] if styles and name in styles else INK
         axes.plot([low, high], [place, place], color=color, linewidth=7, alpha=0.35, solid_capstyle="butt")
         axes.plot([point], [place], color=color, marker="|", markersize=13, markeredgewidth=2.2)
         figure.tell(axes, point, place, told(shown[place], point, low, high))
@@ -148,7 +148,7 @@ def intervals(
 
 def lines(
     curves: dict[str, Curve],
-    looks: Styles,
+    styles: Styles,
     x: str,
     y: str,
     title: str = "",
@@ -160,7 +160,7 @@ def lines(
     axes = figure.subplots()
     others = sorted(behind or {})
     draw_behind(axes, behind or {}, others)
-    draw_lines(axes, curves, looks)
+    draw_lines(axes, curves, styles)
     if others:
         axes.legend(grey_lines(others), others, fontsize=7, loc="best")
     axes.set(xlabel=x, ylabel=y, title=title)
@@ -207,15 +207,15 @@ def grey_lines(names: Sequence[str]) -> list[Line2D]:
     return [Line2D([], [], linewidth=1.1, color=GRID, linestyle=DASHES[i % len(DASHES)]) for i in range(len(names))]
 
 
-def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Styles) -> None:
+def draw_lines(axes: Axes, curves: dict[str, Curve], styles: Styles) -> None:
     seed_lines = sum(len(seeds) for *_, seeds in curves.values()) <= MOST_SEED_LINES
     for name, (steps, centre, (low, high), seeds) in curves.items():
-        color = looks[name]["color"]
+        color = styles[name]["color"]
         if seed_lines and len(seeds) > 1:
             axes.plot(steps, seeds.T, color=color, alpha=0.2, linewidth=0.6)
         if len(curves) <= MOST_BANDS:
             axes.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
-        axes.plot(steps, centre, linewidth=1.7, **looks[name])  # type: ignore[arg-type]
+        axes.plot(steps, centre, linewidth=1.7, **styles[name])  # type: ignore[arg-type]
         for i in np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_TIPS)).astype(int)):
             at = f"{steps[i]:,.0f}" if steps[-1] > 1 else f"{steps[i]:.2f}"
             axes.figure.tell(axes, steps[i], centre[i], f"{told(name, centre[i], low[i], high[i])} at {at}")  # type: ignore[union-attr]
@@ -226,7 +226,7 @@ def draw_lines(axes: Axes, curves: dict[str, Curve], looks: Styles) -> None:
 
 def grid(
     panels: dict[str, dict[str, Curve]],
-    looks: Styles,
+    styles: Styles,
     x: str,
     y: str,
     note: str,
@@ -241,7 +241,7 @@ def grid(
     """
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
-    keys = [name for name in looks if any(name in curves for curves in panels.values())]
+    keys = [name for name in styles if any(name in curves for curves in panels.values())]
     others = sorted({name for curves in (behind or {}).values() for name in curves})
     shown = [*((names or {}).get(name, name) for name in keys), *others, *([bounds[0]] if bounds else [])]
     width = 3.7 * columns + 0.3
@@ -256,7 +256,7 @@ def grid(
     edge: Any = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
     for axes, (task, curves) in zip(all_axes.flat, panels.items(), strict=False):
         draw_behind(axes, (behind or {}).get(task, {}), others)
-        draw_lines(axes, curves, looks)
+        draw_lines(axes, curves, styles)
         axes.set(title=task, xlabel=x)
         bound_percentages(axes, y)
         if bounds:
@@ -266,7 +266,7 @@ def grid(
             axes.set_ylabel(y)
     for axes in all_axes.flat[len(panels) :]:
         axes.set_visible(False)
-    handles = [Line2D([], [], linewidth=1.7, **looks[name]) for name in keys]  # type: ignore[arg-type]
+    handles = [Line2D([], [], linewidth=1.7, **styles[name]) for name in keys]  # type: ignore[arg-type]
     handles += grey_lines(others) + [Line2D([], [], **edge)] * bool(bounds)
     # its distance to the edge is in font sizes, and leaves room for the note
     figure.legend(
@@ -319,9 +319,9 @@ def sensitivity(
         aside = ScaledTranslation(2.6 * (place - (len(drawn) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
         moved = axes.transData + aside
         # thin lines are on top
-        looks: Any = {"color": color, "linewidth": width, "transform": moved, "zorder": 3 - width / 10}
-        axes.vlines(values, low, high, alpha=0.55, **looks)
-        axes.plot(values, means, marker=marker, markersize=2.5 + width, **looks)
+        how: Any = {"color": color, "linewidth": width, "transform": moved, "zorder": 3 - width / 10}
+        axes.vlines(values, low, high, alpha=0.55, **how)
+        axes.plot(values, means, marker=marker, markersize=2.5 + width, **how)
         ends = [(v, y) for bound in (low, high) for v, y in zip(values, bound, strict=True) if np.isfinite(y)]
         axes.update_datalim([*ends, *zip(values, means, strict=True)])  # not seen if moved
         for value, middle, *ends_of in zip(values, means, low, high, strict=True):

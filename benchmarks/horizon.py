@@ -32,7 +32,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks import figures
-from benchmarks.tables import Cell, Table
+from benchmarks.tables import Cell, Table, purpose
 from envs.make import TABULAR
 from envs.tabular import Analysis, load_table
 from envs.tabular import Table as FiniteTable
@@ -144,11 +144,10 @@ def draw(task: str, analysis: Analysis, min_k: int | None) -> Figure:
 
 def card(rows: list[dict[str, Any]], images: list[str]) -> str:
     """The rows and figures as Markdown."""
-    about = (__doc__ or "").split("\n\n")[2]
     cells: list[list[Cell]] = [[(shown(v), v if isinstance(v, str) else 0.0) for v in row.values()] for row in rows]
     plots = [f"![{row['task']}: gaps and returns]({image}.png)" for row, image in zip(rows, images, strict=True)]
     table = Table(list(rows[0]), cells).markdown().replace("J*", r"J\*")
-    return "\n\n".join(["# Exact answers about tables", table, " ".join(about.split()), *plots]) + "\n"
+    return "\n\n".join(["# Exact answers about tables", table, purpose(__doc__), *plots]) + "\n"
 
 
 def run(args: Args) -> None:

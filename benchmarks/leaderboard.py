@@ -26,7 +26,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Config, read_csv, read_json
 from benchmarks.suite import ROOT, read_published
-from benchmarks.tables import Table, escape, word
+from benchmarks.tables import Table, escape, purpose, word
 
 METHODS = ("GCBC", "GCIVL", "GCIQL", "QRL", "CRL", "HIQL", "OTA")
 PUBLISHED = ROOT / "benchmarks" / "published" / "goal_conditioned.csv"
@@ -107,8 +107,7 @@ def main(args: Args) -> None:
     if own.empty:
         raise UserError(f"there is no report on methods with goals in {args.folder}")
     success = pd.concat([published(), own.sort_values("updates", kind="stable")]).sort_values("dataset", kind="stable")
-    about = [" ".join(text.split()) for text in (__doc__ or "").split("\n\n")]
-    lines = ["# Offline goal-conditioned methods: published and ours", about[2]]
+    lines = ["# Offline goal-conditioned methods: published and ours", purpose(__doc__)]
     for family, table in tables(success).items():
         lines += [f"## {family}", table.markdown()]
     for (source, protocol), rows in read_published(PUBLISHED).groupby(["source", "protocol"], sort=False):

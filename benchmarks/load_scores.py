@@ -97,7 +97,7 @@ def load(
     _without_numbers(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
-    _cut(scores, cut)
+    _align(scores, cut)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
     if cut and (few := seeds.min()) < FEW_SEEDS:
         where = "" if few == seeds.max() else " in places"
@@ -298,7 +298,7 @@ def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:
 def _without_numbers(scores: Scores) -> None:
     """Marks a seed as diverged from the first step on at which its return is not a finite number, or beyond all use.
 
-    Other numbers of that kind are left out.
+    Rows of values and of watched metrics with such numbers are left out.
     """
     for name, columns in (("values", list(VALUES)), ("watched", ["value"])):
         frame = getattr(scores, name)
@@ -314,11 +314,8 @@ def _without_numbers(scores: Scores) -> None:
     scores.table = table
 
 
-def _cut(scores: Scores, cut: bool) -> None:
-    """Cuts every task at the last step that all its runs have reached; diverged seeds keep the return that they had.
-
-    Without `cut`, every run keeps all of its evaluations.
-    """
+def _align(scores: Scores, cut: bool) -> None:
+    """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends."""
     parts = []
     diverged = _diverged(scores)
     done = {(c["task"], label(c), seed): c.get("step") for c in scores.sources for seed in c["seeds"]}

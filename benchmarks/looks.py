@@ -25,7 +25,7 @@ LEVEL = 0.05  # probability of any wrong decision on a pair, over all tasks
 
 
 class StoredLook(Stored):
-    """One look at one task."""
+    """One look at one task: a `Look`."""
 
     number: Annotated[int, Field(ge=1)]
     seeds: Whole
@@ -36,7 +36,7 @@ class StoredLook(Stored):
 
 
 class Looks(Stored):
-    """Each of looks.json of a sweep or a report."""
+    """One pair of algorithms in looks.json of a sweep or a report."""
 
     a: str
     b: str
@@ -63,19 +63,18 @@ def entries_of(suite: Suite, names: tuple[str, ...]) -> list[Entry]:
 
 def until_decided(
     suite: Suite,
-    names: tuple[str, ...],
     out: Path,
     batch: int,
     most_seeds: int,
     train: Callable[[Suite], tuple[list[Job], bool]],
-) -> bool:
-    """Trains batches of seeds of two algorithms on the tasks that are not decided, up to `most_seeds` of each.
+) -> None:
+    """Trains batches of seeds of a suite's two algorithms, up to `most_seeds` of each, on tasks that are not decided.
 
-    `train` runs a suite, and gives its jobs and whether all have finished. Returns whether this was always so. Over all
+    `train` runs a suite, and gives its jobs and whether all have finished; the looks end where they have not. Over all
     tasks, a decision is wrong with a probability of at most `LEVEL`, if the scores of both spread alike. Seeds count
     from the suite's first one, and looks.json in `out` has what was found at each look.
     """
-    pair = entries_of(suite, names)
+    names = tuple(entry.name for entry in suite.entries)
     most = most_seeds // batch
     first = suite.seeds[0]
     stored = read_json(out / FILE, list[Looks]) if (out / FILE).exists() else []
@@ -96,11 +95,11 @@ def until_decided(
         if not open_tasks:
             break
         seeds = list(range(first, first + look * batch))
-        jobs, done = train(replace(suite, tasks=open_tasks, seeds=seeds, entries=pair))
+        jobs, done = train(replace(suite, tasks=open_tasks, seeds=seeds))
         if not done:
-            return False
+            return
         for task in open_tasks:
-            a, b = (scores_of(suite, seeds, [j for j in jobs if of(j, entry, task)]) for entry in pair)
+            a, b = (scores_of(suite, seeds, [j for j in jobs if of(j, entry, task)]) for entry in suite.entries)
             found = tests[task].look(a, b)
             told = f"{names[0]} {found.means[0]:,.1f}, {names[1]} {found.means[1]:,.1f}"
             verdict = f"{names[0]} is {found.decision} than {names[1]}" if found.decision != "not decided" else "open"
@@ -112,7 +111,6 @@ def until_decided(
             "tasks": {task: [asdict(one) for one in t.looks] for task, t in tests.items()},
         }
         write_atomically(out / FILE, json.dumps([*others, content], indent=1).encode())
-    return True
 
 
 def decided(test: Sequential) -> bool:
@@ -139,7 +137,7 @@ def scores_of(suite: Suite, seeds: list[int], jobs: list[Job]) -> np.ndarray:
 def stored_looks(folders: tuple[Path, ...], scores: Scores) -> list[dict[str, Any]]:
     """The looks of the sweeps in some folders, each once, at two algorithms and at tasks of which there are scores.
 
-    Of looks that a sweep took and that reports of it kept, the most are taken.
+    Where a sweep and reports of it store the same looks, the longest list is taken.
     """
     paths = [path for folder in folders for path in find(folder, FILE)]
     names = {c["algorithm"] if c["variant"] == "default" else c["variant"] for c in scores.sources}  # of a suite

@@ -2,12 +2,12 @@
 
 from benchmarks import figures
 from benchmarks.analysis import Results, curves_by_task, each
-from benchmarks.figures import LINEAR, Styles
+from benchmarks.figures import LINEAR
 from benchmarks.parts import Part
 from benchmarks.tables import Table, number, word
 
 
-def model_part(results: Results, looks: Styles) -> Part:
+def model_part(results: Results) -> Part:
     """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
     long = results.scores.watched
     ends = results.scores.table.groupby("task")["step"].max()
@@ -43,8 +43,9 @@ def model_part(results: Results, looks: Styles) -> Part:
     panels = curves_by_task(results, values, "value")
     if panels:
         figure = figures.grid(
-            panels, looks, results.scores.steps, "discounted value of the policy", "mean over seeds with 95% intervals",
-            results.names, results.names_are, bounds=("bound by the data's rewards", bounds),
+            panels, results.styles, results.scores.steps, "discounted value of the policy",
+            "mean over seeds with 95% intervals", results.names, results.names_are,
+            bounds=("bound by the data's rewards", bounds),
         )  # fmt: skip
         part.figures.append(("policy_values", figure, "Values that critics promise for the policy's actions"))
     return part

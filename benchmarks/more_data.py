@@ -29,11 +29,11 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import Config, Stored, read_csv, read_json
-from benchmarks import figures, report
+from benchmarks import figures
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
-from benchmarks.stored import write_sources
+from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 from envs.make import TABULAR
 from envs.tabular.exact import EXACT, Analysis
@@ -144,16 +144,11 @@ def main(args: Args) -> None:
     with figures.style():
         figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))
     listing = Table(["task", "min_k", "k", "episodes", "optimal seeds", "95% interval", "seeds"], [])
-    for row in table.itertuples():
-        cells = [
-            word(str(row.task).removeprefix(TABULAR)),
-            number(least[str(row.task)], 0),
-            number(float(str(row.k)), 0),
-        ]
-        cells += [number(float(str(row.m)), 0), number(float(str(row.share)), 2)]
-        cells += [between(float(str(row.low)), float(str(row.high)), 2), number(float(str(row.seeds)), 0)]
-        listing.rows.append(cells)
-    made = report.origin("more_data", found.sources, found.sweeps)
+    for row in table.to_dict("records"):
+        cells = [word(row["task"].removeprefix(TABULAR)), number(least[row["task"]], 0)]
+        cells += [number(row["k"], 0), number(row["m"], 0), number(row["share"], 2)]
+        listing.rows.append([*cells, between(row["low"], row["high"], 2), number(row["seeds"], 0)])
+    made = origin("more_data", found.sources, found.sweeps)
     about = purpose(__doc__)
     lines = ["# What more episodes do to SQIRL", about, "![share of optimal seeds](figures/more_data.png)"]
     lines += [f"> {escape(note)}" for note in found.notes]

@@ -13,9 +13,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from algos.data.record import normalised
-from benchmarks import figures, statistics
+from benchmarks import estimates, figures
 from benchmarks.analysis import MOST_CURVES, Results, curve_of, curves_by_task, each, efficiency
-from benchmarks.figures import Styles
 from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, PERCENT, R2, family_name, label, measure_of
@@ -42,7 +41,7 @@ class Part:
     folded: list[tuple[str, Table]] = field(default_factory=list)  # tables that the page shows on demand only
 
 
-def aggregate_part(results: Results, looks: Styles) -> Part:
+def aggregate_part(results: Results) -> Part:
     """Aggregates over seeds and tasks."""
     raw = results.references is None
     frame = results.aggregates
@@ -58,12 +57,12 @@ def aggregate_part(results: Results, looks: Styles) -> Part:
     )
     part = Part("Aggregate scores", text)
     digits = None if raw else 3
-    names = [name for name in statistics.BATCHED if name in set(frame["statistic"])]
+    names = [name for name in estimates.BATCHED if name in set(frame["statistic"])]
     for name in names:
         rows = frame[(frame["score"] == results.score) & (frame["statistic"] == name)]
         bars = {row.algorithm: (row.value, row.low, row.high) for row in rows.itertuples() if row.algorithm in shown}
         axis = f"{name} of {results.unit},\n{LABELS[results.score]}"
-        figure = figures.intervals(bars, looks, axis, None, results.names, results.names_are)
+        figure = figures.intervals(bars, results.styles, axis, None, results.names, results.names_are)
         part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
     definitions: list[list[Score]] = []  # those of each table
     for definition in [results.score, *(s for s in results.definitions if s != results.score)]:
@@ -91,18 +90,18 @@ def the_same(definitions: Sequence[Score]) -> str:
     return f" (the same by {', '.join(LABELS[one] for one in definitions)})" if definitions else ""
 
 
-def course_part(results: Results, looks: Styles, replications: int) -> Part:
+def course_part(results: Results) -> Part:
     """Performance profiles and sample efficiency."""
     every = np.concatenate([matrix.ravel() for matrix in results.matrices.values()])
     thresholds = np.linspace(min(0.0, np.quantile(every, 0.01)), max(every.max(), 1e-3), 101)
     profiles = {}
     for name in results.in_curves:
         matrix = results.matrices[name]
-        share, band = statistics.profile(matrix, thresholds, replications)
+        share, band = estimates.profile(matrix, thresholds, results.replications)
         profiles[name] = (thresholds, share, band, np.empty((0, len(thresholds))))
-    profile = figures.lines(profiles, looks, f"{results.unit} τ", "share of runs with score > τ")
-    curves, x = efficiency(results, replications)
-    curve = figures.lines(curves, looks, x, f"IQM of {results.unit}")
+    profile = figures.lines(profiles, results.styles, f"{results.unit} τ", "share of runs with score > τ")
+    curves, x = efficiency(results)
+    curve = figures.lines(curves, results.styles, x, f"IQM of {results.unit}")
     text = (
         f"Performance profiles: the share of all runs whose score ({LABELS[results.score]}) is above a threshold; a "
         "curve above another is better at that threshold. Sample efficiency: IQM over seeds and tasks while "
@@ -114,12 +113,12 @@ def course_part(results: Results, looks: Styles, replications: int) -> Part:
     return part
 
 
-def improvement_part(results: Results, replications: int) -> Part:
+def improvement_part(results: Results) -> Part:
     """The probability that one algorithm beats another, for all pairs that are shown."""
     names = [name for name in results.in_rows if name in results.matrices]
     pairs = {}
     for a, b in combinations(names, 2):
-        value, low, high = statistics.improvement(results.matrices[a], results.matrices[b], replications)
+        value, low, high = estimates.improvement(results.matrices[a], results.matrices[b], results.replications)
         pairs[a, b], pairs[b, a] = (value, low, high), (1 - value, 1 - high, 1 - low)
     complete = any(value in (0.0, 1.0) and np.isfinite(low) for value, low, _ in pairs.values())
     text = (
@@ -174,7 +173,6 @@ def curves_behind(results: Results, names: Sequence[str]) -> dict[str, dict[str,
 
 def task_part(
     results: Results,
-    looks: Styles,
     panels: dict[str, dict[str, figures.Curve]],
     behind: dict[str, dict[str, figures.Curve]],
 ) -> Part:
@@ -226,13 +224,13 @@ def task_part(
     part = Part("Tasks", text, tables=[(f"Final {FINAL[results.scores.measure]}{the_same(same)}", table)], legend=True)
     for task, curves in panels.items():
         figure = figures.lines(
-            curves, looks, results.scores.steps, results.scores.measure_of(task), task, behind=behind.get(task)
+            curves, results.styles, results.scores.steps, results.scores.measure_of(task), task, behind=behind.get(task)
         )
         part.figures.append((f"curve_{file_name(task)}", figure, f"Learning curves on {task}"))
     return part
 
 
-def value_part(results: Results, looks: Styles) -> Part:
+def value_part(results: Results) -> Part:
     """The values that critics predict against the returns that followed."""
     values = results.scores.values.assign(bias=lambda t: t["predicted"] - t["observed"])
     ends = results.scores.table.groupby("task")["step"].max()
@@ -242,7 +240,7 @@ def value_part(results: Results, looks: Styles) -> Part:
         ["task", "algorithm", "predicted", "observed", "bias", "95% interval", "bias / |observed|", "seeds"], []
     )
     for task, algorithm, frame in each(seeds, results.scores):
-        low, high = statistics.task_means(frame[["bias"]].to_numpy())[:, 0]
+        low, high = estimates.task_means(frame[["bias"]].to_numpy())[:, 0]
         predicted, observed, bias = frame[["predicted", "observed", "bias"]].mean()
         cells = [word(task), word(algorithm), number(predicted), number(observed), number(bias), between(low, high)]
         table.rows.append([*cells, number(bias / max(abs(observed), 1e-9)), number(len(frame), 0)])
@@ -254,7 +252,9 @@ def value_part(results: Results, looks: Styles) -> Part:
     )
     part = Part("Value estimates", text, tables=[("Bias of the critics", table)], legend=True)
     for task, curves in curves_by_task(results, values, "bias").items():
-        figure = figures.lines(curves, looks, results.scores.steps, "predicted − observed value", task, zero=True)
+        figure = figures.lines(
+            curves, results.styles, results.scores.steps, "predicted − observed value", task, zero=True
+        )
         part.figures.append((f"value_bias_{file_name(task)}", figure, f"Bias of value estimates on {task}"))
     return part
 

@@ -1,4 +1,4 @@
-"""DSAC-T's learning check on Pendulum-v1 under the paper's protocol of 20 environment steps per update.
+r"""DSAC-T's learning check on Pendulum-v1 under the paper's protocol of 20 environment steps per update.
 
     python single_file/dsac_t.py --env-id Pendulum-v1 --seeds 0:5 --total-steps 250000 --env-steps-per-update 20 \
         --eval-every 2000 --eval-episodes 5 --variant paper_protocol

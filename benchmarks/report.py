@@ -19,11 +19,8 @@ those of aggregates too, have the standard error of a bootstrap over seeds, stra
 different protocols are refused, or with --mix reported with a note.
 """
 
-import contextlib
 import json
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,22 +37,23 @@ from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import find
-from benchmarks import figures, maze_part, parts, statistics
+from benchmarks import estimates, figures, maze_part, parts
 from benchmarks.analysis import Results, compute, curves_by_task
-from benchmarks.decision_part import comparisons, decision_part, variance_part, verdict_table
+from benchmarks.decision_part import comparisons, decision_part, verdict_table
 from benchmarks.goal_part import goal_part
+from benchmarks.interval_note import interval_note
 from benchmarks.load_scores import load
 from benchmarks.looks import FILE as LOOKS
 from benchmarks.looks import stored_looks
 from benchmarks.looks_part import looks_part
-from benchmarks.method import method_note
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, PERCENT, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.stored import OWN, TABLES, VERDICTS, keep, own_tables, write_sources
-from benchmarks.suite import BENCHMARKS, Score, published_curves, read_published, read_references
+from benchmarks.stored import OWN, TABLES, VERDICTS, keep, origin, own_tables, write_sources
+from benchmarks.suite import BENCHMARKS, Score, find_table, published_curves, read_published, read_references
 from benchmarks.tables import escape
+from benchmarks.variance_part import variance_part
 from benchmarks.variants_part import variants_part
 
 
@@ -88,10 +86,7 @@ class Args:
     """accept runs of different protocols in one report"""
     finished_only: bool = False
     """leave out runs that are not finished; without this, all are compared at the last step that all have reached"""
-    precision: Annotated[float, Range(0, 1, above=True)] = 0.05
-    """half width of an interval, as a share of the mean, for which the report says how many seeds and episodes are
-    needed"""
-    replications: Annotated[int, Range(20, 1_000_000, why="few tell no interval")] = statistics.REPLICATIONS
+    replications: Annotated[int, Range(20, 1_000_000, why="few tell no interval")] = estimates.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
     """files of the figures, besides the page; without png, report.md has no figures, nor sections that only explain
@@ -138,16 +133,16 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     if name == "raw":
         tables = []
     elif args.references:
-        tables = [find_table("references", name, [None, *folders])]
+        tables = [table_or_copy("references", name, [None, *folders])]
     else:  # each has its own, and those of one name must be one
-        tables = [find_table("references", name, [folder, None]) for folder in folders]
+        tables = [table_or_copy("references", name, [folder, None]) for folder in folders]
     references = read_references(tables[0], scores.files) if tables else None
     found = [
-        find_table("published", table, [wish["folder"], None])
+        table_or_copy("published", table, [wish["folder"], None])
         for wish in scores.wishes
         for table in wish.get("published", [])
     ]
-    found += [find_table("published", str(table), [None, *folders]) for table in args.published]
+    found += [table_or_copy("published", str(table), [None, *folders]) for table in args.published]
     published = {(table.name, BENCHMARKS in table.parents): table for table in found}
     for table in published.values():
         read_published(table)  # which refuses what is no such table
@@ -159,15 +154,10 @@ def from_suites(args: Args, scores: Scores) -> Chosen:
     return Chosen(references, name, score, list(published.values()), curves, [*tables, *found])
 
 
-def find_table(kind: str, name: str, folders: Sequence[Path | None]) -> Path:
+def table_or_copy(kind: str, name: str, folders: Sequence[Path | None]) -> Path:
     """A table that is shipped, or the first there is of copies in folders and, for None, of the path itself."""
-    own = [folder / Path(name).name if folder else Path(name) for folder in folders]
-    for place in (BENCHMARKS / kind / f"{name}.csv", *own):
-        with contextlib.suppress(OSError):  # a name may be too long
-            if place.is_file():
-                return place
-    known = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
-    raise UserError(f"--{kind} takes {known}{', raw' * (kind == 'references')} or the path of a CSV, got {name!r}")
+    places = [folder / Path(name).name if folder else Path(name) for folder in folders]
+    return find_table(f"--{kind}", kind, name, places, ", or raw")
 
 
 def fitting(scores: Scores) -> list[str]:
@@ -178,22 +168,9 @@ def fitting(scores: Scores) -> list[str]:
     return [name for name, t in known.items() if all(reference_of(task, t) in set(t["task"]) for task in scores.tasks)]
 
 
-def origin(command: str, sources: list[dict[str, Any]], sweeps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """The commands, commits, devices and dates of the runs, and the command of the report."""
-    return {
-        "commands": list(dict.fromkeys(sweep["command"] for sweep in sweeps)),
-        "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
-        "commits": sorted({config["commit"] for config in sources if config.get("commit")}),
-        "devices": sorted({config["device"] for config in sources if config.get("device")}),
-        "dates": sorted({config["date"] for config in sources if "date" in config})
-        or sorted({sweep["date"] for sweep in sweeps}),
-    }
-
-
 def write(args: Args, results: Results, chosen: Chosen) -> None:
     """Writes the whole report."""
-    scores, out, replications = results.scores, args.out, args.replications
-    looks = figures.look(results.in_curves, scores.settings)
+    scores, out = results.scores, args.out
     title, purpose = heading(args, scores)
     taken = stored_looks(args.folders, scores)
     ways, maps = maze_part.load(args.folders, scores)
@@ -208,10 +185,10 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         if scores.grids:
             sections.append(sensitivity_part(results))
         if len(results.aggregates):
-            sections.append(parts.aggregate_part(results, looks))
-            sections.append(parts.course_part(results, looks, replications))
+            sections.append(parts.aggregate_part(results))
+            sections.append(parts.course_part(results))
         if len(results.matrices) > 1:
-            sections.append(parts.improvement_part(results, replications))
+            sections.append(parts.improvement_part(results))
         found = comparisons(results)
         if found:
             sections.append(decision_part(results, found, bool(taken)))
@@ -219,15 +196,15 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
             sections.append(looks_part(taken))
         panels = curves_by_task(results, scores.table, "return")
         behind = parts.curves_behind(results, chosen.curves)
-        sections.append(parts.task_part(results, looks, panels, behind))
-        if variance := variance_part(results, args.precision):
+        sections.append(parts.task_part(results, panels, behind))
+        if variance := variance_part(results):
             sections.append(variance)
         if len(scores.values):
-            sections.append(parts.value_part(results, looks))
+            sections.append(parts.value_part(results))
         if scores.watched["metric"].str.startswith(SUCCESS).any():
             sections.append(goal_part(results))
         if (~scores.watched["metric"].str.startswith((SUCCESS, *ORDER))).any():
-            sections.append(model_part(results, looks))
+            sections.append(model_part(results))
         if len(ways):
             sections.append(maze_part.maze_part(results, ways, maps))
         if chosen.published:
@@ -240,7 +217,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         note = f"mean over seeds{bands}{some}"
         together = figures.grid(
             panels,
-            looks,
+            results.styles,
             results.scores.steps,
             results.scores.measure,
             note,
@@ -253,11 +230,11 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     made = origin("report", scores.sources, scores.sweeps)
     if args.page:
         page = render(
-            title=title, purpose=purpose, notes=scores.notes, pages=pages, looks=looks, origin=made,
+            title=title, purpose=purpose, notes=scores.notes, pages=pages, styles=results.styles, origin=made,
             references=chosen.name, reference_rows=references_of(results), score=LABELS[results.score],
-            over=" over seeds", method=method_note(replications, results.fewest),
+            over=" over seeds", method=interval_note(results.replications, results.fewest),
         )  # fmt: skip
-    text = markdown(title, purpose, results, sections, chosen.name, replications, "png" in args.formats)
+    text = markdown(title, purpose, results, sections, chosen.name, "png" in args.formats)
     (out / "figures").mkdir(exist_ok=True)
     if again:
         for path in [*out.glob("figures/*.p[nd][gf]"), out / "report.html"]:
@@ -347,7 +324,6 @@ def markdown(
     results: Results,
     sections: list[Part],
     references: str,
-    replications: int,
     images: bool = True,
 ) -> str:
     """The tables of a report as Markdown; with `images`, also its learning curves and other figures."""
@@ -366,7 +342,7 @@ def markdown(
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]
-    lines.append(escape(method_note(replications, results.fewest)))
+    lines.append(escape(interval_note(results.replications, results.fewest)))
     return "\n\n".join(line for line in lines if line) + "\n"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks import figures, statistics
+from benchmarks import estimates, figures
 from benchmarks.analysis import Results
 from benchmarks.figures import Points
 from benchmarks.parts import Part, file_name
@@ -59,7 +59,7 @@ class Grid:
         for value in self.values(name):
             settings = [setting for rest in others if (setting := rest | {name: value}) in self.settings]
             if settings and len(seeds := self.mean_over(settings)):
-                rows.append((value, seeds.mean(), *statistics.task_means(seeds[:, None])[:, 0]))
+                rows.append((value, seeds.mean(), *estimates.task_means(seeds[:, None])[:, 0]))
         return tuple(np.array(rows).reshape(-1, 4).T)
 
 

@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 import shutil
+import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,15 @@ def keep(tables: Iterable[Path], out: Path) -> None:
     for table in own_tables(tables):
         if table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
+
+
+def origin(command: str, sources: list[dict[str, Any]], sweeps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """The commands, commits, devices and dates of the runs, and the command of the report."""
+    return {
+        "commands": list(dict.fromkeys(sweep["command"] for sweep in sweeps)),
+        "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
+        "commits": sorted({config["commit"] for config in sources if config.get("commit")}),
+        "devices": sorted({config["device"] for config in sources if config.get("device")}),
+        "dates": sorted({config["date"] for config in sources if "date" in config})
+        or sorted({sweep["date"] for sweep in sweeps}),
+    }

@@ -10,8 +10,8 @@ r"""The authors' own Stream AC as a peer: streaming-drl, on the same tasks, stor
 One process trains the seeds one after the other, as that code does. Networks, traces, steps and statistics are those of
 the official code, with its own hyperparameters, and the loop is that of its script; no difference from
 single_file/stream_ac.py is known on MuJoCo. The score is the return of the training episodes, which are counted at the
-next multiple of --eval-every, as there; where no episode ended, there is no score here, and there the one before again.
-A policy that is no number ends the command, and there its seed alone.
+next multiple of --eval-every, as there; where no episode ended, this command stores no score, and stream_ac.py its last
+one again. A policy that gives NaN ends this command; in stream_ac.py it ends its own seed only.
 """
 
 import importlib

@@ -36,20 +36,20 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
-from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from algos.arguments import check
-from algos.cli import RunArgs, check_name, check_options, env_errors, parse_seeds, settings
+from algos.cli import RunArgs, check_options, check_script_name, env_errors, parse_seeds, settings
 from algos.env_options import options_of
 from algos.errors import UserError
 from algos.run_folder import checked_part, folder_name
+from algos.stored import check as check_schema
 from benchmarks.recipes.locomotion import QUALITIES, TASKS
 from envs import d4rl
 from envs.make import TABULAR
@@ -159,11 +159,19 @@ def read(path: Path) -> Suite:
         for number, part in enumerate(parts):
             if part in parts[:number]:
                 raise UserError(f"{path}: {key}[{number}]: {table[key][number]} occurs twice, or shares a folder")
+    named = {
+        "references": [table["references"]] if "references" in table else [],
+        "published": table.get("published", []),
+    }
+    without = "; for raw scores, leave references out"
+    tables = {
+        kind: [find_table(f"{path}: {kind}", kind, name, [path.parent / name], without) for name in names]
+        for kind, names in named.items()
+    }
     suite = Suite(
         path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
         table["eval_episodes"], table.get("score", "last"),
-        _table(path, "references", table["references"]) if "references" in table else None,
-        [_table(path, "published", name) for name in table.get("published", [])],
+        tables["references"][0] if tables["references"] else None, tables["published"],
     )  # fmt: skip
     for curve in table.get("curves", []):
         if curve not in published_curves():
@@ -256,15 +264,17 @@ def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
     return frame
 
 
-def _table(path: Path, folder: str, name: str) -> Path:
-    shipped = BENCHMARKS / folder / f"{name}.csv"
-    if os.path.isfile(shipped):
-        return shipped
-    if os.path.isfile(path.parent / name):
-        return path.parent / name
-    names = ", ".join(sorted(p.stem for p in (BENCHMARKS / folder).glob("*.csv")))
-    raw = "; for raw scores, leave references out" if folder == "references" else ""
-    raise UserError(f"{path}: {folder}: there is no table {name!r}: give the path of a CSV, or one of {names}{raw}")
+def find_table(where: str, kind: str, name: str, places: Sequence[Path], without: str) -> Path:
+    """The references or published table of that name: one that is shipped, or the first of these places that exists.
+
+    `without` ends the error's sentence where there may be no references.
+    """
+    for place in (BENCHMARKS / kind / f"{name}.csv", *places):
+        if os.path.isfile(place):
+            return place
+    names = ", ".join(sorted(path.stem for path in (BENCHMARKS / kind).glob("*.csv")))
+    end = without * (kind == "references")
+    raise UserError(f"{where}: there is no table {name!r}: give the path of a CSV, or one of {names}{end}")
 
 
 def _entry(suite: Suite, name: str, table: dict[str, Any], common: dict[str, Any]) -> Entry:
@@ -334,8 +344,6 @@ def _vary(path: Path, where: str, script: Path, args_type: type[RunArgs], table:
         _check_flag(path, key, script, args_type, name)
         if not values:
             raise UserError(f"{path}: {key} has no value")
-        if any(isinstance(value, bool) for value in values):
-            raise UserError(f"{path}: {key} takes numbers, got {values!r}")
         if repeated := [value for value, count in Counter(values).items() if count > 1]:
             raise UserError(f"{path}: {key} has {repeated[0]} twice")
         words.append(f"{name}={','.join(map(str, values))}")
@@ -385,7 +393,7 @@ def _check_name(script: Path) -> None:
     words = set(main.__code__.co_consts) if inspect.isfunction(main) else set()
     others = words & {path.stem for path in (ROOT / "single_file").glob("*.py")}
     if others and script.stem not in words:
-        check_name(min(others), script)
+        check_script_name(min(others), script)
 
 
 def _check_flag(path: Path, key: str, script: Path, args_type: type[RunArgs], flag: str) -> None:
@@ -427,10 +435,8 @@ def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str =
 
 def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
     try:
-        check_type(value, kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
-        if kind is not bool and any(isinstance(v, bool) for v in (value if isinstance(value, tuple) else [value])):
-            raise TypeCheckError("bool")
-    except TypeCheckError:
+        check_schema(value, kind)
+    except ValueError:
         name = getattr(kind, "__name__", "") if isinstance(kind, type) and not get_args(kind) else str(kind)
         shown = repr(value) if len(repr(value)) <= 100 else f"{repr(value)[:100]}…"
         raise UserError(f"{path}: {key} must be {name.replace('typing.', '')}, got {shown}") from None

@@ -87,8 +87,8 @@ class Args:
     """CPU threads of a job. With 0, a job has one thread; jobs that train on the GPUs of this machine share its cores
     equally instead, since they step environments on them, unless they are started one by one with --job"""
     seeds_per_job: Natural = 0
-    """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer if workers would be idle, which with
-    --job and --address is not asked"""
+    """seeds that one process trains; 0: all on a GPU, at most 5 on a CPU, fewer where workers would be idle (not
+    with --job or --address)"""
     checkpoint_every: Natural = 0
     """environment steps or updates between a run's checkpoints; 0: the script's default"""
     retries: FewOrNone = 2
@@ -275,7 +275,8 @@ def main(args: Args) -> None:
         raise UserError(f"{'--max-seeds' if args.max_seeds else '--seeds-per-look'} is for --until-decided only")
 
     jobs = planned(args, suite, out, batch)
-    warn_of_changes(jobs if args.job is None else jobs[args.job : args.job + 1])
+    chosen = jobs if args.job is None else jobs[args.job : args.job + 1]
+    warn_of_changes(chosen)
     if args.job is None and not args.until_decided:
         note_on_seeds(suite)
     if args.dry_run:
@@ -285,17 +286,17 @@ def main(args: Args) -> None:
         else:
             print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
         try:
-            check_jobs(jobs if args.job is None else jobs[args.job : args.job + 1], args.device, elsewhere, cuda)
+            check_jobs(chosen, args.device, elsewhere, cuda)
         except UserError as error:  # perhaps only here: the machine that trains may have data that this one lacks
             warn(f"this would be refused on this machine: {error}")
         return
-    if args.job is not None and args.job >= len(jobs):
+    if not chosen:
         raise UserError(f"--job takes 0 to {len(jobs) - 1} with these seeds per job, got {args.job}")
-    check_jobs(jobs if args.job is None else [jobs[args.job]], args.device, elsewhere, cuda)
+    check_jobs(chosen, args.device, elsewhere, cuda)
     if (free := shutil.disk_usage(writable(out)).free) < 64 << 20:
         raise UserError(f"--out: only {free >> 20} MiB are free on the disk of {out}")
     if args.job is not None:
-        run_one(args, suite, out, jobs[args.job], gpus)
+        run_one(args, suite, out, chosen[0], gpus)
         return
     try:
         with FileLock(out / ".sweep.lock", timeout=0):  # the system drops it when this process ends, however it ends
@@ -312,7 +313,7 @@ def main(args: Args) -> None:
                     outcomes.update(ended := sweep(args, jobs, out, workers, gpus))
                     return jobs, all(outcome.status == "finished" for outcome in ended.values())
 
-                until_decided(suite, args.until_decided, out, size, most, train)
+                until_decided(suite, out, size, most, train)
     except Timeout:
         holder = ""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):

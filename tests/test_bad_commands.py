@@ -272,7 +272,7 @@ WRONG = [
     ("report nowhere --out new", ""),
     ("report file --out new", ""),
     ("report short --out file", "--out: cannot write to file: File exists"),
-    ("report short --out new --references nothing", "--references takes d4rl"),
+    ("report short --out new --references nothing", "--references: there is no table 'nothing'"),
     (f"report short --out new --references {LONG}", ""),
     ("report short --out new --published words.csv", "words.csv: score must hold numbers only"),
     ("report short --out new --published nowhere.csv", ""),

@@ -9,9 +9,10 @@ import pytest
 import synthetic
 
 from algos.errors import UserError
-from benchmarks import analysis, coverage, decide, method
-from benchmarks.decision_part import comparisons, costs_of, decision_part, variance_part
+from benchmarks import analysis, coverage, interval_note
+from benchmarks.decision_part import comparisons, decision_part
 from benchmarks.load_scores import load
+from benchmarks.variance_part import advice, costs_of, split, variance_part
 
 
 def store(folder, algorithm, task, values, episodes=1, noise=0.0, variant="default"):
@@ -46,14 +47,14 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
     assert by_case["looks, difference", 20, 20] > 0.6 and by_case["looks", 20, 20] < 0.15
     assert by_case["pairs"].max() < 0.15 and by_case["difference in pairs", 20, 20] > 0.6
     assert not {("pairs", 3, 10), ("difference in pairs", 3, 3)} & set(by_case.index)
-    said = method.in_a_sentence(tmp_path / "page", 5)
+    said = interval_note.in_a_sentence(tmp_path / "page", 5)
     assert "1 sets of scores" in said and "percentile intervals in" in said
     shares = {n: f"from {n} of them hold the truth in {100 * by[n, 'Student']:.0f} to" for n in coverage.SIZES}
     for seeds, measured in ((2, 3), (3, 3), (9, 5), (10, 10), (100, 20)):
-        said = method.in_a_sentence(tmp_path / "page", seeds)
+        said = interval_note.in_a_sentence(tmp_path / "page", seeds)
         assert shares[measured] in said and ("even from 3" in said) == (seeds == 2)
-    assert "draws" in method.method_note(20, 2) and "draws" not in method.method_note(20, 1)
-    assert method.in_a_sentence(tmp_path, 5) == ""
+    assert "draws" in interval_note.interval_note(20, 2) and "draws" not in interval_note.interval_note(20, 1)
+    assert interval_note.in_a_sentence(tmp_path, 5) == ""
     coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
     with pytest.raises(UserError, match=r"--steps is for folders of runs, and .*page has stored scores"):
         coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", steps=(100,), repetitions=60))
@@ -135,7 +136,7 @@ def test_stored_scores_stand_beside_new_runs(tmp_path):
         store(tmp_path / name, name, "Made-v0", rng.normal(size=60))
     coverage.main(coverage.Args((tmp_path / "a",), tmp_path / "page", repetitions=10))
     coverage.main(coverage.Args((tmp_path / "page", tmp_path / "b"), tmp_path / "both", repetitions=10))
-    assert "on 2 sets of scores" in method.in_a_sentence(tmp_path / "both", 5)  # and not on both as tasks
+    assert "on 2 sets of scores" in interval_note.in_a_sentence(tmp_path / "both", 5)  # and not on both as tasks
     table = pd.read_csv(tmp_path / "both" / "seeds.csv")
     assert table.groupby("algorithm").size().to_dict() == {"a": 60, "b": 60}
     sources = json.loads((tmp_path / "both" / "sources.json").read_text())
@@ -180,7 +181,7 @@ def test_only_settings_of_the_same_process_are_paired(tmp_path):
     assert {test for pair, test in tests.items() if pair not in together} == {"Welch"}
 
 
-def test_shares_and_advice_are_those_of_the_variances(tmp_path):
+def test_shares_and_advice_are_those_of_the_variances(tmp_path, monkeypatch):
     """Three evaluations count, of two episodes each; seconds are those of a run, and of one more episode in each."""
     rng, rows = np.random.default_rng(0), []
     for seed in range(5):
@@ -192,7 +193,7 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path):
     results = results_of(tmp_path)
     late = results.scores.table.query("step > 90")
     means, spreads = (late.pivot(index="seed", columns="step", values=n).to_numpy() for n in ("return", "episode_std"))
-    found = decide.split(means, spreads**2, 2)
+    found = split(means, spreads**2, 2)
     variances = np.array([found.seeds, found.checkpoints / 3, found.episodes / 6])
     (row,) = variance_part(results).tables[0][1].rows
     for cell, share in zip(row[2:5], 100 * variances / variances.sum(), strict=True):
@@ -200,9 +201,10 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path):
     tasks = results.tasks.query("score == 'mean'").iloc[0]
     assert row[5][1] == pytest.approx(tasks["high"] - tasks["mean"])
     assert costs_of(results)["Made-v0", "a"] == (12.0, 2.0)
-    seeds, episodes = decide.advice(found, 0.05 * found.mean, 12.0, 2.0)
+    seeds, episodes = advice(found, 0.05 * found.mean, 12.0, 2.0)
     assert [cell[0] for cell in row[6:]] == [f"{seeds:,} × {episodes:,}", "5", "3 × 2"]
-    wide, most = variance_part(results, 0.125), decide.advice(found, 0.125 * found.mean, 12.0, 2.0)
+    monkeypatch.setattr("benchmarks.variance_part.PRECISION", 0.125)
+    wide, most = variance_part(results), advice(found, 0.125 * found.mean, 12.0, 2.0)
     assert wide.tables[0][1].rows[0][6][0] == f"{most[0]:,} × {most[1]:,}" and most[0] < seeds
     assert "an interval of ±12.5% of the mean" in wide.text
 

@@ -11,16 +11,15 @@ from scipy import stats
 from benchmarks import decide, report
 from benchmarks.decide import (
     Comparison,
-    advice,
     combined,
     compare,
     corrected,
     least_by_exchanges,
     least_difference,
-    split,
 )
 from benchmarks.decision_part import decision_part, differences, verdict_table
 from benchmarks.tables import number
+from benchmarks.variance_part import Split, advice, split
 
 NONE = np.array([])
 
@@ -341,24 +340,20 @@ def test_verdicts_come_before_their_method_and_every_row_is_on_the_page():
     part = decision_part(results, corrected(found), looked=False)
     assert len(part.text.split()) < 50 and "Welch's t-test" in part.method
     page = report.render(
-        title="t", purpose="", notes=[], pages=[(part, [])], looks={}, references="raw", reference_rows=[], over="",
+        title="t", purpose="", notes=[], pages=[(part, [])], styles={}, references="raw", reference_rows=[], over="",
         score="last", method="", origin={"commands": [], "report": "", "commits": [], "devices": [], "dates": []},
     )  # fmt: skip
     shown, folded = page.split("<details>")
     assert shown.index("33 differences are decided") < shown.index("<li>Between best") < shown.index("by Welch")
     assert (shown.count("<tr><td"), folded.split("</details>")[0].count("<tr><td")) == (3, 30)
     scores_of = SimpleNamespace(notes=[])
-    text = report.markdown("t", "", SimpleNamespace(scores=scores_of, references=None, fewest=5), [part], "raw", 10)
+    of_page = SimpleNamespace(scores=scores_of, references=None, fewest=5, replications=10)
+    text = report.markdown("t", "", of_page, [part], "raw")
     assert (
         text.index("- Between best") < text.index("by Welch") < text.index("| task |") and text.count("| T | a |") == 0
     )
     part.figures, part.figures_in_markdown = [("f", None, "a figure")], True
-    one, none = (
-        report.markdown(
-            "t", "", SimpleNamespace(scores=scores_of, references=None, fewest=5), [part], "raw", 10, images
-        )
-        for images in (True, False)
-    )
+    one, none = (report.markdown("t", "", of_page, [part], "raw", images) for images in (True, False))
     assert "![a figure](figures/f.png)" in one and "![" not in none and "| task |" in none
     few = decision_part(results, corrected(found[:4]), looked=False)
     assert not few.folded and "verdicts.csv" not in few.text
@@ -412,14 +407,14 @@ def test_a_source_below_zero_counts_as_none():
 
 
 def test_advice_buys_what_lacks():
-    noisy_episodes = decide.Split(0.01, 0.0, 100.0, 1, 50.0)
-    noisy_seeds = decide.Split(100.0, 0.0, 0.01, 1, 50.0)
+    noisy_episodes = Split(0.01, 0.0, 100.0, 1, 50.0)
+    noisy_seeds = Split(100.0, 0.0, 0.01, 1, 50.0)
     assert advice(noisy_episodes, 1.0, 100.0, 1.0)[1] > advice(noisy_seeds, 1.0, 100.0, 1.0)[1] == 1
     for found in (noisy_episodes, noisy_seeds):
         seeds, episodes = advice(found, 2.0, 100.0, 1.0)
         assert stats.t.ppf(0.975, seeds - 1) * found.error(seeds, 1, episodes) <= 2.0
-    assert advice(decide.Split(0.0, 0.0, 2.5e5, 1, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
-    assert advice(decide.Split(1e9, 0.0, 0.0, 1, 50.0), 1.0, 1.0, 1.0) is None
+    assert advice(Split(0.0, 0.0, 2.5e5, 1, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
+    assert advice(Split(1e9, 0.0, 0.0, 1, 50.0), 1.0, 1.0, 1.0) is None
     dear, cheap = (advice(noisy_episodes, 1.0, 100.0, cost)[1] for cost in (10.0, 0.001))
     assert dear < cheap
 

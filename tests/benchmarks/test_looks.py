@@ -119,7 +119,7 @@ def test_the_first_of_many_looks_at_five_seeds_cannot_decide(most_seeds, decides
 
 def test_batches_are_added_until_it_is_clear(tmp_path, pair, capsys):
     train, seen = trained(tmp_path / "out", 30.0)
-    assert until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(pair, tmp_path / "out", 5, 20, train)
     (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
     taken = looks["tasks"]["InvertedPendulum-v5"]
     assert taken[-1]["decision"] == "better" and len(taken) < 4 and looks["level"] == 0.05
@@ -129,7 +129,7 @@ def test_batches_are_added_until_it_is_clear(tmp_path, pair, capsys):
 
 def test_the_budget_ends_what_is_not_decided(tmp_path, pair):
     train, _ = trained(tmp_path / "out", 0.0)
-    until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 10, train)
+    until_decided(pair, tmp_path / "out", 5, 10, train)
     sources = [{"algorithm": "sac", "variant": variant} for variant in ("default", "other")]
     tasks = ["InvertedPendulum-v5"]
     (looks,) = stored_looks((tmp_path / "out",), SimpleNamespace(sources=sources, tasks=tasks, files={}))
@@ -148,9 +148,9 @@ def test_the_budget_ends_what_is_not_decided(tmp_path, pair):
 
 def test_the_same_command_goes_on_where_it_was(tmp_path, pair):
     train, seen = trained(tmp_path / "out", 30.0)
-    until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(pair, tmp_path / "out", 5, 20, train)
     looks, count = (tmp_path / "out" / FILE).read_text(), len(seen)
-    until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(pair, tmp_path / "out", 5, 20, train)
     assert (tmp_path / "out" / FILE).read_text() == looks and seen[:count] == seen[count:]
 
 
@@ -158,7 +158,7 @@ def test_another_plan_is_refused(tmp_path, pair):
     train, _ = trained(tmp_path / "out", 30.0)
     tasks = 'tasks = ["InvertedPendulum-v5", "Hopper-v5"]'
     two = suite.read(small_suite.write(tmp_path, TWO.replace('tasks = ["InvertedPendulum-v5"]', tasks)))
-    until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(two, tmp_path / "out", 5, 20, train)
     (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
     assert looks["level"] == 0.025 and set(looks["tasks"]) == set(two.tasks)  # the level is that of all tasks
     for taken in looks["tasks"].values():  # a quarter of it is less than 2 / 252, and a quarter of 0.05 is more
@@ -172,16 +172,16 @@ def test_another_plan_is_refused(tmp_path, pair):
     )
     for other, batch, most in others:
         with pytest.raises(UserError, match="another plan would look once more"):
-            until_decided(other, ("sac", "other"), tmp_path / "out", batch, most, train)
+            until_decided(other, tmp_path / "out", batch, most, train)
     del looks["first"]  # as earlier versions stored it
     (tmp_path / "out" / FILE).write_text(json.dumps([looks]))
-    assert until_decided(two, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(two, tmp_path / "out", 5, 20, train)
 
 
 def test_the_score_and_the_first_seed_are_those_of_the_suite(tmp_path, pair):
     """Here all seeds of `sac` are better at first and worse in the end."""
     train, seen = trained(tmp_path / "out", -30.0, at_first=100.0)
-    until_decided(replace(pair, score="best", seeds=[7]), ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(replace(pair, score="best", seeds=[7]), tmp_path / "out", 5, 20, train)
     (looks,) = json.loads((tmp_path / "out" / FILE).read_text())
     assert looks["tasks"]["InvertedPendulum-v5"][-1]["decision"] == "better"
     assert seen[0][-1] == tuple(range(7, 12))
@@ -189,7 +189,7 @@ def test_the_score_and_the_first_seed_are_those_of_the_suite(tmp_path, pair):
 
 def test_a_sweep_takes_the_numbers_of_seeds_that_it_was_given(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(sweep, "until_decided", lambda suite, names, out, size, most, train: given.append((size, most)))
+    monkeypatch.setattr(sweep, "until_decided", lambda suite, out, size, most, train: given.append((size, most)))
     path = small_suite.write(tmp_path, TWO)
     for flags in ({"max_seeds": 20, "seeds_per_look": 4}, {}):
         sweep.main(sweep.Args(str(path), out=tmp_path / "out", until_decided=("sac", "other"), device="cpu", **flags))
@@ -197,13 +197,13 @@ def test_a_sweep_takes_the_numbers_of_seeds_that_it_was_given(tmp_path, monkeypa
 
 
 def test_a_failed_batch_ends_the_looks(tmp_path, pair):
-    assert not until_decided(pair, ("sac", "other"), tmp_path, 5, 20, lambda part: ([], False))
+    until_decided(pair, tmp_path, 5, 20, lambda part: ([], False))
     assert not (tmp_path / FILE).exists()
 
 
 def test_a_report_says_which_looks_were_taken_and_can_be_made_again(tmp_path, pair):
     train, _ = trained(tmp_path / "out", 30.0)
-    until_decided(pair, ("sac", "other"), tmp_path / "out", 5, 20, train)
+    until_decided(pair, tmp_path / "out", 5, 20, train)
     for folder, out in ((tmp_path / "out", tmp_path / "report"), (tmp_path / "report", tmp_path / "again")):
         report.main(report.Args((folder,), out, references="raw", formats=("png",), replications=50))
     page = (tmp_path / "report" / "report.md").read_text()

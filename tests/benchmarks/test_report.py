@@ -558,7 +558,7 @@ def test_scores_are_normalised_by_references(tmp_path):
     values = results.aggregates[results.aggregates["score"] == "last"].set_index(["algorithm", "statistic"])["value"]
     assert values["a", "mean"] == pytest.approx(1.0) and values["b", "mean"] == pytest.approx(0.0)
     assert values["b", "optimality gap"] == pytest.approx(1.0)
-    with pytest.raises(UserError, match=r"--references takes d4rl, random_sac, recipes, success, raw"):
+    with pytest.raises(UserError, match=r"no table 'd5rl': .* d4rl, random_sac, recipes, success, or raw"):
         make(tmp_path / "in", tmp_path / "out", references="d5rl")
     store(tmp_path / "in", "a", table(ten(0, 0, 1)), "Mine-v0")
     with pytest.raises(UserError, match="no row for Mine-v0"):
@@ -1080,10 +1080,12 @@ def test_the_index_shows_every_report(made, tmp_path):
 
 @pytest.mark.parametrize(("panels", "names"), [(1, 8), (1, 1), (3, 5)])
 def test_the_legend_fits_the_figure(panels, names):
-    looks = figures.look([f"algorithm (variant_{i})" for i in range(names)])
+    styles = figures.styles_of([f"algorithm (variant_{i})" for i in range(names)])
     line = np.arange(3), np.arange(3.0), np.zeros((2, 3)), np.zeros((1, 3))
     with figures.style():
-        figure = figures.grid({f"task {i}": dict.fromkeys(looks, line) for i in range(panels)}, looks, "x", "y", "note")
+        figure = figures.grid(
+            {f"task {i}": dict.fromkeys(styles, line) for i in range(panels)}, styles, "x", "y", "note"
+        )
         figure.draw_without_rendering()
         (legend,) = figure.legends
         box = legend.get_window_extent()
@@ -1106,8 +1108,8 @@ def test_percentages_end_at_0_and_100(label, ends):
     curves = {"a": (np.arange(2), np.array([50.0, 80.0]), (np.full(2, -99.0), np.full(2, 220.0)), np.zeros((1, 2)))}
     with figures.style():
         drawn = [
-            figures.lines(curves, figures.look(["a"]), "x", label),
-            figures.grid({"task": curves}, figures.look(["a"]), "x", label, "note"),
+            figures.lines(curves, figures.styles_of(["a"]), "x", label),
+            figures.grid({"task": curves}, figures.styles_of(["a"]), "x", label, "note"),
         ]
     for figure in drawn:
         low, high = figure.axes[0].get_ylim()
@@ -1257,7 +1259,7 @@ def test_aggregates_say_on_which_tasks_they_are(tmp_path):
         if lacking:
             shutil.rmtree(tmp_path / TASKS[0] / "b")
         results = normalised(tmp_path)
-        assert said in parts.aggregate_part(results, figures.look(results.in_curves, {})).text
+        assert said in parts.aggregate_part(results).text
 
 
 def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):

@@ -290,12 +290,12 @@ def test_the_cells_of_two_hyperparameters_hold_the_mean_scores(tmp_path):
 
 def test_settings_of_one_grid_are_told_apart_by_colour_and_line_style():
     settings = {str(i): setting for i, setting in enumerate(settings_of(GRID))}
-    looks = figures.look(list(settings), settings)
-    assert len({tuple(look.values()) for look in looks.values()}) == 12
-    assert looks["0"]["color"] == looks["1"]["color"] != looks["3"]["color"]  # as the first value is
-    assert looks["0"]["linestyle"] == looks["3"]["linestyle"] != looks["1"]["linestyle"]  # as the second is
+    styles = figures.styles_of(list(settings), settings)
+    assert len({tuple(look.values()) for look in styles.values()}) == 12
+    assert styles["0"]["color"] == styles["1"]["color"] != styles["3"]["color"]  # as the first value is
+    assert styles["0"]["linestyle"] == styles["3"]["linestyle"] != styles["1"]["linestyle"]  # as the second is
     wide = {str(i): s for i, s in enumerate(settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}))}
-    assert len({tuple(look.values()) for look in figures.look(list(wide), wide).values()}) == 12
+    assert len({tuple(look.values()) for look in figures.styles_of(list(wide), wide).values()}) == 12
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_many_settings_stay_readable(tmp_path, count, curves, rows):
     assert list(means.sort_values(ascending=False).index) == results.ranked
     assert bool(results.left_out) == (count > 12)
     with figures.style():
-        part = parts.improvement_part(results, 5)
+        part = parts.improvement_part(results)
     ((_, figure, _),), ((caption, table),) = part.figures, part.tables
     assert caption == f"{results.ranked[0]} against all others" and len(table.rows) == rows - 1
     assert len(figure.axes[0].texts) == rows * (rows - 1)

@@ -188,7 +188,7 @@ WRONG_VARY = {
     "has no value": ("[0.005, 1]", "[]", ".tau"),
     "has 1 twice": ("[0.005, 1]", "[1, 1.0]", ".tau"),
     "must be dict[str, list[int | float]]": ("[0.005, 1]", '["a"]', "vary"),
-    "takes numbers, got [True, 0.1]": ("[0.005, 1]", "[true, 0.1]", ".tau"),
+    "[int | float]], got {'critic_lr': [0.0001, 0.001], 'tau': [True, 0.1]}": ("[0.005, 1]", "[true, 0.1]", "vary"),
     "tau must lie in (0, 1], got 2.0": ("[0.005, 1]", "[0.005, 2]", ".tau"),
     "takes finite numbers": ("[0.005, 1]", "[0.005, nan]", ".tau"),
     "names no hyperparameter": ("{ critic_lr = [1e-4, 1e-3], tau = [0.005, 1] }", "{}", "vary"),

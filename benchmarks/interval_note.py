@@ -10,7 +10,7 @@ MEASURED = ROOT / "results" / "coverage"
 KINDS = {"scores": "words", "interval": "words", "seeds": "whole"}
 
 
-def method_note(replications: int, seeds: int) -> str:
+def interval_note(replications: int, seeds: int) -> str:
     """How the intervals are made, and how often such intervals of so many seeds, or of fewer, were found to hold."""
     made = (
         "Intervals of a task's mean are Student's; others, those of aggregates too, are Student's quantile times the "
