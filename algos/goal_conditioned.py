@@ -347,13 +347,12 @@ def goal_run(
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
 
 
-def learn(run: Run[Any], agent: Any, env_id: str | None) -> None:
-    """Tells a run to train the agent, in a maze to store what figures of it need, and if asked to write videos.
+def watch_goals(run: Run[Any], agent: Any, env_id: str | None) -> None:
+    """Lets a run store in a maze what figures of it need, and if asked write videos.
 
     With every checkpoint, these are ways.parquet and values.parquet, see `algos.ways`. Where states are positions, an
     evaluation also logs `order_of_values`.
     """
-    run.learn(agent)
     evaluator = run.evaluator
     if evaluator is None or env_id is None:
         return

@@ -253,8 +253,8 @@ class Run(Generic[Args]):
         """Writes a file in the run's folder with every checkpoint, unless its content is None."""
         self.exports[name] = content
 
-    def learn(self, agent: Agent, *, keep: tuple[str, ...] = (), **memory: Stateful) -> None:
-        """Tells the loop to train `agent`, and to keep `memory`, which is all else that has to go on after a kill.
+    def register(self, agent: Agent, *, keep: tuple[str, ...] = (), **memory: Stateful) -> None:
+        """Registers what checkpoints hold: the agent, and `memory`, which is all else that has to go on after a kill.
 
         The final checkpoint holds the agent and those parts of the memory that `keep` names. Raises UserError if the
         disk, or on CUDA the CPU's memory, lacks room for checkpoints, or if no layer is large enough for bfloat16, and
@@ -623,7 +623,7 @@ class Run(Generic[Args]):
 
     def _parts(self) -> dict[str, Stateful]:
         """All that has to go on after a kill."""
-        assert self.agent, "say what the loop trains with run.learn(agent) first"
+        assert self.agent, "say what the loop trains with run.register(agent) first"
         source: dict[str, Stateful] = {"envs": self.source} if self.source and self.source.resumable else {}
         return {"agent": self.agent, **self.memory, "random": self.random, "metrics": self.metrics, **source}
 

@@ -128,7 +128,7 @@ def main(args: Args) -> None:
     choice, draws = run.random.integers("minibatch", args.batch_size), agent.draws(run.random)
     update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(data.adapt(agent.policy)):
         run.log(update(data.choose(choice()), draws()))
 

@@ -148,7 +148,7 @@ def main(args: Args) -> None:
 
     act = run.compiled(agent.act)
     update = run.compiled(lambda indices: agent.update(replay.gather(indices)))
-    run.learn(agent, replay=replay)
+    run.register(agent, replay=replay)
     for step in run.steps(agent.policy):
         envs.send(act(envs.obs, draws()))
         replay.add(envs.receive())

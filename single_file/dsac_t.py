@@ -283,7 +283,7 @@ def main(args: Args) -> None:
     act = run.compiled(agent.act)
     update = run.compiled(lambda indices, *rest: agent.update(replay.gather(indices), *rest))
     run.compare_values(agent.predict_values, run.args.discount)
-    run.learn(agent, replay=replay, keep=("replay",) if args.keep_replay else ())
+    run.register(agent, replay=replay, keep=("replay",) if args.keep_replay else ())
     for step in run.steps(agent.policy, stride=per_update):
         envs.send(act(envs.obs, noise()))
         if (stored := step - per_update) >= args.learning_starts:

@@ -213,7 +213,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda indices, draws: agent.update(data.gather(indices), draws))
 
     run.watch(start_values(data, run.runs, lambda obs: agent.critic(obs, agent.policy(obs)).amin(1)))
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(data.adapt(agent.policy)):
         run.log(update(data.choose(choice()), draws()))
 

@@ -41,7 +41,7 @@ from algos.agent import Agent
 from algos.arguments import Fraction, Natural, NotNegative, Tunable, by_domain
 from algos.cli import cli
 from algos.errors import UserError
-from algos.goal_conditioned import Actor, GoalArgs, goal_run, learn, log_prob, validation_losses
+from algos.goal_conditioned import Actor, GoalArgs, goal_run, log_prob, validation_losses, watch_goals
 from algos.goals import Clusters, Goals
 from algos.nn import MLP
 from algos.optim import Adam
@@ -185,7 +185,8 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, clusters, draws)))
 
-    learn(run, agent, goals.data.env_id)
+    run.register(agent)
+    watch_goals(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):

@@ -34,12 +34,12 @@ from algos.goal_conditioned import (
     ValueArgs,
     advantage_weight,
     goal_run,
-    learn,
     log_prob,
     transition_draws,
     transitions,
     twin_value_loss,
     validation_losses,
+    watch_goals,
 )
 from algos.goals import Goals
 from algos.optim import Adam, Target
@@ -120,7 +120,8 @@ def main(args: Args) -> None:
     draws, validation_draws = agent.draws(run.random), agent.draws(run.random, "validation ")
     update = run.compiled(lambda draws: agent.update(agent.batch(goals, draws)))
 
-    learn(run, agent, goals.data.env_id)
+    run.register(agent)
+    watch_goals(run, agent, goals.data.env_id)
     for step in run.steps(goals.data.adapt(agent.policy)):
         run.log(update(draws()))
         if held_out and (step % args.log_every == 0 or step == args.total_steps):

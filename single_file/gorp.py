@@ -139,7 +139,7 @@ def main(args: Args) -> None:
     envs = run.environments(width, timed=True, shown={"levels": args.levels})
     agent = GORP(run.args, envs.task, run.seeds, run.device)
     draws = agent.draws(run.random, width)
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(agent.policy, 0):
         count = agent.sequences * args.m
         episodes = collect(

@@ -266,7 +266,7 @@ def main(args: Args) -> None:
 
     act = run.compiled(agent.act)
     update = run.compiled(lambda indices, *rest: agent.update(replay.gather(indices), *rest))
-    run.learn(agent, replay=replay)
+    run.register(agent, replay=replay)
     for step in run.steps(agent.policy):
         if step <= args.learning_starts:
             envs.send(torch.lerp(envs.action_low, envs.action_high, uniform()))

@@ -266,7 +266,7 @@ def main(args: Args) -> None:
         return agent.update(batch, guesses, draws)
 
     update = run.compiled(update_on)
-    run.learn(agent, **source.memory)
+    run.register(agent, **source.memory)
     source.fit(members=args.elites)
     for step in run.steps(data.adapt(agent.policy)):
         if (step - 1) % args.updates_per_epoch == 0:

@@ -196,7 +196,7 @@ def main(args: Args) -> None:
     source, draws = ModelData(run, data, agent, agent.penalty), agent.draws(run.random)
     update = run.compiled(lambda chosen, draws: agent.update(source.gather(chosen), draws))
 
-    run.learn(agent, **source.memory)
+    run.register(agent, **source.memory)
     source.fit(members=args.members)  # all of them, not only the elites: the penalty is over all
     for step in run.steps(data.adapt(agent.policy)):
         if (step - 1) % args.updates_per_epoch == 0:

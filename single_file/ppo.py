@@ -153,7 +153,7 @@ def main(args: Args) -> None:
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
     run.compile_methods(agent, "step")
     run.capture_methods(agent, "samples")
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:
             agent.start(envs.obs)

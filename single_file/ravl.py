@@ -230,7 +230,7 @@ def main(args: Args) -> None:
     source, draws = ModelData(run, data, agent), agent.draws(run.random)
     update = run.compiled(lambda chosen, draws: agent.update(source.gather(chosen), draws))
 
-    run.learn(agent, **source.memory)
+    run.register(agent, **source.memory)
     source.fit(members=args.elites)
     for step in run.steps(data.adapt(agent.policy)):
         if (step - 1) % args.updates_per_epoch == 0:

@@ -276,7 +276,7 @@ def main(args: Args) -> None:
     choice, draws = run.random.integers("minibatch", 2, args.batch_size), agent.draws(run.random)
     update = run.compiled(lambda i, j, draws: agent.update(mixed.gather(i), expert.gather(j), draws))
 
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(mixed.adapt(agent.policy)):
         integers = choice()
         run.log(update(mixed.choose(integers[:, 0]), expert.choose(integers[:, 1]), draws()))

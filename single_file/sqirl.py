@@ -334,8 +334,8 @@ def main(args: Args) -> None:
     if table:
         shown |= {"previous_action": args.append_previous_action, "time": args.append_time}
     envs = run.environments(width, timed=True, shown=shown)
-    learn = with_table if args.form == "table" else with_network
-    learn(run, envs)
+    train = with_table if args.form == "table" else with_network
+    train(run, envs)
 
 
 def with_network(run: Run[Args], envs: SeededEnvs) -> None:
@@ -346,7 +346,7 @@ def with_network(run: Run[Args], envs: SeededEnvs) -> None:
     buffer = EpisodeBuffer(run.runs, min(args.buffer_size, args.total_steps + longest), envs.task, run.device)
     draws, choice = agent.draws(run.random, envs.envs_per_run), run.random.integers("minibatch", args.batch_size)
     update = run.compiled(lambda rows, active: agent.update(buffer.gather(rows), active))
-    run.learn(agent, buffer=buffer)
+    run.register(agent, buffer=buffer)
     policy = Remembered(agent) if args.env_id.startswith(TABULAR) else agent.policy
     for _ in run.steps(policy, 0):
         episodes = collect(envs, args.m, lambda _: partial(agent.act, draws=draws()))
@@ -370,7 +370,7 @@ def with_table(run: Run[Args], envs: SeededEnvs) -> None:
     shown = np.concatenate([venv.all_observations(t) for t in range(venv.table.horizon if venv.time else 1)])
     agent = TabularSQIRL(run.args, envs.task, run.seeds, torch.as_tensor(shown), run.device)
     draws = agent.draws(run.random, envs.envs_per_run)
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(agent.policy, 0):
         episodes = collect(envs, run.given.m, lambda _: partial(agent.act, draws=draws()))
         agent.learn(episodes)

@@ -194,7 +194,7 @@ def main(args: Args) -> None:
     noise, update = agent.draws(run.random), run.compiled(agent.update)
 
     run.export("learner.safetensors", lambda: learner_file(agent))
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps():
         if envs.restarted:
             agent.restart(envs.obs[:, 0], noise())

@@ -201,7 +201,7 @@ def main(args: Args) -> None:
     draws, update = agent.draws(run.random), run.compiled(agent.update)
 
     run.export("learner.safetensors", lambda: learner_file(agent))
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps():
         if envs.restarted:
             agent.restart(envs.obs[:, 0], draws())

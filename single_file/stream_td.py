@@ -261,7 +261,7 @@ def main(args: Args) -> None:
         return predictions(panels, f"{args.env_id}: discounted sum of {series.target}")
 
     run.export("prediction.png", figure)
-    run.learn(agent, keep=("score",), score=score)
+    run.register(agent, keep=("score",), score=score)
     for step in run.steps():
         if envs.restarted:
             agent.start(envs.obs, never + 1)

@@ -155,7 +155,7 @@ def main(args: Args) -> None:
     update = run.compiled(lambda indices, *rest: agent.update(data.gather(indices), *rest))
 
     run.watch(start_values(data, run.runs, lambda obs: agent.critic(obs, agent.policy(obs)).amin(1)))
-    run.learn(agent)
+    run.register(agent)
     for step in run.steps(data.adapt(agent.policy)):
         run.log(update(data.choose(choice()), draws(), step % args.actor_delay == 0))
 

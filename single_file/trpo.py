@@ -175,7 +175,7 @@ def main(args: Args) -> None:
     act, observe = run.compiled(agent.act), run.compiled(agent.observe)
     run.compile_methods(agent, "value_step")
     run.capture_methods(agent, "samples", "policy_step")
-    run.learn(agent)
+    run.register(agent)
     for _ in run.steps(agent.policy, args.stride):
         if envs.restarted:
             agent.start(envs.obs)

@@ -44,13 +44,13 @@ class Killed(BaseException):
 
 def with_export(patch: pytest.MonkeyPatch) -> None:
     """Lets every run export a file that cannot be made again from a final checkpoint."""
-    learn = Run.learn
+    register = Run.register
 
-    def learning(run: Run, *more: Any, **parts: Any) -> None:
-        learn(run, *more, **parts)
+    def registering(run: Run, *more: Any, **parts: Any) -> None:
+        register(run, *more, **parts)
         run.export("note.txt", lambda: None if run.final else str(run.step).encode())
 
-    patch.setattr(Run, "learn", learning)
+    patch.setattr(Run, "register", registering)
 
 
 def arguments(out: Path, **more: Any) -> dqn.Args:

@@ -417,10 +417,10 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
 def test_a_checkpoint_of_a_gpu_must_fit_into_the_memory_of_the_cpu(loop, monkeypatch):
     run, agent = loop()
     monkeypatch.setattr("algos.memory.free_memory", lambda: 8)
-    run.learn(agent)  # on a CPU, it is written from where it is
+    run.register(agent)  # on a CPU, it is written from where it is
     run.device = torch.device("cuda")
     with pytest.raises(UserError, match="a checkpoint, which is copied to the CPU's memory, needs"):
-        run.learn(agent)
+        run.register(agent)
 
 
 def test_a_run_that_goes_on_on_another_gpu_says_that_it_ends_otherwise(loop, monkeypatch, capsys):
@@ -448,7 +448,7 @@ def test_an_agent_must_have_the_run_s_own_arguments_and_seeds(loop):
         agent = Counter(seeds, SimpleNamespace())
         agent.args = args
         with pytest.raises(ValueError, match=r"must be made with run\.args and run\.seeds"):
-            run.learn(agent)
+            run.register(agent)
 
 
 def test_a_script_with_the_arguments_of_another_is_known_by_its_own_file(loop, tmp_path, monkeypatch):
@@ -462,7 +462,7 @@ def test_state_without_the_run_axis_is_named(loop):
     run, agent = loop(seeds=("0", "1"))
     agent.net = torch.nn.Linear(3, 5)
     with pytest.raises(ValueError, match=re.escape("net.weight is [5, 3]: all that 2 runs learn has them first")):
-        run.learn(agent)
+        run.register(agent)
 
 
 @pytest.mark.parametrize(
@@ -477,10 +477,10 @@ def test_state_without_the_run_axis_is_named(loop):
 def test_state_that_no_checkpoint_holds_is_warned_of(loop, capsys, lost, kept):
     run, agent = loop(seeds=("0", "1"))
     agent.thing = kept(agent)
-    run.learn(agent)
+    run.register(agent)
     assert "warning" not in capsys.readouterr().err
     agent.thing = lost(agent)
-    run.learn(agent)
+    run.register(agent)
     assert "warning: no checkpoint will hold thing of the agent: register" in capsys.readouterr().err
 
 
@@ -488,7 +488,7 @@ def test_an_argument_that_no_policy_s_file_can_hold_is_refused_before_the_run(lo
     run, agent = loop()
     run.args.odd = len
     with pytest.raises(ValueError, match="a policy's file cannot hold <built-in function len> as JSON"):
-        run.learn(agent)
+        run.register(agent)
 
 
 def test_a_policy_for_prepared_data_is_refused(loop):
@@ -591,7 +591,7 @@ def loop(tmp_path, bare_runs):
         agent = Counter(run.seeds, run.args)
         if source:
             run.learn_from(source)
-        run.learn(agent)
+        run.register(agent)
         return run, agent
 
     return make
@@ -939,7 +939,7 @@ def test_a_phase_may_be_ended_early_and_stays_ended(loop):
 
 def test_state_that_nothing_takes_up_is_refused(loop):
     run, agent = loop()
-    run.learn(agent, more=Random([0]))
+    run.register(agent, more=Random([0]))
     run.memory["more"].normal("noise", 2)
     with pytest.raises(ZeroDivisionError):
         phases(run, agent, stop=20, count=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algos.evaluate import Ways
-from algos.goal_conditioned import learn
+from algos.goal_conditioned import watch_goals
 from algos.ways import order_of_values, values_table, ways_table
 from envs.mazes import Maze
 
@@ -110,10 +110,10 @@ def test_a_run_logs_the_order_of_both_values_where_there_are_two():
     watched = []
     run = SimpleNamespace(
         evaluator=SimpleNamespace(ways=ways()), given=SimpleNamespace(video=False), keys=KEYS,
-        learn=lambda agent: None, export=lambda *_: None, watch=watched.append,
+        export=lambda *_: None, watch=watched.append,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("algos.goal_conditioned.maze_of", lambda env_id: MAZE)
-        learn(run, agent, "maze")
+        watch_goals(run, agent, "maze")
     found = watched[0](0)
     assert found["order_of_values"].tolist() == [1, 0] and found["order_of_low_values"].tolist() == [0, 1]
