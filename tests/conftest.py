@@ -16,8 +16,10 @@ from safetensors.torch import load_file
 from tyro import _unsafe_cache
 
 from algos.run_folder import folder_of
+from algos.summary import Summary
 
 torch.set_num_threads(1)
+DRAW = Summary.draw
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,6 +28,20 @@ def tables(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEEDBED_TABLES", str(tmp_path_factory.mktemp("tables")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn():
+    """Runs in this process leave no curve, which takes longer to draw than a short run, but where it is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Summary, "draw", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def curves(monkeypatch):
+    """Runs draw their curves."""
+    monkeypatch.setattr(Summary, "draw", DRAW)
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +86,9 @@ def train(tmp_path):
 
 @pytest.fixture
 def bare_runs(monkeypatch):
-    """Runs without versions, commit and curve, which take longer than a few updates."""
+    """Runs without versions and commit, which take longer than a few updates."""
     monkeypatch.setattr("algos.run_folder.versions", dict)
     monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: None)
-    monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
 
 
 @pytest.fixture

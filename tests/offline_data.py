@@ -101,11 +101,11 @@ def trained_value(loss: Callable[[Tensor], Tensor], q: list[float], start: float
 def chain_values(loss: Callable[[Tensor], Tensor]) -> Tensor:
     """V [5] of the chain whose right end pays 1, under uniform steps: V = argmin of the loss, Q = r + 0.9 V(s')."""
     value = torch.zeros(5)
-    for _ in range(120):
+    for _ in range(100):
         left = 0.9 * torch.cat([value[:1], value[:-1]])
         right = torch.cat([0.9 * value[1:], torch.ones(1)])
         q, low, high = torch.stack([left, right], 1), torch.full((5,), -0.5), torch.full((5,), 1.5)
-        for _ in range(24):
+        for _ in range(20):
             middle = (low + high) / 2
             above = derivative(loss, q, middle) > 0
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)

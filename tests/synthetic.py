@@ -1,4 +1,4 @@
-"""Run folders with made-up scores, for tests of reports."""
+"""Run folders with made-up scores, for tests of reports, and reports of tables alone."""
 
 import json
 from itertools import product
@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from benchmarks import figures, report
+
+FIGURES = ("intervals", "lines", "grid", "heatmap", "sensitivity", "cells")
 TASKS = [f"{name}-v5" for name in ("HalfCheetah", "Hopper", "Walker2d", "Ant")]
 GRID = {"expectile": [0.5, 0.7, 0.8, 0.9], "temperature": [1.0, 3.0, 10.0]}
 
@@ -100,3 +104,12 @@ def vary(
             diverged=diverged or [], status="diverged" if diverged else "finished", **facts,
         )  # fmt: skip
         pd.concat(train).to_parquet(place / "train.parquet", write_page_checksum=True)
+
+
+def tabulate(args: report.Args) -> None:
+    """Makes a report without files of figures and without a page, and none of the figures that it would not draw."""
+    assert not args.formats and not args.page
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FIGURES:
+            patch.setattr(figures, name, lambda *_, **__: None)
+        report.main(args)

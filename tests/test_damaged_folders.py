@@ -22,7 +22,7 @@ import pytest
 import sqirl
 import torch
 from safetensors.torch import load_file, save_file
-from synthetic import store
+from synthetic import store, tabulate
 
 from algos.cli import report_errors
 from algos.evaluate import TableEvaluator
@@ -255,7 +255,6 @@ def copied(made, tmp_path, monkeypatch):
     """Gives a copy of what was made to a test, which may resume it."""
     monkeypatch.setattr("algos.run_folder.versions", dict)
     monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: None)
-    monkeypatch.setattr("algos.summary.Summary.draw", lambda *_: None)
     monkeypatch.setattr("algos.tables.Tables.show", lambda *_: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     with_export(monkeypatch)
@@ -273,7 +272,7 @@ def resume(out: Path) -> Callable[[], None]:
 
 def make_report(*folders: Path) -> Callable[[], None]:
     out = folders[0].parent / "new"
-    return lambda: report.main(report.Args(folders, out, replications=20, formats=(), page=False, references="raw"))
+    return lambda: tabulate(report.Args(folders, out, replications=20, formats=(), page=False, references="raw"))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -456,7 +455,7 @@ def same_run(ours: Path, other: Path) -> None:
         config = json.loads((place / "config.json").read_text())
         measured = ("args", "seconds", "evaluation_seconds", "peak_bytes", "date", "commit", "versions")
         configs.append({name: value for name, value in config.items() if name not in measured})
-        files.append({name for name in contents(place) if not name.startswith("tensorboard")} - {"curve.png"})
+        files.append({name for name in contents(place) if not name.startswith("tensorboard")})
     pd.testing.assert_frame_equal(*tables)
     assert (ours / "eval.parquet").read_bytes() == (other / "eval.parquet").read_bytes()
     assert (ours / "note.txt").read_bytes() == (other / "note.txt").read_bytes() == b"30"

@@ -232,13 +232,21 @@ def kill_after_checkpoints(out: Path, number: int, *flags: str, script: str = "s
 
 
 @pytest.mark.parametrize("script", ["sac", pytest.param("stream_ac", marks=pytest.mark.slow)])
-def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path, monkeypatch, capsys):
-    steps = ("--total-steps", "400")
-    for kill in (2, 3):
-        assert kill_after_checkpoints(tmp_path / "killed", kill, *steps, "--resume", script=script) == -signal.SIGKILL
+def test_a_killed_and_a_stopped_run_resume_to_the_bitwise_same_end(script, tmp_path, monkeypatch, capsys):
+    """A kill leaves no word; a signal to end gives the exit code 130.
+
+    `test_a_signal_ends_the_run_after_the_step_in_hand` sends both signals in this process.
+    """
+    steps, killed = ("--total-steps", "400", "--resume"), tmp_path / "killed"
+    assert kill_after_checkpoints(killed, 1, *steps, script=script) == -signal.SIGKILL
+    assert kill_after_checkpoints(killed, 2, *steps, script=script, how=signal.SIGTERM) == 130
+    config = json.loads(next(killed.rglob("config.json")).read_text())
+    assert config["status"] == "interrupted"
+    newest = max(int(path.stem) for path in killed.rglob("checkpoint/*.json"))
+    assert 100 < newest == config["step"] < 400
     monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
     for name in ("whole", "killed"):
-        monkeypatch.setattr(sys, "argv", command(tmp_path / name, *steps, "--resume", script=script)[1:])
+        monkeypatch.setattr(sys, "argv", command(tmp_path / name, *steps, script=script)[1:])
         cli(importlib.import_module(script).main)
         assert ("resumed at step" in capsys.readouterr().out) == (name == "killed")
     whole, killed = parameters(tmp_path / "whole"), parameters(tmp_path / "killed")
@@ -248,15 +256,6 @@ def test_a_killed_run_resumes_to_the_bitwise_same_end(script, tmp_path, monkeypa
     train = [pd.read_parquet(next((tmp_path / name).rglob("train.parquet"))) for name in ("whole", "killed")]
     train = [frame[frame["metric"] != "seconds"].reset_index(drop=True) for frame in train]
     pd.testing.assert_frame_equal(*train)
-
-
-def test_a_signal_to_the_process_gives_exit_code_130(tmp_path):
-    """`test_a_signal_ends_the_run_after_the_step_in_hand` sends both signals in this process, and resumes."""
-    assert kill_after_checkpoints(tmp_path, 2, "--total-steps", "100000", how=signal.SIGTERM) == 130
-    config = json.loads(next(tmp_path.rglob("config.json")).read_text())
-    assert config["status"] == "interrupted"
-    newest = max(int(path.stem) for path in tmp_path.rglob("checkpoint/*.json"))
-    assert newest == config["step"] > 0
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -309,7 +308,7 @@ def kept(calls: list[dict], function):
     return call
 
 
-def test_tables_have_a_row_per_fact(train):
+def test_tables_have_a_row_per_fact(train, curves):
     result = train("sac", **TINY)
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert list(table.columns) == ["seed", "step", "episode", "return", "length"]
@@ -369,7 +368,7 @@ def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
     assert set(table[table["step"] >= 54]["seed"]) == {1}
 
 
-def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, monkeypatch):
+def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, curves, monkeypatch):
     write = Run._write_config
 
     def killed(run, status):
@@ -1099,3 +1098,21 @@ def test_the_table_at_the_end_has_the_steps_that_each_run_took():
     summary = Summary("sac", "Made-v0", "steps", "return", lambda returns: returns)
     lines = list(summary.lines(frame, [{"seed": seed} for seed in (0, 1, 2)], [37, 100, 90], {2: 60}))[1:]
     assert [line.split()[3] for line in lines] == ["37", "100", "50"] and lines[2].endswith("diverged before step 60")
+
+
+def test_a_curve_is_drawn_for_each_setting_and_a_diverged_run_keeps_its_last_score(curves, tmp_path, monkeypatch):
+    from algos import plot
+
+    rows = [
+        (seed, rate, step, 0, seed + rate * step)
+        for rate in (1.0, 2.0) for seed in (0, 1) for step in (0, 50, 100) if (seed, rate) != (1, 2) or step < 100
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["seed", "rate", "step", "episode", "return"])
+    keys = [{"seed": seed, "rate": rate} for rate in (1.0, 2.0) for seed in (0, 1)]
+    drawn, draw = {}, plot.curves
+    monkeypatch.setattr(plot, "curves", lambda curve, *more: drawn.update(curve) or draw(curve, *more))
+    summary = Summary("sac", "Made-v0", "steps", "return", lambda returns: returns)
+    summary.draw(frame, keys, {3: 60}, "return of a policy", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG") and list(drawn) == ["rate=1", "rate=2"]
+    (last,) = drawn["rate=2"].query("seed == 1 and step == 100")["return"]
+    assert last == 101 and len(drawn["rate=1"]) == len(drawn["rate=2"]) == 6

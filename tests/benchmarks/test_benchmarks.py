@@ -1,5 +1,6 @@
 """The learning check, throughput, and the help of every command."""
 
+import functools
 import json
 import runpy
 import sys
@@ -46,7 +47,9 @@ def test_environments_are_measured(tmp_path, monkeypatch, capsys):
     assert "Hopper-v5" in capsys.readouterr().out
 
 
-def test_scripts_are_measured(tmp_path):
+def test_scripts_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "WARM_UP", 1_000)  # no updates before the clock starts
+    monkeypatch.setattr(timing, "script_log", functools.partial(timing.script_log, warm_up=1_000))
     args = throughput.Args(env_id="InvertedPendulum-v5", threads=1, steps=200, out=tmp_path, device="cpu")
     started = time.monotonic()
     rate, start = timing.script_rate("sac", args, 1, "--hidden", "8", "--batch-size", "8")

@@ -32,9 +32,25 @@ def results_of(folder):
     return analysis.compute(load([folder]), None, "last", 50)
 
 
-def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
-    store(tmp_path / "runs", "a", "Made-v0", np.random.default_rng(0).normal(size=60))
-    coverage.main(coverage.Args((tmp_path / "runs",), tmp_path / "page", repetitions=60))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The runs of one algorithm on a task, and a page of few repetitions."""
+    folder = tmp_path_factory.mktemp("made")
+    store(folder / "runs", "a", "Made-v0", np.random.default_rng(0).normal(size=60))
+    coverage.main(coverage.Args((folder / "runs",), folder / "page", repetitions=10))
+    return folder
+
+
+def test_a_page_is_made_again_of_itself(made, tmp_path):
+    coverage.main(coverage.Args((made / "page",), tmp_path / "again", repetitions=10))
+    with pytest.raises(UserError, match=r"--steps is for folders of runs, and .*page has stored scores"):
+        coverage.main(coverage.Args((made / "page",), tmp_path / "again", steps=(100,), repetitions=10))
+    for name in ("coverage.csv", "errors.csv", "seeds.csv"):
+        assert (made / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+def test_a_page_is_made_of_runs(made, tmp_path):
+    coverage.main(coverage.Args((made / "runs",), tmp_path / "page", repetitions=40))
     held = pd.read_csv(tmp_path / "page" / "coverage.csv")
     by = held.set_index(["seeds", "interval"])["coverage"]
     assert by[3, "Student"] > by[3, "percentile mean"] + 0.05 and by[20, "Student"] > 0.85
@@ -55,11 +71,6 @@ def test_a_page_is_made_of_runs_and_again_of_itself(tmp_path):
         assert shares[measured] in said and ("even from 3" in said) == (seeds == 2)
     assert "draws" in interval_note.interval_note(20, 2) and "draws" not in interval_note.interval_note(20, 1)
     assert interval_note.in_a_sentence(tmp_path, 5) == ""
-    coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", repetitions=60))
-    with pytest.raises(UserError, match=r"--steps is for folders of runs, and .*page has stored scores"):
-        coverage.main(coverage.Args((tmp_path / "page",), tmp_path / "again", steps=(100,), repetitions=60))
-    for name in ("coverage.csv", "errors.csv", "seeds.csv"):
-        assert (tmp_path / "page" / name).read_text() == (tmp_path / "again" / name).read_text()
 
 
 def test_scores_of_training_up_to_a_step_are_those_of_that_step(tmp_path):
@@ -130,19 +141,16 @@ def test_intervals_of_aggregates_hold_what_they_should_over_tasks_of_normal_scor
     assert all(widths[20, kind] < widths[5, kind] for kind in coverage.AGGREGATES)
 
 
-def test_stored_scores_stand_beside_new_runs(tmp_path):
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        store(tmp_path / name, name, "Made-v0", rng.normal(size=60))
-    coverage.main(coverage.Args((tmp_path / "a",), tmp_path / "page", repetitions=10))
-    coverage.main(coverage.Args((tmp_path / "page", tmp_path / "b"), tmp_path / "both", repetitions=10))
+def test_stored_scores_stand_beside_new_runs(made, tmp_path):
+    store(tmp_path / "b", "b", "Made-v0", np.random.default_rng(1).normal(size=60))
+    coverage.main(coverage.Args((made / "page", tmp_path / "b"), tmp_path / "both", repetitions=10))
     assert "on 2 sets of scores" in interval_note.in_a_sentence(tmp_path / "both", 5)  # and not on both as tasks
     table = pd.read_csv(tmp_path / "both" / "seeds.csv")
     assert table.groupby("algorithm").size().to_dict() == {"a": 60, "b": 60}
     sources = json.loads((tmp_path / "both" / "sources.json").read_text())
     assert {config["algorithm"] for config in sources} == {"a", "b"}
     with pytest.raises(UserError, match="seed 0 of a on Made-v0 occurs twice at step 100"):
-        coverage.main(coverage.Args((tmp_path / "page", tmp_path / "a"), tmp_path / "page", repetitions=10))
+        coverage.main(coverage.Args((made / "page", made / "runs"), tmp_path / "page", repetitions=10))
 
 
 @pytest.mark.parametrize(("values", "said"), [(range(9), "there are 9 seeds"), ([1.0] * 60, "the same score")])

@@ -54,7 +54,16 @@ def test_few_or_different_numbers_of_seeds_are_exchanged(sizes):
     assert one.test == "exchanges" and one.p == pytest.approx(share, abs=0.015)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (3, 10), (5, 5), (5, 20)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (2, 2),
+        pytest.param((3, 3), marks=pytest.mark.slow),
+        (3, 10),
+        (5, 5),
+        pytest.param((5, 20), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", ["lopsided", "two-valued", "normal"])
 def test_nothing_is_found_where_nothing_is(kind, sizes):
     draw = {

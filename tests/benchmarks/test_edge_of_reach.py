@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import store
+from synthetic import store, tabulate
 
 from algos.errors import UserError
 from benchmarks import report
@@ -11,6 +11,7 @@ from benchmarks.edge_of_reach import Args, draw, main, mixtures, place
 from benchmarks.load_scores import load
 
 BASE = {"penalty_weight": 0.0, "real_ratio": 0.05, "dynamics": "", "model_mix": 0.0, "mix_with": "true"}
+UNDRAWN = {"formats": (), "page": False}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_the_page_has_each_mixture_and_the_line_world(tmp_path):
     run(tmp_path / "runs", "half", 20, model_mix=0.5)
     run(tmp_path / "runs", "true", 50, dynamics="true")
     run(tmp_path / "runs", "penalised", 90, penalty_weight=1.0)
-    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    tabulate(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, **UNDRAWN, mix=True))
     main(Args(tmp_path / "out"))
     text = (tmp_path / "out" / "check.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
@@ -59,7 +60,7 @@ def test_a_seed_that_diverged_has_no_value(tmp_path):
     run(tmp_path / "runs", "learned", 0)
     run(tmp_path / "runs", "half", 20, model_mix=0.5)
     run(tmp_path / "runs", "true", 50, dynamics="true", diverged=[2])
-    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, **UNDRAWN, mix=True))
     main(Args(tmp_path / "out"))
     text = (tmp_path / "out" / "check.md").read_text()
     assert "| 1.00 | 151.0 | 1,506.0 | 3 | 2 |" in text and "| 0.50 | 121.0 | 1,211.0 | 3 | 3 |" in text
@@ -77,13 +78,13 @@ def test_two_settings_with_one_model_are_no_point(tmp_path):
         run(tmp_path / "runs", variant, 0)
     run(tmp_path / "runs", "half", 20, model_mix=0.5)
     run(tmp_path / "runs", "true", 50, dynamics="true")
-    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",), mix=True))
+    tabulate(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, **UNDRAWN, mix=True))
     with pytest.raises(UserError, match=r"mopo \(learned\) and mopo \(longer\) have the same model on Walker2d-v5"):
         main(Args(tmp_path / "out"))
 
 
 def test_a_report_without_mixtures_is_refused(tmp_path):
     run(tmp_path / "runs", "learned", 0)
-    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, formats=("png",)))
+    tabulate(report.Args((tmp_path / "runs",), tmp_path / "out", replications=50, **UNDRAWN))
     with pytest.raises(UserError, match="no task with the base method by three models or more"):
         main(Args(tmp_path / "out"))

@@ -41,9 +41,10 @@ def table(returns: dict[int, dict[int, list[float]]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
 
 
-def make(folder, out, **flags) -> analysis.Results:
+def make(folder, out, built=False, **flags) -> analysis.Results:
+    """Makes a report; figures that it does not draw are not made either, unless they are to be `built`."""
     args = report.Args((folder,), out, replications=50, **{"formats": (), "page": False} | flags)
-    report.main(args)
+    (report.main if args.formats or args.page or built else synthetic.tabulate)(args)
     loaded = load([folder], args.mix, args.finished_only)
     chosen = report.from_suites(args, loaded)
     return analysis.compute(loaded, chosen.references, chosen.score, 50)
@@ -102,7 +103,7 @@ def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
     identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
     lost = {"status": "diverged", "diverged": {"0": 31, "1": 31}, "identity": identity}
     store(tmp_path / "in", "b", whole[whole["step"] <= 30], "Hopper-v5", **lost)
-    results = make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
+    results = make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True)
     means = results.tasks.set_index(["algorithm", "score"])["mean"]
     assert means["a", "last"] == 150.0 and means["b", "last"] == 45.0 == means["b", "max"]
 
@@ -113,7 +114,7 @@ def test_a_verdict_says_that_runs_without_a_score_do_not_count(tmp_path):
     identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10, "seeds": list(range(8))}
     lost = {"identity": identity, "diverged": {"6": 3, "7": 5}}
     store(tmp_path / "in", "b", frame[frame["seed"] < 6].assign(**{"return": 50.0}), "Hopper-v5", **lost)
-    make(tmp_path / "in", tmp_path / "out")
+    make(tmp_path / "in", tmp_path / "out", built=True)
     said = (tmp_path / "out" / "report.md").read_text()
     assert "a is worse than b" in said and "without 2 runs of b that diverged before any score" in said
     assert "An interval without width says that all seeds have the same score" in said
@@ -131,7 +132,7 @@ def test_a_verdict_counts_processes_that_diverged_before_any_score(tmp_path):
             store(
                 tmp_path / "in" / f"seed_{seed}", name, frame[frame["step"] == 0] if lost else frame, "Hopper-v5", **how
             )
-    make(tmp_path / "in", tmp_path / "out")
+    make(tmp_path / "in", tmp_path / "out", built=True)
     make(tmp_path / "out", tmp_path / "again")
     for folder in ("out", "again"):
         told = (tmp_path / folder / "report.md").read_text()
@@ -150,7 +151,7 @@ def test_a_run_that_has_only_begun_is_left_out_and_that_is_said(tmp_path):
     store(tmp_path / "in", "a", table(ten(1, 2, 3)), "Hopper-v5")
     store(tmp_path / "in", "b", table({0: {0: [1.0]}}), "Hopper-v5", status="running")
     (store(tmp_path / "in", "c", table({0: {0: [1.0]}}), "Hopper-v5", status="running") / "eval.parquet").unlink()
-    results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    results = make(tmp_path / "in", tmp_path / "out", built=True, references="d4rl")
     assert set(results.tasks["algorithm"]) == {"a"}
     assert sum("no evaluation after step 0" in note for note in results.scores.notes) == 2
 
@@ -161,7 +162,7 @@ def test_a_setting_that_diverged_before_it_was_scored_is_said_to_have_diverged(t
     config = json.loads((folder / "config.json").read_text())
     config["diverged"] = [{"seed": 0, "step": 40}, {"seed": 1, "step": 60}]
     (folder / "config.json").write_text(json.dumps(config))
-    results = make(tmp_path / "in", tmp_path / "out", references="d4rl")
+    results = make(tmp_path / "in", tmp_path / "out", built=True, references="d4rl")
     said = "no evaluation after step 0 in .*, and is left out: seeds 0, 1 diverged before step 60"
     assert any(re.search(said, note) for note in results.scores.notes)
 
@@ -247,7 +248,7 @@ def test_a_report_says_which_cells_of_its_sweeps_are_missing(tmp_path):
     synthetic.vary(more / "file", "iql", [file], {"tau": [0.1, 0.2]}, variant="grid")
     store(more / "file", "sac", table(ten(1, 2, 3)), file)
     store(more / "local", "sac", table(ten(1, 2, 3)), local)
-    report.main(report.Args((tmp_path / "out", more), tmp_path / "whole", mix=True, formats=(), page=False))
+    synthetic.tabulate(report.Args((tmp_path / "out", more), tmp_path / "whole", mix=True, formats=(), page=False))
     assert not any("cells" in note for note in load([tmp_path / "whole"], mix=True).notes)
     assert index.part_of_suite(tmp_path / "whole") == ""
     assert set(load([tmp_path / "whole"], mix=True).tasks) == {
@@ -294,7 +295,7 @@ def test_the_shortest_runs_are_named_by_their_algorithm_if_they_are_all_of_its_s
         store(tmp_path, name, table(rows), "Hopper-v5", status="interrupted")
     (note,) = [note for note in load([tmp_path], mix=True).notes if "the shortest" in note]
     assert note.endswith("that all runs have reached; the shortest are b (seed 0), c.")
-    report.main(report.Args((tmp_path,), tmp_path / "report", mix=True, replications=20, page=False))
+    report.main(report.Args((tmp_path,), tmp_path / "report", mix=True, replications=20, formats=(), page=False))
     assert note in load([tmp_path / "report"], mix=True).notes
 
 
@@ -359,7 +360,7 @@ def test_scores_of_predictions_are_no_returns(tmp_path):
     identity = {"total_steps": 10, "eval_episodes": 0}
     store(tmp_path / "in", "stream_td", rows, "seasons", score="R²", steps="steps", identity=identity)
     store(tmp_path / "in", "other", rows, "seasons", score="R²", steps="steps", identity=identity)
-    made = make(tmp_path / "in", tmp_path / "out" / "it")
+    made = make(tmp_path / "in", tmp_path / "out" / "it", built=True)
     assert analysis.limits(made.scores, None, ["seasons"]) == (-np.inf, np.inf)
     page = (tmp_path / "out" / "it" / "report.md").read_text()
     assert "R² of predictions: mean over seeds" in page and "Final R²" in page and "in R²" in page
@@ -626,7 +627,7 @@ def test_our_scores_stand_above_published_ones_of_the_same_data_in_their_unit(tm
         facts = {} if task == "Hopper-v5" else {"low": -20.0, "high": 180.0}
         store(tmp_path / "in", "iql", table(ten(1, 2, 80)), task, facts=facts)
     args = {"references": "raw", "published": (Path("corl"), Path("sac_1m"))}
-    results = make(tmp_path / "in", tmp_path / "out", **args)
+    results = make(tmp_path / "in", tmp_path / "out", built=True, **args)
     chosen = [suite.BENCHMARKS / "published" / f"{name}.csv" for name in ("corl", "sac_1m")]
     ((_, shown),) = parts.published_part(results, chosen).tables
     rows = [(row[0][0], row[1][0], row[2][0]) for row in shown.rows]
@@ -682,10 +683,10 @@ def test_sources_with_different_tables_of_one_name_are_refused(tmp_path, name):
         (tmp_path / folder / "mine.csv").write_text(f"task,{rows.format(high)}")
     args = report.Args((tmp_path / "one", tmp_path / "two"), tmp_path / "out", formats=(), page=False)
     with pytest.raises(UserError, match=r"one/mine.csv and .*two/mine.csv have the same name"):
-        report.main(args)
+        synthetic.tabulate(args)
     assert not (tmp_path / "out").exists()
     (tmp_path / "two" / "mine.csv").write_bytes((tmp_path / "one" / "mine.csv").read_bytes())
-    report.main(args)
+    synthetic.tabulate(args)
     text = (tmp_path / "out" / "report.md").read_text()
     assert text.count("| theirs |") == (name == "published")
 
@@ -725,7 +726,7 @@ def test_success_and_returns_are_told_apart_in_one_report(tmp_path):
     for name, gain in (("a", 0), ("b", 500)):
         frame = table({0: {0: [1.0], 1: [2.0]}, 10: {0: [150.0 + gain], 1: [151.0 + gain]}})
         store(tmp_path / "in", name, frame, "Hopper-v5")
-    made = make(tmp_path / "in", tmp_path / "out")
+    made = make(tmp_path / "in", tmp_path / "out", built=True)
     assert made.scores.measure == "score" and made.unit_of("pointmaze-medium-v0") == "success (%)"
     ends = made.tasks.query("score == 'last'").set_index(["task", "algorithm"])
     assert tuple(ends.loc[("pointmaze-medium-v0", "a"), ["low", "high"]]) == (0, 100)
@@ -764,18 +765,24 @@ def test_two_tables_of_one_name_are_refused(tmp_path):
     assert (tmp_path / "out" / "mine.csv").read_bytes() == paths[0].read_bytes()
 
 
-def test_nothing_of_an_earlier_report_stays(tmp_path):
-    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5", "Ant-v5"], 5, 10)
+def test_nothing_of_an_earlier_report_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.figures.svg", lambda *_: "")  # the files of figures are looked at
+    for task in ("Hopper-v5", "Ant-v5"):
+        store(tmp_path / "in", "a", table(ten(1, 2, 3)), task)
     make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
-    assert list((tmp_path / "out" / "figures").glob("aggregate*"))
-    make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
-    assert not (tmp_path / "out" / "aggregates.csv").exists()
+    assert list((tmp_path / "out" / "figures").glob("aggregate*")) and (tmp_path / "out" / "report.html").exists()
+    make(tmp_path / "in", tmp_path / "out", references="raw", formats=("png",))
+    assert not (tmp_path / "out" / "aggregates.csv").exists() and not (tmp_path / "out" / "report.html").exists()
     assert not list((tmp_path / "out" / "figures").glob("aggregate*"))
 
 
 def test_a_report_that_fails_leaves_the_earlier_one(tmp_path, monkeypatch):
-    synthetic.make(tmp_path / "in", ["a"], ["Hopper-v5"], 5, 10)
-    make(tmp_path / "in", tmp_path / "out", references="d4rl", page=True, formats=("png",))
+    """Also its figures, which another report of these tasks would replace."""
+    monkeypatch.setattr("benchmarks.figures.svg", lambda *_: "")  # the files of figures are looked at
+    for name, scale in (("first", 1), ("second", 5)):
+        for task in ("Hopper-v5", "Ant-v5"):
+            store(tmp_path / name, "a", table(ten(scale, 2 * scale, 3)), task)
+    make(tmp_path / "first", tmp_path / "out", references="raw", page=True, formats=("png",))
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
 
     def fails(*_, **__):
@@ -785,25 +792,29 @@ def test_a_report_that_fails_leaves_the_earlier_one(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(f"benchmarks.report.{part}", fails)
             with pytest.raises(KeyError):
-                make(tmp_path / "in", tmp_path / "out", references="raw", page=True, formats=("png",))
+                make(tmp_path / "second", tmp_path / "out", references="raw", page=part == "render", formats=("png",))
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "out" / "figures.part").iterdir()}
+    old = {path.name: data for path, data in before.items() if path.name in drawn}
+    assert drawn.keys() == old.keys() and drawn != old
     shutil.rmtree(tmp_path / "out" / "figures.part")
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
 def test_a_report_that_is_killed_while_it_is_made_again_keeps_its_scores(tmp_path, monkeypatch):
     synthetic.make(tmp_path / "in", ["a", "b"], ["Hopper-v5"], 5, 10)
-    make(tmp_path / "in", tmp_path / "out", formats=("png",))
+    make(tmp_path / "in", tmp_path / "out")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.csv")}
     with monkeypatch.context() as patch:
         patch.setattr("benchmarks.report.drawn", lambda *_: signal.default_int_handler(signal.SIGINT, None))
         with pytest.raises(KeyboardInterrupt):
-            make(tmp_path / "out", tmp_path / "out", formats=("png",))
-    make(tmp_path / "out", tmp_path / "out", formats=("png",))
+            make(tmp_path / "out", tmp_path / "out")
+    make(tmp_path / "out", tmp_path / "out")
     assert kept.keys() >= {"scores.csv", "final.csv", "tasks.csv"}
     assert kept == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.csv")}
 
 
-def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path):
+def test_names_of_tasks_and_algorithms_may_be_anything(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.figures.svg", lambda *_: "")  # the files of figures are looked at
     synthetic.make(tmp_path / "x", ["_a"], ["n/E-v0"], 5, 10)
     synthetic.make(tmp_path / "y", ["_a"], ["n:E-v0"], 5, 10)
     report.main(report.Args((tmp_path / "x", tmp_path / "y"), tmp_path / "out", replications=20, formats=("png",)))
@@ -816,21 +827,37 @@ def made(tmp_path_factory):
     """A report of two algorithms on two tasks."""
     folder = tmp_path_factory.mktemp("made")
     synthetic.make(folder / "in", ["a", "b"], ["Hopper-v5", "Ant-v5"], 5, 20)
-    report.main(report.Args((folder / "in",), folder / "out", "d4rl", replications=50, title="T"))
+    report.main(report.Args((folder / "in",), folder / "out", "d4rl", replications=50, title="T", formats=("png",)))
     return folder
 
 
-@pytest.mark.slow  # `test_a_report_can_be_made_again_from_what_it_stored` compares bytes, too
-def test_the_same_runs_give_the_same_bytes(made):
-    before = {path: path.read_bytes() for path in sorted((made / "out").rglob("*")) if path.is_file()}
+@pytest.mark.slow  # `test_a_report_can_be_made_again_from_what_it_stored` compares bytes, too, of all but PDFs
+def test_the_same_runs_give_the_same_bytes(made, tmp_path):
+    args = report.Args((made / "in",), tmp_path / "out", "d4rl", replications=50, title="T")
+    report.main(args)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
     assert len(before) > 20
     time.sleep(1.1)  # no time of day in any of them
-    report.main(report.Args((made / "in",), made / "out", "d4rl", replications=50, title="T"))
+    report.main(args)
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_figures_are_drawn_to_the_same_bytes(tmp_path, monkeypatch):
+    """Also on another day, which a PDF would tell; a report has both formats, unless others are asked for."""
+    assert report.Args((tmp_path,), tmp_path).formats == ("png", "pdf")
+    drawn = []
+    for seconds in ("0", "1000000000"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", seconds)  # the time that matplotlib would write
+        with figures.style():
+            figure = figures.heatmap(["a"], np.full((1, 1), 0.7))
+            figures.lay_out(figure)
+            figures.save(figure, tmp_path / "heat", ("png", "pdf"))
+        drawn.append([(tmp_path / f"heat.{name}").read_bytes() for name in ("png", "pdf")])
+    assert drawn[0] == drawn[1] and drawn[0][1].startswith(b"%PDF")
+
+
 def test_a_report_can_be_made_again_from_what_it_stored(made):
-    report.main(report.Args((made / "out",), made / "again", replications=50))
+    report.main(report.Args((made / "out",), made / "again", replications=50, formats=("png",)))
     for path in sorted((made / "out").rglob("*")):
         if path.is_file() and path.name != "report.json":
             assert path.read_bytes() == (made / "again" / path.relative_to(made / "out")).read_bytes(), path.name
@@ -1048,9 +1075,9 @@ def test_a_large_report_is_quick(tmp_path):
 
 
 def test_a_purpose_of_its_own_stays_with_a_report(made, tmp_path):
-    given = {"references": "d4rl", "replications": 50, "formats": ("png",), "page": False}
-    report.main(report.Args((made / "in",), tmp_path / "one", purpose="Which one learns?", **given))
-    report.main(report.Args((tmp_path / "one",), tmp_path / "two", **given))
+    given = {"references": "d4rl", "replications": 50, "formats": (), "page": False}
+    synthetic.tabulate(report.Args((made / "in",), tmp_path / "one", purpose="Which one learns?", **given))
+    synthetic.tabulate(report.Args((tmp_path / "one",), tmp_path / "two", **given))
     for folder in ("one", "two"):
         assert (tmp_path / folder / "report.md").read_text().split("\n\n")[1] == "Which one learns?"
         assert json.loads((tmp_path / folder / "report.json").read_text())["purpose"] == "Which one learns?"
@@ -1146,7 +1173,7 @@ def test_curves_of_others_are_what_their_source_says():
 
 def test_what_differs_is_said_and_equal_tables_are_one(tmp_path):
     synthetic.make(tmp_path / "runs", ["a", "b"], ["Ant-v5"], 5, 2)  # one evaluation after the first
-    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", references="raw", formats=("png",)))
+    report.main(report.Args((tmp_path / "runs",), tmp_path / "out", references="raw", formats=()))
     page = (tmp_path / "out" / "report.html").read_text()
     assert "(the same by mean of last 10%, max over last 10%" in page
     assert page.count("Score: ") < 4

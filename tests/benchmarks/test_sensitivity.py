@@ -33,9 +33,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     synthetic.vary(folder / "in", "iql", ["Hopper-v5", "Ant-v5"], GRID, diverged=[LOST])
     published = (suite.BENCHMARKS / "published" / "sac_1m.csv",)
-    report.main(
-        report.Args((folder / "in",), folder / "out", "d4rl", published, replications=20, title="T", formats=("png",))
-    )
+    given = {"replications": 20, "title": "T", "formats": ("png",), "page": False}
+    report.main(report.Args((folder / "in",), folder / "out", "d4rl", published, **given))
     return folder
 
 
@@ -134,7 +133,8 @@ def test_tasks_of_one_environment_are_reported_one_by_one(tmp_path):
             [frame.assign(task=f"task{i}", success=True, **{"return": frame["return"] + i}) for i in (1, 2)]
         ),
     )
-    report.main(report.Args((tmp_path / "in",), tmp_path / "out", "d4rl", replications=20, formats=("png",)))
+    args = report.Args((tmp_path / "in",), tmp_path / "out", "d4rl", replications=20, formats=(), page=False)
+    report.main(args)
     table = pd.read_csv(tmp_path / "out" / "scores.csv")
     assert sorted(table["task"].unique()) == ["Hopper-v5 · task1", "Hopper-v5 · task2"]
     means = table.groupby("task")["return"].mean()
@@ -301,9 +301,15 @@ def test_settings_of_one_grid_are_told_apart_by_colour_and_line_style():
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_the_section_and_the_tables_have_the_hyperparameters(made):
-    page = (made / "out" / "report.html").read_text()
+def test_the_page_has_the_section(tmp_path):
+    grid = {"expectile": [0.5, 0.9], "temperature": [1.0, 3.0]}
+    synthetic.vary(tmp_path / "in", "iql", ["Hopper-v5", "Ant-v5"], grid, seeds=2, evaluations=2)
+    report.main(report.Args((tmp_path / "in",), tmp_path / "out", "d4rl", replications=20, formats=()))
+    page = (tmp_path / "out" / "report.html").read_text()
     assert "<h2>Sensitivity</h2>" in page and "Settings of iql ranked over 2 tasks" in page
+
+
+def test_figures_and_tables_have_the_hyperparameters(made):
     names = {path.name for path in (made / "out" / "figures").glob("*.png")}
     assert {"sensitivity_iql_expectile_Ant-v5.png", "settings_iql_Hopper-v5.png"} <= names
     for name in ("scores", "final", "tasks", "aggregates", "values"):
@@ -317,11 +323,15 @@ def test_the_page_has_the_section_and_the_tables_have_the_hyperparameters(made):
 
 
 @pytest.mark.slow
-def test_a_report_of_settings_can_be_made_again_from_what_it_stored(made):
-    report.main(report.Args((made / "out",), made / "again", replications=20, formats=("png",)))
-    for path in sorted((made / "out").rglob("*")):
+def test_a_report_of_settings_can_be_made_again_from_what_it_stored(made, tmp_path):
+    for before, after in ((made / "out", tmp_path / "out"), (tmp_path / "out", tmp_path / "again")):
+        report.main(report.Args((before,), after, replications=20, formats=("png",)))
+    assert (tmp_path / "out" / "report.html").exists()
+    for path in sorted((tmp_path / "out").rglob("*")):
         if path.is_file() and path.name not in ("report.json", "README.md"):
-            assert path.read_bytes() == (made / "again" / path.relative_to(made / "out")).read_bytes(), path.name
+            assert path.read_bytes() == (tmp_path / "again" / path.relative_to(tmp_path / "out")).read_bytes(), (
+                path.name
+            )
 
 
 def test_the_runs_of_one_process_are_one_row_and_only_the_best_setting_stands_beside_published_scores(made):

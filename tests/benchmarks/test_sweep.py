@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import pandas as pd
 import psutil
 import pytest
@@ -21,6 +22,8 @@ from algos.errors import UserError
 from benchmarks import sweep
 from benchmarks.engines import run_job
 from benchmarks.suite import ROOT
+
+STEPS = 600
 
 
 def command(suite: Path, out: Path, *flags: str) -> list[str]:
@@ -34,6 +37,11 @@ def start(suite: Path, out: Path, *flags: str) -> subprocess.Popen:
 
 def do(suite: Path, out: Path, *flags: str) -> subprocess.CompletedProcess:
     return subprocess.run(command(suite, out, *flags), capture_output=True, text=True, timeout=300)
+
+
+def do_here(suite: Path, out: Path, *flags: str) -> None:
+    """The command in this process; its jobs are processes of their own."""
+    sweep.main(tyro.cli(sweep.Args, args=command(suite, out, *flags)[3:]))
 
 
 def wait_for_steps(out: Path, least: int, seconds: float = 300) -> Path:
@@ -61,8 +69,7 @@ def scripts_of(out: Path) -> list[psutil.Process]:
 def whole(tmp_path_factory):
     """A sweep that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    done = do(write(folder, steps=1_000), folder / "out")
-    assert done.returncode == 0, done.stderr
+    do_here(write(folder, steps=STEPS), folder / "out")
     return folder / "out"
 
 
@@ -87,14 +94,14 @@ def same_tables(ours: Path, theirs: Path) -> None:
         pd.testing.assert_frame_equal(pd.read_parquet(ours / path), pd.read_parquet(theirs / path))
 
 
-def test_finished_jobs_are_skipped(tmp_path, whole):
+def test_finished_jobs_are_skipped(tmp_path, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
-    done = do(write(tmp_path, steps=1_000), whole)
-    assert done.returncode == 0 and "1 finished before, of 1 jobs" in done.stdout
+    do_here(write(tmp_path, steps=STEPS), whole)
+    assert "1 finished before, of 1 jobs" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*.parquet")}
 
 
-def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
+def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path, capsys):
     (tmp_path / "broken.py").write_text(
         "import sys\nfrom dataclasses import dataclass\n\nif __name__ == '__main__':\n"
         "    print('this is broken')\n    sys.exit(5)\n\n"
@@ -103,10 +110,12 @@ def test_a_job_that_fails_is_tried_again_and_does_not_stop_the_others(tmp_path):
     broken = '[algorithms.broken]\nscript = "broken.py"\nflags = {}\n'
     text = SUITE.replace("hidden = [8]\nbatch_size = 8\nlearning_starts = 200", "")
     small = "flags = { hidden = [8], batch_size = 8, learning_starts = 200 }\n"
-    suite = write(tmp_path, text.replace("[algorithms.sac]", broken + "[algorithms.sac]\n" + small))
-    done = do(suite, tmp_path / "out", "--retries", "1")
-    assert done.returncode == 1 and "1 finished, 1 failed, of 2 jobs" in done.stdout
-    assert "after 2 attempts" in done.stdout
+    suite = write(tmp_path, text.replace("[algorithms.sac]", broken + "[algorithms.sac]\n" + small), 400)
+    with pytest.raises(SystemExit) as stop:
+        do_here(suite, tmp_path / "out", "--retries", "1")
+    said = capsys.readouterr().out
+    assert stop.value.code == 1 and "1 finished, 1 failed, of 2 jobs" in said
+    assert "after 2 attempts" in said
     logs = sorted((tmp_path / "out" / "logs").glob("*.log"))
     assert sum("this is broken" in path.read_text() for path in logs) == 2
     assert len(list((tmp_path / "out").rglob("eval.parquet"))) == 1
@@ -132,7 +141,7 @@ def test_a_script_that_stores_its_run_elsewhere_has_failed(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole):
-    running = start(write(tmp_path, steps=1_000), tmp_path / "out", "--checkpoint-every", "250")
+    running = start(write(tmp_path, steps=STEPS), tmp_path / "out", "--checkpoint-every", "250")
     wait_for_steps(tmp_path / "out", 250)
     (script,) = scripts_of(tmp_path / "out")
     script.kill()
@@ -145,9 +154,9 @@ def test_a_killed_worker_is_resumed_and_ends_where_it_would_have(tmp_path, whole
 
 @pytest.mark.slow
 def test_a_killed_sweep_takes_its_jobs_along_and_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=1_000)
-    running = start(suite, tmp_path / "out", "--checkpoint-every", "500")
-    wait_for_steps(tmp_path / "out", 500)
+    suite = write(tmp_path, steps=STEPS)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "250")
+    wait_for_steps(tmp_path / "out", 250)
     assert len(scripts_of(tmp_path / "out")) == 1
     running.kill()
     running.wait()
@@ -172,7 +181,7 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
 
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
-    suite = write(tmp_path, steps=1_000)
+    suite = write(tmp_path, steps=STEPS)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "250")
     run = wait_for_steps(tmp_path / "out", 250)
     running.send_signal(signal.SIGINT)
@@ -180,7 +189,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
     assert not (tmp_path / "out" / "stop").exists() and not scripts_of(tmp_path / "out")
-    assert do(suite, tmp_path / "out").returncode == 0
+    do_here(suite, tmp_path / "out")
     same_tables(tmp_path / "out", whole)
 
 
@@ -200,7 +209,7 @@ def test_a_second_sweep_on_the_folder_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_damaged_table_is_set_aside_and_its_run_trained_anew(tmp_path, whole):
-    suite = write(tmp_path, steps=1_000)
+    suite = write(tmp_path, steps=STEPS)
     out = tmp_path / "out"
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (table,) = out.rglob("eval.parquet")
@@ -218,7 +227,7 @@ def test_a_changed_value_of_a_table_is_seen(tmp_path, whole):
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (table,) = out.rglob("eval.parquet")
     change_a_value(table)
-    (job,) = jobs(write(tmp_path, steps=1_000), out)
+    (job,) = jobs(write(tmp_path, steps=STEPS), out)
     assert job.state == "damaged"
 
 
@@ -228,7 +237,7 @@ def test_a_damaged_configuration_is_seen(tmp_path, whole, harm):
     subprocess.run(["cp", "-r", str(whole), str(out)], check=True)
     (config,) = out.rglob("config.json")
     config.write_bytes(harm)
-    (job,) = jobs(write(tmp_path, steps=1_000), out)
+    (job,) = jobs(write(tmp_path, steps=STEPS), out)
     assert job.state == "damaged"
 
 
@@ -245,6 +254,7 @@ def test_one_job_of_an_array(tmp_path, whole):
 
 @pytest.mark.parametrize("flags", [(), ("--job", "0")], ids=["all", "one"])
 def test_jobs_begin_where_the_sweep_does_and_find_tasks_and_files_of_ones_own_there(tmp_path, monkeypatch, flags):
+    """One job is that of a command in a process of its own, which finds what lies there by itself."""
     (tmp_path / "tasks_of_mine.py").write_text(
         "import gymnasium as gym\n"
         "def make(path, **kwargs):\n"
@@ -257,8 +267,16 @@ def test_jobs_begin_where_the_sweep_does_and_find_tasks_and_files_of_ones_own_th
     suite.write_text(suite.read_text().replace("[flags]", '[flags]\nenv_option = ["path=model.txt"]'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    done = do(Path(suite.name), Path("out"), *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
+    if flags:
+        done = do(Path(suite.name), Path("out"), *flags)
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        monkeypatch.syspath_prepend(tmp_path)
+        try:
+            do_here(Path(suite.name), Path("out"))
+        finally:
+            gym.registry.pop("Mine-v0", None)
+            sys.modules.pop("tasks_of_mine", None)
     assert pd.read_parquet(next(tmp_path.rglob("eval.parquet")))["length"].max() <= 50
 
 
@@ -322,7 +340,7 @@ def test_a_plan_says_what_the_sweep_would_refuse(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_ray_does_the_same(tmp_path, whole):
     pytest.importorskip("ray")
-    done = do(write(tmp_path, steps=1_000), tmp_path / "out", "--engine", "ray", "--workers", "1")
+    done = do(write(tmp_path, steps=STEPS), tmp_path / "out", "--engine", "ray", "--workers", "1")
     assert done.returncode == 0, done.stderr
     same_tables(tmp_path / "out", whole)
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+import sac
 import torch
 from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from safetensors import safe_open
@@ -24,6 +26,7 @@ from algos.env_options import options_of
 from algos.errors import UserError
 from algos.film import CAPTION, SIZE
 from algos.policy import PolicyFile, policy_file
+from algos.run_folder import folder_of
 from benchmarks import evaluate, export, watch
 from benchmarks.trained import Place, Trained
 
@@ -36,10 +39,31 @@ class Narrow(gym.Env):
     action_space = gym.spaces.Box(-1.0, 1.0, (1,))
 
 
+def made(folder, **arguments):
+    """The folder of a short run of SAC."""
+    args = sac.Args(**SHORT | arguments, out=folder, quiet=True, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("algos.run_folder.versions", dict)
+        patch.setattr("algos.run_folder.git_commit", lambda *_: None)
+        sac.main(args)
+    return folder_of(args, "sac")
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    """The folder of a run on a pendulum, in which nothing is written."""
+    return made(tmp_path_factory.mktemp("pendulum"), env_id="Pendulum-v1")
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("run"), seeds=("0", "1", "5"))
+
+
 @pytest.fixture
-def run(train, bare_runs):
-    """The folder of a run of three seeds."""
-    return train("sac", **SHORT, seeds=("0", "1", "5")).folder
+def run(made_once, tmp_path):
+    """The folder of a run of three seeds, which a test may change."""
+    return shutil.copytree(made_once, tmp_path / "run")
 
 
 def command(module, *words):
@@ -208,8 +232,8 @@ def test_another_model_of_mujoco_changes_the_returns(train, bare_runs, tmp_path,
     assert np.abs(returns["heavy"] - returns["own"]).min() > 0.1
 
 
-def test_other_bounds_of_actions_are_told(train, bare_runs, capsys):
-    run = train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder
+def test_other_bounds_of_actions_are_told(pendulum, tmp_path, capsys):
+    run = shutil.copytree(pendulum, tmp_path / "run")
     capsys.readouterr()
     command(evaluate, run, "--episodes", 1)
     assert not capsys.readouterr().err
@@ -224,22 +248,21 @@ def test_other_bounds_of_actions_are_told(train, bare_runs, capsys):
     assert said == "warning: actions of the policies are from -1 to 1, and those of Pendulum-v1 are from -2 to 2\n"
 
 
-def test_episodes_after_training_are_not_those_of_training(train, bare_runs):
-    run = train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder
-    trained = Trained(run)
+def test_episodes_after_training_are_not_those_of_training(pendulum):
+    trained = Trained(pendulum)
     place = Place(trained)
     policy = trained.file.policy([0])
     evaluator = place.evaluator(policy, 2)
     then = [score.total for score in evaluator(policy.act, trained.file.step)[0]]
     evaluator.close()
-    assert then == pytest.approx(pd.read_parquet(run / "eval.parquet").query("step == 60")["return"].tolist())
+    assert then == pytest.approx(pd.read_parquet(pendulum / "eval.parquet").query("step == 60")["return"].tolist())
     now = evaluate.evaluated(trained, place, [0], 2, 1)["return"].tolist()
     assert min(abs(ours - theirs) for ours in now for theirs in then) > 1e-3
 
 
-def test_episodes_after_training_depend_on_the_seed_of_a_run_only(train, bare_runs):
+def test_episodes_after_training_depend_on_the_seed_of_a_run_only(pendulum):
     """They are the same however long it has trained, and none of those of its evaluations."""
-    trained = Trained(train("sac", **SHORT | {"env_id": "Pendulum-v1"}).folder)
+    trained = Trained(pendulum)
     place, policy = Place(trained), trained.file.policy([0])
     now = evaluate.evaluated(trained, place, [0], 2, 1)["return"].tolist()
     for purpose, same in (("after training", True), ("evaluation", False)):
@@ -286,8 +309,9 @@ def test_shots_are_the_episodes_that_were_played(train, bare_runs, capsys):
 
 
 @needs_onnx
-def test_the_policy_of_the_named_seed_is_exported_and_held_to_many_observations(run, tmp_path):
+def test_the_policy_of_the_named_seed_is_exported_and_held_to_many_observations(run, tmp_path, capsys):
     command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 5)
+    assert "seed 5 of sac" in capsys.readouterr().out
     trained, model = Trained(run), (tmp_path / "p.onnx").read_bytes()
     groups = export.observed(trained.file.policy([2]), Place(trained))
     assert sum(len(group["obs"]) for group in groups) >= 1_000
@@ -328,8 +352,7 @@ def test_the_bounds_of_policies_from_data_are_those_of_their_actions(train_short
     assert said == "warning: actions of the policies are from -3 to 3, and those of Narrow-v0 are from -1 to 1\n"
 
 
-def test_levels_of_actions_go_along_to_another_environment(train, bare_runs):
-    run = train("sac", **SHORT).folder
+def test_levels_of_actions_go_along_to_another_environment(run):
     trained = Trained(run)
     trained.file.environment["options"] = {"levels": [-1, 0, 1]}
     assert Place(trained, "InvertedPendulum-v4", ["frame_skip=3"]).options == {"levels": [-1, 0, 1], "frame_skip": 3}
@@ -338,8 +361,7 @@ def test_levels_of_actions_go_along_to_another_environment(train, bare_runs):
 
 
 @pytest.mark.parametrize("option", ["reset_noise_scale=0", "render_fps=false"])
-def test_an_option_that_is_nothing_is_an_option(train, bare_runs, option, monkeypatch):
-    run = train("sac", **SHORT).folder
+def test_an_option_that_is_nothing_is_an_option(run, option, monkeypatch):
     command(evaluate, run, "--episodes", 1)
     own = (run / "evaluation" / "InvertedPendulum-v5" / "evaluation.json").read_bytes()
     monkeypatch.setattr(Place, "try_out", lambda *_: None)
@@ -482,7 +504,7 @@ def inputs_of(policy, rows=1000):
 @pytest.mark.parametrize(
     "script",
     [
-        name if name in ("sac", "stream_ac discrete") else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "stream_ac discrete" else pytest.param(name, marks=pytest.mark.slow)
         for name in UPDATED
         if name != "stream_td"
     ],
@@ -551,13 +573,10 @@ def test_an_exported_policy_has_the_normaliser_inside(script, train_short, tmp_p
 
 @needs_onnx
 def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch, capsys):
-    command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 5)
-    assert "seed 5 of sac" in capsys.readouterr().out
-    (tmp_path / "p.onnx").unlink()
-    made = export.exported
+    exported = export.exported
 
     def other(policy, inputs):
-        model = made(policy, inputs)
+        model = exported(policy, inputs)
         with torch.no_grad():
             policy.agent.actor.bias += 0.1
         return model
@@ -574,13 +593,13 @@ def test_an_export_without_the_time_is_not_written(train, bare_runs, tmp_path, m
     command(export, run, "--onnx", tmp_path / "p.onnx")
     assert "within 0 of torch's actions" in capsys.readouterr().out
     real = export.Batched.forward
-    made = export.exported
+    exported = export.exported
 
     def timeless(policy, inputs):
         monkeypatch.setattr(
             export.Batched, "forward", lambda self, obs, goal=None, t=None: real(self, obs, goal, t * 0)
         )
-        model = made(policy, inputs)
+        model = exported(policy, inputs)
         monkeypatch.setattr(export.Batched, "forward", real)
         return model
 
@@ -592,6 +611,7 @@ def test_an_export_without_the_time_is_not_written(train, bare_runs, tmp_path, m
 
 @needs_onnx
 def test_a_difference_that_is_no_number_is_one(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "exported", lambda *_: b"a model")
     monkeypatch.setattr(export, "difference", lambda *_: float("nan"))
     with pytest.raises(SystemExit):
         command(export, run, "--onnx", tmp_path / "p.onnx")

@@ -3,6 +3,7 @@
 A new script joins by one line in the table of scripts.py.
 """
 
+import contextlib
 import copy
 import functools
 import math
@@ -81,7 +82,7 @@ whole_runs = pytest.mark.parametrize(
 
 def few(script: str) -> int:
     """Updates in which all parts of a script take part, also the ends of a stream's episodes and of exploration."""
-    return 20 if is_stream(script) else 10
+    return 20 if is_stream(script) else 8
 
 
 # -- what a GPU would refuse, shown without one ------------------------------------------------------------------------
@@ -165,9 +166,9 @@ class Unread(Mode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.fixture
-def unread(monkeypatch):
-    """Runs fail if a function that would be compiled on a GPU, and be captured there, makes the host wait."""
+@contextlib.contextmanager
+def unread():
+    """Here, runs fail if a function that would be compiled on a GPU, and be captured there, makes the host wait."""
 
     def watched(function, *_):
         def call(*args):
@@ -176,8 +177,10 @@ def unread(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(algos.run, "compiled", watched)
-    monkeypatch.setattr(algos.run, "captured", watched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algos.run, "compiled", watched)
+        patch.setattr(algos.run, "captured", watched)
+        yield
 
 
 # -- an agent stands alone ---------------------------------------------------------------------------------------------
@@ -560,7 +563,7 @@ def clean(script: str) -> dict[str, Tensor]:
 
 
 @scripts
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow), 1e30])
 def test_broken_runs_leave_their_neighbours_bitwise_unchanged(script, value):
     """Run 0, which is the first, and run 2, which has neighbours on both sides, are broken."""
     state = broken(script, value, 0, 2)
@@ -613,11 +616,22 @@ def poisoned(monkeypatch):
     return of
 
 
+# one of each kind; that broken runs leave their neighbours alone, and that all end, is shown with every script
+FROZEN = ("sac", "dqn", "ppo", "stream_ac", "stream_td", "iql", "recoil", "mopo", "gcivl")
+
+
 def evaluated(script: str) -> dict[str, Any]:
     return EVALUATED_WITH_GOALS if is_goals(script) else EVALUATED if is_offline(script) else {}
 
 
-@whole_runs
+@pytest.mark.parametrize(
+    "script",
+    [
+        script if script in FROZEN else pytest.param(script, marks=pytest.mark.slow)
+        for script in SCRIPTS
+        if script not in UNEVEN_SCRIPTS
+    ],
+)
 @pytest.mark.usefixtures("short_ways_to_goals")
 def test_a_diverged_run_is_marked_frozen_and_no_longer_reported(script, train_short, poisoned, monkeypatch, capsys):
     """From the log at which it is noticed, nothing of it moves; its neighbour goes on as if nothing had happened."""
@@ -683,7 +697,13 @@ def saved_envs(monkeypatch):
 
 def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides):
     """A run that breaks off after these steps, each time without a word, and goes on from its last checkpoint."""
-    report = Run._report_progress
+    report, restore = Run._report_progress, Run._restore
+    taken_up: list[int] = []
+
+    def restored(run):
+        restore(run)
+        taken_up.append(run.step + sum(run.phases.values()))
+
     for last in at:
 
         def broken(run, last=last):
@@ -695,7 +715,11 @@ def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides)
             patch.setattr(Run, "_report_progress", broken)
             with pytest.raises(KeyboardInterrupt):
                 train(script, out="broken", resume=True, **overrides)
-    return train(script, out="broken", resume=True, **overrides)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_restore", restored)
+        result = train(script, out="broken", resume=True, **overrides)
+    assert taken_up[0] > 0
+    return result
 
 
 def assert_same_end(one, other) -> None:
@@ -709,15 +733,16 @@ def assert_same_end(one, other) -> None:
 
 
 @whole_runs
-@pytest.mark.usefixtures("unread")
 def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
     if short(script).get("env_id") == "CartPole-v1":
         request.getfixturevalue("saved_envs")
-    overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3}
+    overrides = {"seeds": ("0", "1"), "checkpoint_every": 8, "eval_every": 10, "log_every": 3}
+    overrides |= {"checkpoint_every": 4, "eval_every": 6} if is_offline(script) else {}
     at = (7, 14) if is_offline(script) else (24, 36) if is_on_policy(script) else (23, 34)
     if script not in ("sac", "ppo", "iql", "stream_ac"):
         at = at[:1]  # once is enough for what a script itself saves
-    whole = train_short(script, out="whole", **overrides)
+    with unread():
+        whole = train_short(script, out="whole", **overrides)
     assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
 
 
@@ -726,7 +751,7 @@ def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_sho
 def test_a_run_with_goals_resumes_to_the_same_evaluations_and_tables_of_its_maze(script, train_short, monkeypatch):
     overrides = {"seeds": ("0", "1"), "checkpoint_every": 4, "eval_every": 6, "log_every": 3, **EVALUATED_WITH_GOALS}
     whole = train_short(script, out="whole", **overrides)
-    resumed = break_off(monkeypatch, train_short, script, (7, 14), **overrides)
+    resumed = break_off(monkeypatch, train_short, script, (14,), **overrides)
     assert_same_end(whole, resumed)
     assert set(whole.eval["step"]) == {0, 6, 12, 18, 20} and whole.eval["task"].nunique() == 5
     orders = {"gcbc": 0, "qrl": 1, "ota": 2}[script]  # of values
@@ -758,7 +783,9 @@ GRID = {
 }
 
 
-@pytest.mark.parametrize("script", GRID)
+@pytest.mark.parametrize(
+    "script", [pytest.param(script, marks=pytest.mark.slow) if script == "mobile" else script for script in GRID]
+)
 def test_a_grid_leaves_tables_with_a_column_for_each_hyperparameter_and_resumes(script, train_short, monkeypatch):
     names = [word.partition("=")[0] for word in GRID[script]]
     overrides = {"seeds": ("0", "1"), "vary": GRID[script], "checkpoint_every": 4, "eval_every": 20}

@@ -108,7 +108,7 @@ def test_three_updates_equal_the_algorithm_written_for_one_run(f, float64):
     plain.assert_same(one)
 
 
-@pytest.mark.parametrize("f", ["chi2", "tv"])
+@pytest.mark.parametrize("f", ["chi2", pytest.param("tv", marks=pytest.mark.slow)])
 def test_it_learns_to_walk_right(f):
     action, value = learned_chain("f_dvl", f=f, optimism=0.8)
     assert (action > 0.05).all()

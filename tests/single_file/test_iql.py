@@ -201,7 +201,7 @@ def test_the_actors_rate_falls_along_a_cosine():
     assert constant.actor_adam.rate() == 3e-4
 
 
-@pytest.mark.parametrize("expectile", [0.7, 0.9])
+@pytest.mark.parametrize("expectile", [0.7, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_it_learns_to_walk_right(expectile):
     action, value = learned_chain("iql", expectile=expectile)
     assert (action > 0.05).all()

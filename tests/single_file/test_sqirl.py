@@ -675,7 +675,7 @@ GATES = [  # pay of the gate, k, m, share of 100 seeds that found the best polic
 
 @pytest.mark.parametrize(
     ("d", "k", "m", "share"),
-    [pytest.param(*gate, marks=pytest.mark.slow if gate[2] != 32 else ()) for gate in GATES],
+    [pytest.param(*gate, marks=pytest.mark.slow if gate[2] != 32 or gate[1] == 3 else ()) for gate in GATES],
 )
 def test_a_table_solves_the_gate_chain_as_often_as_it_should(d, k, m, share, train, bare_runs):
     """With k too small, more data makes it fail more surely."""
@@ -746,7 +746,7 @@ def test_short_runs_of_the_table_of_scripts_work(train_short):
 @pytest.mark.parametrize("script", [sqirl, gorp])
 def test_a_run_stops_by_its_own_evaluations_only(script, tmp_path):
     """Seeds reach an evaluation at different times, and the untrained policies of some solve the task already."""
-    common = {"env_id": "tabular/gate-0.75-sticky", "total_steps": 3_000, "eval_every": 500, "m": 40, "k": 1}
+    common = {"env_id": "tabular/gate-0.75-sticky", "total_steps": 2_000, "eval_every": 500, "m": 40, "k": 1}
     common |= {"quiet": True, "device": "cpu", "stop_when_solved": True, "log_every": 500}
 
     def trained(variant, *seeds):
@@ -755,11 +755,12 @@ def test_a_run_stops_by_its_own_evaluations_only(script, tmp_path):
         taken = json.loads((folder / "config.json").read_text())["taken"]
         return pd.read_parquet(folder / "eval.parquet"), dict(zip(map(int, seeds), taken, strict=True))
 
-    together, taken = trained("together", *map(str, range(6)))
-    for seed in range(6):
+    together, taken = trained("together", *map(str, range(4)))
+    assert len(set(taken.values())) > 1
+    for seed in range(4):
         alone, own_taken = trained(f"alone_{seed}", str(seed))
         own = together[together["seed"] == seed].reset_index(drop=True)
         pd.testing.assert_frame_equal(own, alone)
         assert taken[seed] == own_taken[seed]
         steps = own["step"].tolist()
-        assert steps == sorted(steps) and min(taken[seed], 3_000) in steps  # it is evaluated where it ends
+        assert steps == sorted(steps) and min(taken[seed], 2_000) in steps  # it is evaluated where it ends

@@ -23,6 +23,19 @@ from algos.stream import Step
 from envs.series import Sample, SeriesEnvs
 
 EAGER = {"compile": False, "threads": 1}
+PREDICTIONS = stream_td.predictions
+
+
+@pytest.fixture(autouse=True)
+def undrawn_predictions(monkeypatch):
+    """Figures take longer to draw than a short run."""
+    monkeypatch.setattr(stream_td, "predictions", lambda panels, title: b"")
+
+
+@pytest.fixture
+def predictions(monkeypatch):
+    """Runs draw their predictions."""
+    monkeypatch.setattr(stream_td, "predictions", PREDICTIONS)
 
 
 def stream_of(runs: int, ticks: int, seed: int = 0):
@@ -88,7 +101,7 @@ def test_many_runs_are_what_each_would_be_alone(float64):
     runs = 3
     agent = agent_of("stream_td", range(runs), hidden=(16, 16))
     lone = [Lone(agent, run) for run in range(runs)]
-    (_, first, _), *rest = stream_of(runs, 301)
+    (_, first, _), *rest = stream_of(runs, 201)
     start(agent, first)
     for run in range(runs):
         lone[run].start(first[run])
@@ -118,11 +131,11 @@ def test_seeds_together_are_what_they_are_alone(float64):
 def test_a_run_is_not_touched_by_its_neighbours_bit_for_bit():
     def run_all(change=None, order=(0, 1, 2, 3)):
         agent, order = agent_of("stream_td", order), list(order)
-        (_, first, _), *rest = stream_of(4, 201)
+        (_, first, _), *rest = stream_of(4, 101)
         start(agent, first[order])
         for tick, parts in enumerate(rest):
             cumulant, row, end = (part[order].clone() for part in parts)
-            if change is not None and tick == 100:
+            if change is not None and tick == 50:
                 cumulant[1], row[1], end[1] = change, change, 1 - end[1]
             prediction = predicted(agent, cumulant, row, end)
         return {**dict(agent.critic.named_parameters()), **dict(agent.obgd.named_buffers()),
@@ -180,16 +193,16 @@ class Oracle(StreamTD):
 
 @pytest.fixture
 def panels_of(tmp_path, monkeypatch):
-    """Trains an agent of that class with a file of 1,000 rows; gives what the last figure was drawn from."""
+    """Trains an agent of that class with a file of so many rows; gives what the last figure was drawn from."""
 
-    def run(kind, **overrides):
+    def run(kind, rows=1_000, **overrides):
         drawn = []
         monkeypatch.setattr(stream_td, "StreamTD", kind)
         monkeypatch.setattr(stream_td, "predictions", lambda panels, title: drawn.append(panels) or b"")
-        train_csv(tmp_path, csv_of(tmp_path, 1000), discount=0.9, **overrides)
+        Oracle.truth = stream_td.load_series(csv_of(tmp_path, rows)).returns(0.9)
+        train_csv(tmp_path, str(tmp_path / "data.csv"), discount=0.9, **overrides)
         return drawn[-1]
 
-    Oracle.truth = stream_td.load_series(csv_of(tmp_path, 1000)).returns(0.9)
     return run
 
 
@@ -218,9 +231,9 @@ def test_a_part_of_a_series_is_compared_with_that_part(tmp_path, panels_of):
 
 def test_mean_errors_are_of_the_steps_that_count(tmp_path, panels_of, monkeypatch):
     monkeypatch.setattr(Oracle, "off", 0.5)
-    panels_of(Oracle)
+    panels_of(Oracle, rows=400)
     errors = pd.read_parquet(next(tmp_path.rglob("train.parquet"))).query("metric == 'absolute_error'")
-    assert errors["step"].max() == 998 and errors["value"].tolist() == pytest.approx([0.5] * len(errors))
+    assert errors["step"].max() == 398 and errors["value"].tolist() == pytest.approx([0.5] * len(errors))
 
 
 def test_a_replayed_update_that_gives_the_same_tensors_again_logs_what_an_eager_one_does(tmp_path, monkeypatch):
@@ -265,14 +278,16 @@ def test_a_figure_leaves_a_diverged_seed_out_where_it_has_no_predictions(panels_
     assert labels == ["true", "predicted, 2 seeds", "true", "predicted, 1 seed"]
 
 
-def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path, curves, predictions):
     text = Path(csv_of(tmp_path, 400)).read_text().replace(",y\n", ",$x_$\n")
     (tmp_path / "$d_$.csv").write_text(text)
-    train_csv(tmp_path, str(tmp_path / "$d_$.csv"))
-    assert {path.name for path in (tmp_path / "out").rglob("*.png")} == {"curve.png", "prediction.png"}
+    train_csv(tmp_path, str(tmp_path / "$d_$.csv"), total_steps=100)
+    figures = {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*.png")}
+    assert figures.keys() == {"curve.png", "prediction.png"}
+    assert all(data.startswith(b"\x89PNG") for data in figures.values())
 
 
-def test_a_run_that_says_it_is_finished_has_its_figures(tmp_path, monkeypatch):
+def test_a_run_that_says_it_is_finished_has_its_figures(tmp_path, curves, monkeypatch):
     def end(*_):
         raise ZeroDivisionError
 
@@ -280,10 +295,10 @@ def test_a_run_that_says_it_is_finished_has_its_figures(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(algos.plot, "curves", end)  # it is drawn after the last checkpoint
         with pytest.raises(ZeroDivisionError):
-            train_csv(tmp_path, file)
+            train_csv(tmp_path, file, total_steps=100)
     config = next(tmp_path.rglob("config.json"))
     assert json.loads(config.read_text())["status"] == "running" and len(list(tmp_path.rglob("prediction.png"))) == 1
-    train_csv(tmp_path, file, resume=True)
+    train_csv(tmp_path, file, total_steps=100, resume=True)
     assert json.loads(config.read_text())["status"] == "finished" and len(list(tmp_path.rglob("curve.png"))) == 1
 
 
@@ -318,19 +333,19 @@ def test_it_foresees_a_sum_of_waves(tmp_path):
     assert scores.iloc[0] < 0.3 and scores.iloc[-1] > 0.6  # of 4 seeds, 0.88 to 0.96 at the end
 
 
-def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, monkeypatch):
-    short = {"seeds": ("0", "3"), "total_steps": 700, "eval_every": 200, "log_every": 150, **EAGER}
+def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, predictions, monkeypatch):
+    short = {"seeds": ("0", "3"), "total_steps": 350, "eval_every": 100, "log_every": 75, **EAGER}
     whole = train("stream_td", **short)
     receive = SeriesEnvs.receive
 
     def interrupt(self):
-        if self.position == 329:
+        if self.position == 164:
             os.kill(os.getpid(), signal.SIGINT)
         return receive(self)
 
     monkeypatch.setattr(SeriesEnvs, "receive", interrupt)
     cut = train("stream_td", out="cut", **short)
-    assert cut.code == 130 and cut.config["step"] == 330 and (cut.folder / "prediction.png").exists()
+    assert cut.code == 130 and cut.config["step"] == 165 and (cut.folder / "prediction.png").exists()
     monkeypatch.setattr(SeriesEnvs, "receive", receive)
     cut = train("stream_td", out="cut", resume=True, **short)
     assert cut.code == 0
@@ -346,7 +361,7 @@ def test_an_interrupted_run_goes_on_to_the_bitwise_same_end(train, monkeypatch):
     assert (cut.folder / "prediction.png").read_bytes() == (whole.folder / "prediction.png").read_bytes()
 
 
-def test_a_run_leaves_its_tables_figures_and_a_learner(train):
+def test_a_run_leaves_its_tables_figures_and_a_learner(train, curves, predictions):
     result = train("stream_td", seeds=("0", "1"), total_steps=400, eval_every=150, **EAGER)
     assert result.config["status"] == "finished" and result.config["facts"]["target_column"] == "oil_temperature"
     table = pd.read_parquet(result.folder / "eval.parquet")
@@ -397,9 +412,18 @@ def test_columns_without_numbers_are_left_out_aloud(tmp_path, capsys):
     assert json.loads(next(tmp_path.rglob("series.json")).read_text())["columns"] == ["a", "b", "c", "y"]
 
 
-def test_all_steps_of_a_series_are_made_where_none_are_named(tmp_path):
-    train_csv(tmp_path, csv_of(tmp_path, 400))
-    config = json.loads(next(tmp_path.rglob("config.json")).read_text())
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a file of 400 rows and a run in it."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_td, "predictions", lambda panels, title: b"")
+        train_csv(folder, csv_of(folder, 400))
+    return folder
+
+
+def test_all_steps_of_a_series_are_made_where_none_are_named(finished):
+    config = json.loads(next(finished.rglob("config.json")).read_text())
     assert config["step"] == 398 and config["facts"]["target_column"] == "y"
 
 
@@ -421,19 +445,17 @@ def test_bad_arguments_are_refused_in_a_sentence(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_not_resumed_in_a_series_that_changed(tmp_path):
-    path = csv_of(tmp_path, 400)
-    train_csv(tmp_path, path)
-    with open(path) as file:
-        text = file.read()
-    with open(path, "w") as file:
-        file.write(text.replace("2020-01-01 00:00:00,0.0", "2020-01-01 00:00:00,0.5"))
-    with pytest.raises(UserError, match=r"another configuration \(series_digest"):
-        train_csv(tmp_path, path, resume=True)
+def test_a_run_is_not_resumed_in_a_series_that_changed(finished):
+    file = finished / "data.csv"
+    text = file.read_text()
+    file.write_text(text.replace("2020-01-01 00:00:00,0.0", "2020-01-01 00:00:00,0.5"))
+    try:
+        with pytest.raises(UserError, match=r"another configuration \(series_digest"):
+            train_csv(finished, str(file), resume=True)
+    finally:
+        file.write_text(text)
 
 
-def test_another_column_is_named_and_not_the_digest_that_changes_with_it(tmp_path):
-    path = csv_of(tmp_path, 400)
-    train_csv(tmp_path, path)
+def test_another_column_is_named_and_not_the_digest_that_changes_with_it(finished):
     with pytest.raises(UserError, match=r"another configuration \(target_column: y there, a here"):
-        train_csv(tmp_path, path, resume=True, target_column="a")
+        train_csv(finished, str(finished / "data.csv"), resume=True, target_column="a")
