@@ -348,7 +348,7 @@ def goal_run(
 
 
 def watch_goals(run: Run[Any], agent: Any, env_id: str | None) -> None:
-    """Lets a run store in a maze what figures of it need, and if asked write videos.
+    """In a maze, lets a run store what figures of it need; if asked, lets it write videos.
 
     With every checkpoint, these are ways.parquet and values.parquet, see `algos.ways`. Where states are positions, an
     evaluation also logs `order_of_values`.

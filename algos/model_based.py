@@ -169,8 +169,8 @@ class ModelData:
 
     `fit` trains the ensemble, `generate` makes the rollouts of an epoch, and `choose` and `gather` give batches. The
     rows of a rollout that has ended are computed, but not stored. `memory` is the part that checkpoints must hold.
-    `penalty` gives what is subtracted from predicted rewards before they are stored [R, B]; without it, they are stored
-    as they are. `soft` says that the agent's values count entropy.
+    `penalty` gives what is subtracted from predicted rewards before they are stored [R, B]; with None, they are
+    stored as they are. `soft` says that the agent's values count entropy.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class ModelData:
         run: Run[Any],
         data: Dataset,
         agent: RolloutAgent,
-        penalty: Callable[[Prediction], Tensor] | None = None,
+        penalty: Callable[[Prediction], Tensor] | None,
         soft: bool = True,
     ):
         self.run, self.data, self.agent, self.penalty, self.args = run, data, agent, penalty, run.given

@@ -18,7 +18,7 @@ COMPARED = 32  # rollouts of a run that are compared with the simulator
 
 
 class RolloutAgent(Protocol):
-    """The part of an agent that rollouts call."""
+    """The part of an agent that rollouts and `Watch` call."""
 
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Sampled actions [R, B, A] from standard normal noise [R, B, A]."""

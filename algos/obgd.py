@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from algos.per_run import PerRun, per_run
 
 EPS = 1e-8  # inside the root of the adaptive variant
-
-BETA = 0.999  # decay of the second moments with `adaptive`
+BETA = 0.999  # decay of its second moments
 
 
 class ObGD(nn.Module):

@@ -210,7 +210,7 @@ def offline_run(
         done.append("observations standardised")
     facts |= {"low": data.low, "high": data.high, "evaluated_in": data.env_id, "env_options": data.env_options}
     low, high = data.low, data.high
-    show = partial(normalised, low=low, high=high)
+    show = partial(normalised, low=low, high=high)  # data.score would keep the host's copy of the data
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
     run.adapts = data.is_prepared
     place = ""

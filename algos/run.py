@@ -395,7 +395,9 @@ class Run(Generic[Args]):
                 self._pause(name in self.over or done % checkpoint_every == 0 or self._is_late())
 
     def end_phase(self, name: str) -> None:
-        """Ends a phase after this iteration."""
+        """Ends the present phase, the one of this name, after this iteration."""
+        if name not in self.phases:
+            raise ValueError(f"there is no phase {name!r} to end")
         self.over.append(name)
 
     def say(self, line: str) -> None:
@@ -623,7 +625,7 @@ class Run(Generic[Args]):
 
     def _parts(self) -> dict[str, Stateful]:
         """All that has to go on after a kill."""
-        assert self.agent, "say what the loop trains with run.register(agent) first"
+        assert self.agent, "register what checkpoints hold with run.register(agent) first"
         source: dict[str, Stateful] = {"envs": self.source} if self.source and self.source.resumable else {}
         return {"agent": self.agent, **self.memory, "random": self.random, "metrics": self.metrics, **source}
 
@@ -695,7 +697,7 @@ class Run(Generic[Args]):
         if values:
             self.final = values["final"]
             for name in KEPT:
-                setattr(self, name, values[name])
+                setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.step, self.done[:], self.taken[:] = min(values["done"]), values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
             for run in self.diverged:
@@ -703,10 +705,11 @@ class Run(Generic[Args]):
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
-            kept = values["evaluation_rows"]
-            if self.step == 0:  # the first evaluation follows the phases, and is made again
-                del self.tables.eval_rows[kept:], self.tables.train_rows[values["train_rows"] :]
-            if kept != len(self.tables.eval_rows):
+            kept, logged = values.get("evaluation_rows"), values.get("train_rows")
+            for rows, count in ((self.tables.eval_rows, kept), (self.tables.train_rows, logged)):
+                if count is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
+                    del rows[count:]
+            if kept is not None and kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "
                     f"the last checkpoint instead of {kept}; remove the run's folder and start again"

@@ -118,7 +118,7 @@ class CheckpointValues(Stored):
     done: list[Whole]
     taken: list[Whole]
     seconds: Finite
-    phase_seconds: Finite
+    phase_seconds: Finite = 0.0
     evaluation_seconds: Finite
     peak_bytes: Whole
     diverged: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Whole]
@@ -126,8 +126,8 @@ class CheckpointValues(Stored):
     scored: list[tuple[Whole, float, Whole]]
     phases: dict[str, Whole]
     over: list[str]
-    evaluation_rows: Whole
-    train_rows: Whole
+    evaluation_rows: Whole | None = None  # earlier checkpoints do not count rows
+    train_rows: Whole | None = None
 
     @model_validator(mode="after")
     def numbers_fit(self) -> "CheckpointValues":
@@ -162,7 +162,7 @@ def parsed(path: Path, kind: Any) -> Any:
 
 
 def check(content: Any, kind: Any) -> None:
-    """Raises ValueError, with the first fault, if what was read from JSON does not fit a schema."""
+    """Raises ValueError, with the first fault, if what was read from JSON or TOML does not fit a schema."""
     with first_fault():
         TypeAdapter(kind).validate_python(content, strict=True)
 

@@ -277,13 +277,13 @@ def draw(table: pd.DataFrame) -> Figure:
     columns = 2 if len(names) == 4 else min(3, len(names))
     rows_of = -(-len(names) // columns)
     figure = Figure(figsize=(1 + 3.3 * columns, 0.8 + 2.6 * rows_of))
-    looks = {"Student": ("#1f6feb", "-"), "percentile mean": ("#1f6feb", ":"), "IQM": ("#d1495b", "-"),
+    styles = {"Student": ("#1f6feb", "-"), "percentile mean": ("#1f6feb", ":"), "IQM": ("#d1495b", "-"),
              "percentile IQM": ("#d1495b", ":")}  # fmt: skip
     every = figure.subplots(rows_of, columns, sharey=True, squeeze=False).flat
     for axes in every[len(names) :]:
         axes.set_visible(False)
     for axes, name in zip(every, names, strict=False):
-        for kind, (color, style) in looks.items():
+        for kind, (color, style) in styles.items():
             rows = table[(table["scores"] == name) & (table["interval"] == kind)]
             axes.plot(rows["seeds"], 100 * rows["coverage"], style, color=color, marker="o", markersize=3.5,
                       label=INTERVALS[kind])  # fmt: skip

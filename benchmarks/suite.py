@@ -39,10 +39,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
+from pydantic import PydanticUserError
 
 from algos.arguments import check
 from algos.cli import RunArgs, check_options, check_script_name, env_errors, parse_seeds, settings
@@ -159,19 +160,15 @@ def read(path: Path) -> Suite:
         for number, part in enumerate(parts):
             if part in parts[:number]:
                 raise UserError(f"{path}: {key}[{number}]: {table[key][number]} occurs twice, or shares a folder")
-    named = {
-        "references": [table["references"]] if "references" in table else [],
-        "published": table.get("published", []),
-    }
-    without = "; for raw scores, leave references out"
-    tables = {
-        kind: [find_table(f"{path}: {kind}", kind, name, [path.parent / name], without) for name in names]
-        for kind, names in named.items()
-    }
+
+    def table_of(kind: str, name: str) -> Path:
+        return find_table(f"{path}: {kind}", kind, name, [path.parent / name], "; for raw scores, leave references out")
+
     suite = Suite(
         path.stem, path, table["purpose"], table["tasks"], seeds, table["total_steps"], table["eval_every"],
         table["eval_episodes"], table.get("score", "last"),
-        tables["references"][0] if tables["references"] else None, tables["published"],
+        table_of("references", table["references"]) if "references" in table else None,
+        [table_of("published", name) for name in table.get("published", [])],
     )  # fmt: skip
     for curve in table.get("curves", []):
         if curve not in published_curves():
@@ -267,7 +264,7 @@ def _csv(path: Path, columns: list[str]) -> pd.DataFrame:
 def find_table(where: str, kind: str, name: str, places: Sequence[Path], without: str) -> Path:
     """The references or published table of that name: one that is shipped, or the first of these places that exists.
 
-    `without` ends the error's sentence where there may be no references.
+    `without` ends the error's sentence for references, which may be absent.
     """
     for place in (BENCHMARKS / kind / f"{name}.csv", *places):
         if os.path.isfile(place):
@@ -436,7 +433,9 @@ def _known(path: Path, table: dict[str, Any], names: Iterable[str], where: str =
 def _typed(path: Path, key: str, value: Any, kind: Any) -> None:
     try:
         check_schema(value, kind)
-    except ValueError:
+        if get_origin(kind) is Literal and type(value) not in map(type, get_args(kind)):  # 1.0 and True equal 1
+            raise ValueError
+    except (ValueError, PydanticUserError):
         name = getattr(kind, "__name__", "") if isinstance(kind, type) and not get_args(kind) else str(kind)
         shown = repr(value) if len(repr(value)) <= 100 else f"{repr(value)[:100]}…"
         raise UserError(f"{path}: {key} must be {name.replace('typing.', '')}, got {shown}") from None

@@ -70,7 +70,7 @@ def defaults_on(script: str, named: tuple[tuple[str, Any], ...]) -> dict[str, An
 
 
 def usual(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's arguments with its script's defaults put in, but for those without a known default or without a use."""
+    """A run's arguments, each replaced by its script's default where that is known and the argument had a use."""
     given = config.get("args", {})
     named = tuple((name, str(given[name])) for name in sorted(NAMING) if name in given)
     used = [name for name in given if given.get("expert_dataset") or not name.startswith("expert_")]

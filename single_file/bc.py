@@ -61,7 +61,7 @@ class Draws(NamedTuple):
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
 
-    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    `factors` of dropout multiply the units of each hidden layer, each [R, B, width]; see `dropout_factors`.
     """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
@@ -69,13 +69,13 @@ class Actor(nn.Module):
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, dropout))
+    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, factors))
 
-    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, dropout)) * (-log_std).exp()
+        scaled = (action - self(obs, factors)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -93,9 +93,9 @@ class BC(Agent):
         """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
         return self.actor(obs)
 
-    def actor_loss(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None) -> Tensor:
         """-log pi(a|s): losses [R]."""
-        return -self.actor.log_prob(obs, action, dropout).mean(-1)
+        return -self.actor.log_prob(obs, action, factors).mean(-1)
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
@@ -106,8 +106,8 @@ class BC(Agent):
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update; gives metrics [R]."""
-        dropout = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(batch.obs, batch.action, dropout)
+        factors = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(batch.obs, batch.action, factors)
         self.actor_adam.minimise(actor_loss)
         return {"actor_loss": actor_loss.detach()}
 

@@ -53,7 +53,7 @@ from algos.optim import Adam
 from algos.random import Random
 from envs import Task
 
-# of the official commands: by the actor's loss, by family and kind of dataset, or by family; the first that fits counts
+# weights of the official commands, by actor loss, by family and kind of dataset, or by family: the first key that fits
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.03, "antmaze": 0.1, "antmaze-explore": 0.003, "humanoidmaze": 0.1, "antsoccer": 0.3,
     "cube-noisy": 0.1, "scene-noisy": 0.1, "puzzle-noisy": 0.1,

@@ -95,7 +95,7 @@ class Draws(NamedTuple):
 class Actor(nn.Module):
     """Gaussian policy: obs [R, B, O] -> mean in [-1, 1] [R, B, A]; one standard deviation for all states.
 
-    `dropout` has the factors of the hidden layers' units, each [R, B, width]; see `dropout_factors`.
+    `factors` of dropout multiply the units of each hidden layer, each [R, B, width]; see `dropout_factors`.
     """
 
     def __init__(self, runs: int, task: Task, hidden: tuple[int, ...]):
@@ -103,13 +103,13 @@ class Actor(nn.Module):
         self.net = MLP((runs,), task.obs_size, hidden, task.act_size, linear=Orthogonal)
         self.log_std = nn.Parameter(torch.zeros(runs, 1, task.act_size))
 
-    def forward(self, obs: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
-        return torch.tanh(self.net(obs, dropout))
+    def forward(self, obs: Tensor, factors: list[Tensor] | None = None) -> Tensor:
+        return torch.tanh(self.net(obs, factors))
 
-    def log_prob(self, obs: Tensor, action: Tensor, dropout: list[Tensor] | None = None) -> Tensor:
+    def log_prob(self, obs: Tensor, action: Tensor, factors: list[Tensor] | None = None) -> Tensor:
         """Log-density [R, B] of actions [R, B, A], which are not squashed."""
         log_std = self.log_std.clamp(-5, 2)
-        scaled = (action - self(obs, dropout)) * (-log_std).exp()
+        scaled = (action - self(obs, factors)) * (-log_std).exp()
         return (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -160,10 +160,10 @@ class FDVL(Agent):
         conjugate = advantage + advantage.square() / 4 if self.args.f == "chi2" else advantage
         return self.args.optimism * conjugate.relu() - (1 - self.args.optimism) * advantage
 
-    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, dropout: list[Tensor] | None) -> Tensor:
+    def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
         """-w log pi(a|s) with the weight w = exp(temperature (Q - V)), at most 100: losses [R]."""
         weight = (self.args.temperature * advantage).exp().clamp(max=100.0)
-        return -(weight * self.actor.log_prob(obs, action, dropout)).mean(-1)
+        return -(weight * self.actor.log_prob(obs, action, factors)).mean(-1)
 
     def critic_loss(self, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
         """Sum over the twins of the mean Huber loss, with delta 20, to target [R, B]: losses [R]."""
@@ -189,8 +189,8 @@ class FDVL(Agent):
         with torch.no_grad():
             value, next_value = self.value(torch.cat([batch.obs, batch.next_obs], 1)).chunk(2, 1)
             target = batch.reward + self.args.discount * (1 - batch.terminated) * next_value
-        dropout = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, dropout)
+        factors = dropout_factors(draws.dropout, self.args.dropout)
+        actor_loss = self.actor_loss(batch.obs, batch.action, q - value, factors)
         self.actor_adam.minimise(actor_loss)
 
         critic_loss = self.critic_loss(batch.obs, batch.action, target)

@@ -105,7 +105,7 @@ class Draws(NamedTuple):
     next_action: Tensor  # [R, B, A]
     action: Tensor  # [R, B, A]
     guess: Tensor | None  # [R, elites, guesses, M, O]; None without an ensemble
-    guessed_action: Tensor | None  # [R, elites, guesses, M, A]
+    guessed_action: Tensor | None  # [R, elites, guesses, M, A]; None without an ensemble
 
 
 class Actor(nn.Module):
@@ -256,7 +256,7 @@ def main(args: Args) -> None:
     if data.reward[data.index].mean() < 0:
         warn(f"rewards of {data.name} are negative on average, and targets of MOBILE are never below 0")
     agent = MOBILE(run.args, data.task, run.seeds, run.device)
-    source, draws = ModelData(run, data, agent, soft=False), agent.draws(run.random)
+    source, draws = ModelData(run, data, agent, penalty=None, soft=False), agent.draws(run.random)
 
     def update_on(chosen: tuple[Tensor, ...], draws: Draws) -> dict[str, Tensor]:
         batch, guesses = source.gather(chosen), None

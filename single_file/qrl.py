@@ -55,7 +55,7 @@ from algos.random import Random
 from envs import Task
 
 INTERVALS = 8  # one component of IQE has as many
-# of the official commands: by the actor's loss, by family and kind of dataset, or by family; the first that fits counts
+# weights of the official commands, by actor loss, by family and kind of dataset, or by family: the first key that fits
 ALPHAS = {
     "awr": 3.0, "pointmaze": 0.0003, "antmaze": 0.003, "antmaze-explore": 0.001, "humanoidmaze": 0.001,
     "antsoccer": 0.003, "cube-noisy": 0.03, "scene-noisy": 0.03, "puzzle-noisy": 0.03,

@@ -227,7 +227,7 @@ class RAVL(Agent):
 def main(args: Args) -> None:
     run, data = model_based_run(args, "ravl")
     agent = RAVL(run.args, data.task, run.seeds, run.device)
-    source, draws = ModelData(run, data, agent), agent.draws(run.random)
+    source, draws = ModelData(run, data, agent, penalty=None), agent.draws(run.random)
     update = run.compiled(lambda chosen, draws: agent.update(source.gather(chosen), draws))
 
     run.register(agent, **source.memory)

@@ -101,8 +101,8 @@ class StreamQ(Agent):
     def epsilon(self) -> Tensor:
         """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
         args = self.args
-        share = (self.drawn / (args.exploration * args.total_steps)).clamp(max=1.0)
-        return args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share
+        share = self.drawn / (args.exploration * args.total_steps)
+        return (args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share).clamp(min=args.epsilon_end)
 
     @torch.no_grad()
     def choose(self, state: Tensor, draws: Draws, where: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:

@@ -94,7 +94,7 @@ def _actions_outside(data: Dataset, space: gym.spaces.Box) -> int:
 
 def _repeated(data: Dataset) -> int:
     """The number of transitions that equal an earlier one."""
-    prints = np.empty(len(data), np.uint64)
+    prints = np.empty(len(data), np.uint64)  # hashes, which different transitions almost never share
     for part in slices(len(data)):
         rows = data.index[part]
         numbers = torch.cat([data.rows[rows], data.obs[rows + 1]], 1) + 0.0  # without negative zeros

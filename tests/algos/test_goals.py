@@ -322,7 +322,7 @@ def test_twice_the_same_episodes_leave_the_law_as_it_is():
         assert shares(again[1][again[0] == row]) == law(of=shares(once[1][once[0] == row]))
 
 
-def test_groups_are_of_neighbours_and_depend_on_the_seed_only(monkeypatch):
+def test_groups_are_of_neighbours_and_depend_on_the_data_only(monkeypatch):
     data = episodes(40, 40)
     data.rows[40:, 0] += 1000
     goals = Goals(data, final_states=True)

@@ -129,6 +129,11 @@ def test_a_script_of_ones_own_is_found_beside_the_suite(tmp_path):
     text = GOOD.replace("[algorithms.sac]", '[algorithms.own]\nscript = "mine.py"\nflags.x = 2').replace("hidden", "#")
     suite = suites.read(write(tmp_path, text))
     assert suite.entries[0].args["Hopper-v5"].x == 2
+    for hint, value in (("Literal[1, 3]", "1.0"), ("Literal[1, 3]", "true"), ("torch.device", '"cpu"')):
+        more = ["import torch", "from typing import Literal", *lines, f"    x: {hint} = 1"]
+        (tmp_path / "mine.py").write_text("\n".join(more))
+        with pytest.raises(UserError, match=r"algorithms\.own\.flags\.x must be "):
+            suites.read(write(tmp_path, text.replace("flags.x = 2", f"flags.x = {value}")))
     (tmp_path / "mine.py").write_text("import nothing_like_that\n")
     with pytest.raises(UserError, match="ModuleNotFoundError"):
         suites.read(write(tmp_path, text))

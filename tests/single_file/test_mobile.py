@@ -182,7 +182,7 @@ def test_what_mobile_cannot_do_is_refused():
 
 def test_without_a_model_there_are_no_guesses():
     agent, batch, draws = agent_and_batch("mobile", real_ratio=1.0)
-    assert isinstance(draws, Draws) and draws.guessed_action is None
+    assert isinstance(draws, Draws) and draws.guess is None and draws.guessed_action is None
     assert not agent.update(batch, None, draws)["penalty"].any()
 
 
