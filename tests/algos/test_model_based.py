@@ -269,8 +269,8 @@ def test_values_of_mobile_have_no_room_for_entropy(train_short, sources):
         train_short(script, **SHORT)
     mobile, mopo = sources
     step = float(mobile.data.reward[mobile.data.index].abs().max())
-    torch.testing.assert_close(mobile.room, torch.full((2,), step))
-    torch.testing.assert_close(mopo.room, torch.full((2,), step + mopo.data.act_size * math.log(2) / 0.01))
+    torch.testing.assert_close(mobile.watch.room, torch.full((2,), step))
+    torch.testing.assert_close(mopo.watch.room, torch.full((2,), step + mopo.data.act_size * math.log(2) / 0.01))
 
 
 def test_the_ensemble_has_a_clock_progress_and_lines_of_its_own(train_short, capsys, monkeypatch):
