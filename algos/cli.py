@@ -46,7 +46,7 @@ class RunArgs:
     TASK: ClassVar[str] = "env_id"  # the argument that names the task
     STEPS: ClassVar[str] = "environment steps"  # the unit of steps, for figures
     TF32: ClassVar[bool] = True  # whether a GPU may round factors of products, for speed
-    ACTIONS: ClassVar[str] = "continuous"  # of environments: continuous, discrete or any; empty: none are needed
+    ACTIONS: ClassVar[str] = "continuous"  # environments have continuous, discrete or any; empty: none are needed
 
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id of a task with continuous actions; `module:Name-v0` imports a module first"""
@@ -141,7 +141,7 @@ class EnvArgs(RunArgs):
 Args = TypeVar("Args", bound=RunArgs)
 
 
-MOST_SEEDS = 10_000  # of one process
+MOST_SEEDS = 10_000  # that one process may train
 
 
 def parse_seeds(words: tuple[str, ...]) -> list[int]:

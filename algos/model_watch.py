@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -90,8 +91,12 @@ class Comparison:
         sizes = {"action": (data.act_size,), "outcome": (data.obs_size + 1,)}
         normal = [random.normal(f"compared {name}", COMPARED, *size) for name, size in sizes.items()]
         self.draws = (*normal, random.uniform("compared member", COMPARED))
-        obs = torch.cat([part.double() for part in observations(data)])
-        self.deviation = obs.std(0, correction=0).clamp(min=1e-6).to(data.rows.dtype)
+
+    @cached_property
+    def deviation(self) -> Tensor:
+        """The standard deviation [O] of the dataset's observations, which only a run with a comparison needs."""
+        obs = torch.cat([part.double() for part in observations(self.data)])
+        return obs.std(0, correction=0).clamp(min=1e-6).to(self.data.rows.dtype)
 
     @torch.no_grad()
     def log(self, learned: Learned, truth: Simulated) -> None:

@@ -58,7 +58,7 @@ class Args(EnvArgs):
     m: Count = 1
     """episodes of each sequence"""
     score: Literal["mean", "max"] = "mean"
-    """what a sequence is judged by: the mean or the greatest of its returns"""
+    """a sequence is judged by the mean or by the greatest of its returns"""
     num_envs: Natural = 0
     """environments of each run, which play episodes at once; 0: m, at most 1,024 of a table and 8 of anything else"""
     discount: Tunable[PositiveFraction] = 1.0

@@ -53,7 +53,7 @@ from algos.stream import Features, Hidden, Step, StreamArgs
 from envs import Episode, Task
 from envs.series import Sample, Series, SeriesEnvs, load_series
 
-DecayFactor = Annotated[float, Range(0, 0.99999)]  # what is left after a step of an average or a sum
+DecayFactor = Annotated[float, Range(0, 0.99999)]  # the share of an average or a sum that a step leaves
 
 
 @dataclass
