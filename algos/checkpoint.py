@@ -22,6 +22,7 @@ from torch import Tensor
 from algos.errors import UserError, describe
 from algos.memory import is_lack_of_memory
 from algos.stored import CheckpointValues, parsed, regular
+from envs.cores import reserving
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -92,6 +93,7 @@ class Checkpoints:
             if other.name not in kept and OWN.fullmatch(other.name):
                 remove(other)
 
+    @reserving()  # a file that is read is mapped
     def load(self, parts: dict[str, Stateful], runs: int) -> tuple[dict[str, Any] | None, list[str]]:
         """Restores the newest checkpoint of so many runs that is sound and has the tensors that the parts take.
 

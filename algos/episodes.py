@@ -138,7 +138,7 @@ class EpisodeBuffer:
     def state_dict(self) -> dict[str, Tensor]:
         """The rows that are in use."""
         return {
-            "rows": self.rows[:, : int(self.added.max())].cpu().clone(),
+            "rows": self.rows[:, : int(self.added.max())].cpu().contiguous(),
             "added": torch.as_tensor(self.added.copy()),
         }
 

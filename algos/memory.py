@@ -10,7 +10,10 @@ from algos.errors import UserError
 from envs.cores import free_memory
 
 # what torch and CUDA say of memory that they could not get, or of sizes that nothing could hold
-WORDS = r"can't allocate memory|out of memory|size calculation overflowed|numel: integer multiplication overflow"
+WORDS = (
+    "can't allocate memory|Cannot allocate memory|out of memory|size calculation overflowed|"
+    "numel: integer multiplication overflow"
+)
 
 
 def limit_memory() -> None:

@@ -17,7 +17,7 @@ BETA = 0.999  # decay of its second moments
 
 
 class ObGD(nn.Module):
-    """Gradient steps with eligibility traces, bounded so that they do not overshoot (the paper's algorithm 3).
+    """Gradient steps with eligibility traces, bounded so that they rarely overshoot (the paper's algorithm 3).
 
     Per run, for one network: z <- discount lambda z + g; M = lr kappa max(|delta|, 1) |z|_1 over all of its parameters;
     w <- w + lr / max(M, 1) delta z. If M > 1, the step has the length min(|delta|, 1) / kappa in the 1-norm, however

@@ -43,7 +43,7 @@ class StreamArgs(EnvArgs):
     checkpoint_every: Count = 100_000
     """environment steps between checkpoints, and fewer if they take more than a quarter of an hour"""
     lr: Tunable[Positive] = 1.0
-    """alpha, the step size, which ObGD bounds"""
+    """alpha, the step size; it cancels wherever the bound M of ObGD is above 1, as it nearly always is"""
     discount: Tunable[Fraction] = 0.99
     """gamma"""
     trace: Tunable[Fraction] = 0.8

@@ -12,6 +12,7 @@ from algos import stored
 from algos.errors import UserError
 from algos.evaluate import Score
 from algos.run_folder import RunFolder
+from envs.cores import reserving
 
 EPISODE = ("step", "task", "episode", "return", "length", "success")
 METRIC = stored.TRAIN[1:]
@@ -104,7 +105,7 @@ class Tables:
             from torch.utils.tensorboard import SummaryWriter
 
             place = self.folder.path / "tensorboard"
-            with self.folder.writing():
+            with self.folder.writing(), reserving():  # each has a thread
                 self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
         with self.folder.writing():
             self.writers[run].add_scalar(name, value, step)

@@ -6,6 +6,7 @@
 It reads the report's stored scores, and writes check.md and figures/mixtures.png beside them.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,7 +108,9 @@ def main(args: Args) -> None:
     tasks = [task for task, count in several.items() if count > 2]
     if not tasks:
         raise UserError(f"{args.folder} has no task with the base method by three models or more")
-    lines = ["# The base method with other models, and the line world", *(f"> {escape(n)}" for n in scores.notes)]
+    lines = ["# The base method with other models, and the line world"]
+    lines.append(f"`python -m benchmarks.edge_of_reach {shlex.quote(str(args.folder))}`")
+    lines += [f"> {escape(n)}" for n in scores.notes]
     with figures.style():
         for number, task in enumerate(tasks):
             own = table[table["task"] == task]

@@ -16,6 +16,7 @@ which members are elites, so that errors are a little too small.
 OUT gets page.md, figures/ensembles.png, ensembles.csv, curves.csv and sources.json.
 """
 
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
     kinds = KINDS | {"member": "whole", "output": "words", "elite": "truth"}
     for folder in folders:
         for path in find(folder, "dynamics.csv"):
+            if not os.path.lexists(path.with_name("config.json")):  # of a damaged run that a sweep has set aside
+                continue
             config = read_json(path.with_name("config.json"), Config)
             if config["status"] not in FINISHED:
                 continue

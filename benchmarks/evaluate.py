@@ -138,7 +138,12 @@ def main(args: Args) -> None:
     numbers = trained.numbers(args.seeds, args.setting)
     lost = [trained.file.runs[number] for number in trained.left_out(args.seeds, args.setting)]
     own = trained.file.environment["options"]
-    other = {n: value for n, value in place.options.items() if value not in ([], None) and own.get(n, []) != value}
+    nothing = ([], None)
+    other = {
+        n: value
+        for n, value in place.options.items()
+        if own.get(n, []) != value and not (value in nothing and own.get(n) in nothing)
+    }
     options = "".join(f"-{name}-{value}" for name, value in other.items()) if not place.is_own else ""
     name = "".join(
         c if c.isalnum() or c in "-._" else "_"

@@ -92,17 +92,19 @@ def styles_of(names: Sequence[str], settings: dict[str, dict[str, float]] | None
     """Colour and line style of each algorithm, the same in all figures.
 
     If all are settings of the same hyperparameters, the colour tells the first one's value and the line style the
-    values of the others, as long as there are line styles enough.
+    values of the others, as long as there are line styles enough and this tells all of them apart.
     """
     grid = [(settings or {}).get(name, {}) for name in names]
     firsts = sorted({next(iter(setting.values())) for setting in grid if setting})
     others = list(dict.fromkeys(tuple(setting.values())[1:] for setting in grid))
     if len({tuple(setting) for setting in grid}) == 1 and all(grid) and len(others) <= len(DASHES):
         colors = dict(zip(firsts, ramp(len(firsts)), strict=True))
-        return {
+        styles = {
             name: {"color": colors[first], "linestyle": DASHES[others.index(tuple(rest))]}
             for name, (first, *rest) in zip(names, (setting.values() for setting in grid), strict=True)
         }
+        if len({tuple(style.values()) for style in styles.values()}) == len(names):
+            return styles
     return {
         name: {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i // len(COLORS) % len(DASHES)]}
         for i, name in enumerate(names)

@@ -73,13 +73,15 @@ def stored(folder: Path) -> pd.DataFrame:
             method = str(row.algorithm).upper()
             if method not in METHODS or not args or any(args.get(name, value) != value for name, value in FORM.items()):
                 continue
+            origin, _, dataset = str(row.task).partition("/")
             widths = args["hidden"]
             networks = f"{len(widths)} × {widths[0]}" if len(set(widths)) == 1 else " × ".join(map(str, widths))
+            name = path.parent.name + (f", {origin}'s data" if origin != "local" else "")
             runs = (
-                f"ours ({path.parent.name}): {row.steps:,} updates of batches of {args['batch_size']:,}, networks "
+                f"ours ({name}): {row.steps:,} updates of batches of {args['batch_size']:,}, networks "
                 f"{networks}; {row.seeds} seed{'s' * (row.seeds > 1)}, {args['eval_episodes']} episodes"
             )
-            found = {"dataset": str(row.task).partition("/")[2], "runs": runs, "method": method, "mean": row.mean}
+            found = {"dataset": dataset, "runs": runs, "method": method, "mean": row.mean}
             found |= {"low": row.low, "high": row.high, "std": row.std, "seeds": row.seeds, "updates": row.steps}
             interval = f" [{row.low:.0f}, {row.high:.0f}]" if row.seeds > 1 else ""
             found["report"] = path.parent.name

@@ -39,13 +39,19 @@ def load(
     Runs on one task are cut at the last step that all have reached. Without `cut`, for studies of what each run came to
     by itself, they keep all evaluations, and there is no note on how few the seeds are for the intervals of reports.
     Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and,
-    unless `mix` is set, if runs on one task follow different protocols.
+    unless `mix` is set, if runs on one task follow different protocols. The same if a folder holds both a report and
+    runs.
     """
     found, asked = Found(), []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
         if is_report(folder):
+            if runs := find(folder, "config.json"):
+                raise UserError(
+                    f"{folder} holds a report, and also {runs[0].parent}: move the runs, or the report's files, to a "
+                    "folder of their own"
+                )
             read_report(folder, found)
         else:
             for path in find(folder, "config.json"):
@@ -85,7 +91,7 @@ def load(
             f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
     notes += _versions_of_scripts(sources) + _without_bf16(sources) + _with_options(sources)
-    notes += _other_parts(sources)
+    notes += _other_parts(sources) + _other_ensembles(sources)
     frames = (
         _together(found.tables, MEANS, sources),
         _together(found.values, VALUES, sources),
@@ -98,6 +104,7 @@ def load(
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
     _align(scores, cut)
+    scores.notes += _without_scores(scores)
     seeds = scores.table.groupby(["task", "algorithm"])["seed"].nunique()
     if cut and (few := seeds.min()) < FEW_SEEDS:
         where = "" if few == seeds.max() else " in places"
@@ -247,6 +254,21 @@ def _other_parts(sources: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _other_ensembles(sources: list[dict[str, Any]]) -> list[str]:
+    """Sentences on tasks on which runs loaded different ensembles of learned dynamics."""
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for config in sources:
+        if digest := config.get("facts", {}).get("dynamics_digest"):
+            found[config["task"]][digest].add(label(config))
+    return [
+        f"On {task}, not all runs have the same ensembles, and verdicts compare these too: "
+        + ", ".join(f"{digest[:8]} ({', '.join(sorted(names))})" for digest, names in sorted(digests.items()))
+        + "."
+        for task, digests in sorted(found.items())
+        if len(digests) > 1
+    ]
+
+
 def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:
     """The sources on some tasks and of some algorithms, or all; raises UserError for a name that none has."""
     for flag, wanted, names_of in (
@@ -315,9 +337,16 @@ def _without_numbers(scores: Scores) -> None:
 
 
 def _align(scores: Scores, cut: bool) -> None:
-    """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends."""
+    """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends.
+
+    A seed that diverged before it was evaluated is left out: its untrained policy's return is none of its own.
+    """
     parts = []
     diverged = _diverged(scores)
+    table = scores.table
+    ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
+    lost = [key in diverged for key in zip(table["task"], table["algorithm"], table["seed"], strict=True)]
+    scores.table = table[~(np.array(lost, bool) & (ends == 0))]
     done = {(c["task"], label(c), seed): c.get("step") for c in scores.sources for seed in c["seeds"]}
     for task, frame in scores.table.groupby("task", sort=True):
         last = frame.groupby(["algorithm", "seed"])["step"].max()
@@ -363,6 +392,24 @@ def _align(scores: Scores, cut: bool) -> None:
         setattr(
             scores, name, frame.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True, kind="stable")
         )
+
+
+def _without_scores(scores: Scores) -> list[str]:
+    """Sentences on seeds of runs that have no score although they did not diverge, such as one without an episode."""
+    table, diverged = scores.table, _diverged(scores)
+    there = set(zip(table["task"], table["algorithm"], table["seed"], strict=True))
+    ends = table.groupby("task")["step"].max()
+    found = []
+    for config in scores.sources:
+        task, name = config["task"], label(config)
+        keys = [(task, name, seed) for seed in config.get("identity", {}).get("seeds", [])]
+        if gone := [seed for *_, seed in keys if (task, name, seed) not in there | diverged.keys()]:
+            one, numbers = len(gone) == 1, ", ".join(map(str, gone))
+            found.append(
+                f"Seed{'' if one else 's'} {numbers} of {name} on {task} {'has' if one else 'have'} no score by step "
+                f"{ends[task]:,}, and {'is' if one else 'are'} left out."
+            )
+    return found
 
 
 def _fate(name: str, task: str, seeds: list[tuple[int, int]], evaluated: bool) -> str:

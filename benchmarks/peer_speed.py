@@ -1,14 +1,16 @@
 """Measures the speed of another library and prints one number; `benchmarks.throughput` runs it as a process.
 
-python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
-python -m benchmarks.peer_speed sb3 --algorithm ppo              steps per second of PPO
-python -m benchmarks.peer_speed sb3 --algorithm dqn --env-id CartPole-v1             steps per second of DQN
-python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
-python -m benchmarks.peer_speed plain --algorithm edac           updates per second of EDAC, or of an ensemble, written
-                                                                 plainly (benchmarks/plain_models.py)
-python -m benchmarks.peer_speed offlinerl_kit --code FOLDER      steps per second of OfflineRL-Kit's ensemble
-python -m benchmarks.peer_speed stored --algorithm mopo          updates per second of this project's MOPO or SAC on
-                                                                 batches of stored data, with nothing around them
+It is called in these ways:
+
+    python -m benchmarks.peer_speed sb3 --env-id HalfCheetah-v5      steps per second of SAC
+    python -m benchmarks.peer_speed sb3 --algorithm ppo              steps per second of PPO
+    python -m benchmarks.peer_speed sb3 --algorithm dqn --env-id CartPole-v1         steps per second of DQN
+    python -m benchmarks.peer_speed d3rlpy --dataset FILE.hdf5       updates per second of IQL with batches of 256
+    python -m benchmarks.peer_speed plain --algorithm edac           updates per second of EDAC, or of an ensemble,
+                                                                     written plainly (benchmarks/plain_models.py)
+    python -m benchmarks.peer_speed offlinerl_kit --code FOLDER      steps per second of OfflineRL-Kit's ensemble
+    python -m benchmarks.peer_speed stored --algorithm mopo          updates per second of this project's MOPO or SAC on
+                                                                     batches of stored data, with nothing around them
 """
 
 import importlib.util

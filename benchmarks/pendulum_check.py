@@ -8,6 +8,7 @@ From update 7,000 on, the mean of any 10 consecutive evaluations (100 updates ap
 the authors' own log of one seed has -147 to -175 there. Writes check.md and exits with 1 if the check fails.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -51,7 +52,9 @@ def main(args: Args) -> None:
     table = check(load([args.folder]).table)
     writable(args.out)
     first, *_ = (__doc__ or "").splitlines()
-    (args.out / "check.md").write_text(f"# {first}\n\n{table_of(table).markdown()}\n", encoding="utf-8")
+    command = f"python -m benchmarks.pendulum_check {shlex.join([str(args.folder), '--out', str(args.out)])}"
+    lines = [f"# {first}", f"`{command}`", table_of(table).markdown()]
+    (args.out / "check.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     print(table.to_string(index=False, float_format="{:.1f}".format))
     if "no" in set(table["above -250"]):
         raise SystemExit(1)

@@ -104,9 +104,12 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             args = replace(entry.args[task], variant=entry.variant)
             configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
             runs = stored.get((folder_name(task), entry.algorithm, entry.variant), [])
-            # reports may take both of other devices and grids; who needs that very folder is refused below
-            same = {name: configuration.get(name) for name in ("seeds", "device", "vary")}
-            for _, place, theirs in runs:
+            for seeds, place, theirs in runs:
+                # reports may take both of other devices and grids, unless these would train the same seed twice
+                free = ["seeds", "device", "vary"]
+                if set(seeds) & set(suite.seeds):
+                    free = ["seeds"] if share_settings(args, theirs) else ["seeds", "vary"]
+                same = {name: configuration.get(name) for name in free}
                 if entries := differing(configuration, theirs | same, absent):
                     folder = place / folder_name(task) / entry.algorithm / entry.variant
                     raise UserError(
@@ -129,6 +132,15 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             placed.sort(key=lambda pair: min(pair[0]))
             jobs += [make_job(entry, task, seeds, place, device, flags) for seeds, place in placed]
     return jobs
+
+
+def share_settings(args: RunArgs, theirs: dict[str, Any]) -> bool:
+    """Whether the grid of a stored run has a setting that these arguments have too."""
+    try:
+        stored = settings(replace(args, vary=tuple(theirs.get("vary", ()))))
+    except UserError:  # a hyperparameter that the script no longer has
+        return False
+    return any(setting in stored for setting in settings(args))
 
 
 def stored_runs(out: Path) -> dict[tuple[str, ...], list[tuple[list[int], Path, dict[str, Any]]]]:

@@ -56,6 +56,9 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
     varied = config.pop("varied", [])
     settings = config.pop("settings", None) or [{}]
     parts = [part_of(config, {name: setting[name] for name in varied}) for setting in settings]
+    for number, part in enumerate(parts):
+        if taken := config.get("taken"):  # by each run, one setting after the other
+            part["taken"] = taken[number * len(taken) // len(parts) : (number + 1) * len(taken) // len(parts)]
     run = parts[0] if len(parts) == 1 else config
     if finished_only and config["status"] not in FINISHED:
         seeds = config.get("identity", {}).get("seeds", [])

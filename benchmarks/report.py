@@ -86,6 +86,9 @@ class Args:
     """accept runs of different protocols in one report"""
     finished_only: bool = False
     """leave out runs that are not finished; without this, all are compared at the last step that all have reached"""
+    precision: Annotated[float, Range(0, 1, above=True)] = 0.05
+    """half width of an interval, as a share of the mean, for which the report says how many seeds and episodes are
+    needed"""
     replications: Annotated[int, Range(20, 1_000_000, why="few tell no interval")] = estimates.REPLICATIONS
     """bootstrap replications"""
     formats: tuple[Literal["png", "pdf"], ...] = ("png", "pdf")
@@ -197,7 +200,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         panels = curves_by_task(results, scores.table, "return")
         behind = parts.curves_behind(results, chosen.curves)
         sections.append(parts.task_part(results, panels, behind))
-        if variance := variance_part(results):
+        if variance := variance_part(results, args.precision):
             sections.append(variance)
         if len(scores.values):
             sections.append(parts.value_part(results))

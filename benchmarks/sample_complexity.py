@@ -7,6 +7,7 @@ steps. Seeds whose untrained networks solve the task already are left out, and a
 left. That of an algorithm is the least over its settings: the search for settings is free, and a table shows its cost.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
@@ -54,15 +55,16 @@ class Study:
 def steps_taken(sources: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, int]]:
     """The steps that each seed of each setting, by task and label, has really done.
 
-    A run with several settings has them one after the other, in the order of its sources. Raises UserError if one does
-    not say them.
+    Each source has those of its own seeds, in the order of its command; in earlier results, each of several settings
+    has those of all, one setting after the other. Raises UserError if one does not say them.
     """
     taken: dict[tuple[str, str], dict[int, int]] = {}
-    begun: dict[str, int] = {}  # by folder
+    numbers: Counter[str] = Counter()  # of settings so far, by folder
     for config in sources:
-        seeds, first = config["seeds"], begun.get(config["folder"], 0)
-        begun[config["folder"]] = first + len(seeds)
-        steps = config.get("taken", [])[first : first + len(seeds)]
+        seeds, steps = config.get("identity", {}).get("seeds") or config["seeds"], config.get("taken", [])
+        first = len(seeds) * numbers[config["folder"]] if len(steps) > len(seeds) else 0
+        numbers[config["folder"]] += 1
+        steps = steps[first : first + len(seeds)]
         if len(steps) < len(seeds):
             raise UserError(f"{config['folder']}: its configuration does not say the steps that each seed has done")
         taken[config["task"], label(config)] = dict(zip(seeds, steps, strict=True))

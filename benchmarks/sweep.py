@@ -55,6 +55,7 @@ from benchmarks.display import Display, note_on_seeds, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
 from benchmarks.plan import Job, plan, prepare, seeds_per_job, warn_of_changes
+from benchmarks.read_scores import is_report
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
 from benchmarks.suite import Suite, find, read
@@ -172,7 +173,8 @@ def check_jobs(jobs: list[Job], device: str, elsewhere: bool, cuda: bool) -> Non
 
 def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> None:
     """Runs one job of an array in the foreground; other jobs of the sweep may run elsewhere at the same time."""
-    if not (out / "sweep.json").exists():
+    copy = out / "suite.toml"
+    if not ((out / "sweep.json").exists() and copy.exists() and copy.read_bytes() == suite.path.read_bytes()):
         describe(suite, out)
     if job.state == "finished":
         print(f"finished already: {job.name}")
@@ -274,6 +276,8 @@ def main(args: Args) -> None:
     elif args.max_seeds or args.seeds_per_look:
         raise UserError(f"{'--max-seeds' if args.max_seeds else '--seeds-per-look'} is for --until-decided only")
 
+    if is_report(out):
+        raise UserError(f"--out: {out} holds a report, which would hide the runs: choose another folder")
     jobs = planned(args, suite, out, batch)
     chosen = jobs if args.job is None else jobs[args.job : args.job + 1]
     warn_of_changes(chosen)

@@ -12,11 +12,13 @@ from benchmarks.scores import label
 from benchmarks.tables import Table, number, word
 
 MOST_SEEDS = 10_000  # that advice may ask for
-PRECISION = 0.05  # half width of the intervals that advice is for, as a share of the mean
 
 
-def variance_part(results: Results) -> Part | None:
-    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells."""
+def variance_part(results: Results, precision: float) -> Part | None:
+    """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells.
+
+    Advice is for intervals whose half width is that share of the mean.
+    """
     table = results.scores.table
     ends = table.groupby("task")["step"].transform("max")
     late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
@@ -48,7 +50,7 @@ def variance_part(results: Results) -> Part | None:
         seeds = len(means)
         final = results.tasks.query("task == @task and algorithm == @algorithm and score == 'mean'").iloc[0]
         half = max(final["high"] - final["mean"], final["mean"] - final["low"])  # percentages may end at one side
-        wanted = PRECISION * abs(found.mean)
+        wanted = precision * abs(found.mean)
         words = "–"
         if wanted > 0 and (cost := costs.get((task, algorithm))):
             need = advice(found, wanted, *cost)
@@ -64,7 +66,7 @@ def variance_part(results: Results) -> Part | None:
         "checkpoints of a seed that are evaluated, and to episodes: random effects, by the method of moments. More "
         "episodes reduce the last part only, and more evaluations the last two. One evaluation cannot tell seeds from "
         "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
-        f"episodes in each evaluation, would give an interval of ±{100 * PRECISION:.3g}% of the mean at least cost, "
+        f"episodes in each evaluation, would give an interval of ±{100 * precision:.3g}% of the mean at least cost, "
         "with as many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on "
         "few seeds, so take them as a rough guide." + " Seeds that diverged are left out." * bool(lost)
     )

@@ -46,6 +46,32 @@ def free_memory(swap: bool = False) -> int:
     return max(0, min(free))
 
 
+@contextlib.contextmanager
+def reserving() -> Iterator[None]:
+    """While it lasts, no limit on this process's memory counts: for what is reserved, and hardly ever used.
+
+    Linux counts what is reserved, such as the megabytes of an MjData that uses some kilobytes, the stack of a thread,
+    or a file that is mapped. What is left of it at the end is added to the limit.
+    """
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        yield
+        return
+    limit, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit == most:
+        yield
+        return
+    process = psutil.Process()
+    before = process.memory_info().data
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    try:
+        yield
+    finally:
+        limit += max(0, process.memory_info().data - before)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
 def _groups(controller: str) -> Iterator[Path]:
     """The folders of the control groups that hold this process, of Linux's version 2 or 1; none on other systems."""
     try:

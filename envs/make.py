@@ -24,6 +24,7 @@ from gymnasium.wrappers import FlattenObservation, FrameStackObservation, Transf
 
 from envs import atari
 from envs.adroit import D4RLReward
+from envs.cores import reserving
 from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 
@@ -87,7 +88,7 @@ def make_vec(
     if kwargs.pop("d4rl_reward", False):
         wrappers.append(D4RLReward)
     leaves_files = env_id.startswith(ROBOTICS) or re.match(OGBENCH, env_id)
-    with quiet_mujoco(), tidy() if leaves_files else contextlib.nullcontext():
+    with quiet_mujoco(), reserving(), tidy() if leaves_files else contextlib.nullcontext():
         if spec.entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return gym.make_vec(

@@ -2,13 +2,14 @@
 
 Sikchi et al., "Dual RL: Unification and New Methods for Reinforcement and Imitation Learning" (arXiv 2302.08560), as
 its official code computes it, which differs from the paper. In the code, the labelled expert's actions have the value
-200, and all others follow -2 + 0.99 V(s'), where V(s') is -200 after a termination. V learns from the mixed data by the
-Gumbel regression of XQL (xql.py), and the actor imitates the mixed data, weighted by exp(temperature (Q - V)), at most
-100. The paper's mixture weight beta has no counterpart there.
+200, and those of the mixed data, hidden ones of the expert included, follow -2 + discount V(s'), where V(s') is -200
+after a termination. V learns from the mixed data by the Gumbel regression of XQL (xql.py), and the actor imitates the
+mixed data, weighted by exp(temperature (Q - V)), at most 100. The paper's mixture weight beta has no counterpart there.
 
 `--objective paper` takes the paper's chi-square objective for Q, with the same V and actor: beta (E_S,pi Q - E_E Q) +
 E_mix (discount V(s') - Q)^2 / 4. E is the expert's data, S the mixed data, and mix is beta E + (1 - beta) S; V(s') is 0
-after a termination. This is the objective as others quote it; its published hyperparameters are not known.
+after a termination. Others quote it with a weight in place of the factor 1/4, which the paper's derivation lacks, as a
+reviewer noted. Its published hyperparameters are not known.
 
 The mixed data is --dataset with the first --expert-trajectories of --expert-dataset hidden in it. The labelled data is
 the first --expert-transitions of --expert-dataset, so those of them that are hidden are part of the mixed data too. As

@@ -9,19 +9,22 @@ There are two forms. The first, `--form network`, is that of the official code, 
 one network with k heads, and without time or previous action among its inputs; all heads learn at once, without a
 target network, from the steps of all iterations so far that came after the greedy ones; weights, Adam's moments and the
 scales of the losses carry over. The number of gradient steps counts all steps of an iteration, the greedy ones too. A
-time limit ends an episode like any other end. A run stops early after more than ten iterations without a random step.
-The second, `--form table`, is that of the paper, for tables: at each time and for each backup, means of the iteration's
-own episodes; ties go to the first action, and the value of what was not tried is 0. A run stops after one iteration
-without a random step.
+time limit ends an episode like any other end. A run stops early after more than ten iterations in a row without a
+random step. The second, `--form table`, is that of the paper, for tables: at each time and for each backup, means of
+the iteration's own episodes; ties go to the first action, and the value of what was not tried is 0. A run stops after
+one iteration without a random step. From time i on, an evaluation plays the present network's greedy actions, and with
+`--form table` the choices for the last time that has any.
 
 k counts values, not backups: with k = 1 there is no bootstrapping. Heads learn in parallel, so that a head is only as
 good as the one below it was; what was frozen too early is never corrected. SQIRL's published settings are a budget of
 5M steps, k and m by task, and a discount of 1; for MiniGrid with sticky actions the discount is 0.99, and for whole
 games of Atari it is 0.99 with a budget of 10M steps.
 
-Two things differ from the official code. Networks are an MLP, on MiniGrid with one-hot codes of the whole grid, where
+Three things differ from the official code. Networks are an MLP, on MiniGrid with one-hot codes of the whole grid, where
 it has an MLP on the codes themselves, and with sticky actions a convolution on the codes divided by 255; images have
-MinAtar's convolution. And up to 1,024 episodes of a table are played at once, and there at most eight.
+MinAtar's convolution. With sticky actions, its codes also have a channel for the time, which by a fault is 1 at the
+first step and 0 at all others; here the time is shown only with `--append-time`. And up to 1,024 episodes of a table
+are played at once, and there at most eight.
 
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
     python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100

@@ -17,9 +17,9 @@ is the running variance of the discounted sum. It is compared with the discounte
 s'; the official plot compares it with the sum one step earlier, which includes the cumulant that came with s'.
 
 Sums go over the whole series, also beyond --total-steps. A step near its end does not count if rows after the end would
-have more than 5% of the weight of its sum (with a discount of 0.99, this is so in the last 299 steps). An interval in
-which fewer steps count than half of --eval-every, or than half of all if these are fewer, repeats the score before it,
-as a short last one does, and so does one in which all true returns are the same.
+have more than 5% of the weight of its sum (with a discount of 0.99, this is so in the last 299 steps). An interval,
+also a short last one, in which fewer steps count than half of --eval-every, or than half of all if these are fewer,
+repeats the score before it; so does one in which all true returns are the same.
 
 prediction.png shows the first and the last 5,000 steps. `Learner.load` reads the learner.safetensors of a run into a
 learner that goes on predicting and learning anywhere: its `start` and `step` give predictions in place of actions, and

@@ -8,7 +8,8 @@ episode like any other end, without bootstrapping; `--bootstrap-limits` counts t
 instead. Discrete actions are not supported.
 
 That script does not normalise observations and rewards. Here they are normalised by default, because the MDPO paper
-compares methods with the same tricks. One of these, a clipped loss of the critic, is in neither that script nor here.
+compares methods with the same tricks. Two of these, a clipped loss of the critic and a learning rate that falls, are in
+neither that script nor here.
 
     python single_file/trpo.py --env-id HalfCheetah-v5 --seeds 0:10
 

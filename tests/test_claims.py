@@ -100,7 +100,7 @@ def means(report: str) -> pd.Series:
         ("on_policy_sensitivity", "PPO's clip 0.05 is worse than 0.2", ALL, ["ppo (clip=0.2) > ppo (clip=0.05)"]),
         ("offline_mujoco_short", "Over the three, TD3+BC, IQL and f-DVL are better than BC.", ALL,
          ["td3_bc > bc", "iql > bc", "f_dvl > bc"]),
-        ("offline_mujoco_shorter", "Over the six, BC is better than the others, by", ALL, ["bc > *"]),
+        ("offline_mujoco_shorter", "Over the six, BC is better than the others, which", ALL, ["bc > *"]),
         ("iql_sensitivity", "On HalfCheetah's medium-replay data, a temperature of 1 is better than 10 at each "
          "expectile",         CHEETAH,
          [f"iql (expectile={e}, temperature=1) > iql (expectile={e}, temperature=10)" for e in (0.5, 0.7, 0.8, 0.9)]),
@@ -212,7 +212,8 @@ def test_bc_is_not_better_on_each_of_the_six_as_readme_and_findings_tell():
     assert "though not on each of the six." in LINES
     row = FOUND["offline_mujoco_shorter"]
     assert (
-        "by the datasets of HalfCheetah and Walker2d: on Hopper's medium data, IQL's and XQL's means are above" in row
+        "which HalfCheetah's and Walker2d's data decide: on Hopper's medium data, IQL's and XQL's means are above"
+        in row
     )
     decided = verdicts("offline_mujoco_shorter").query("a == 'bc' and verdict == 'better' and task != 'all tasks'")
     assert set(decided["task"].str.extract(r"local/([a-z0-9]+)-")[0]) == {"halfcheetah", "walker2d"}
@@ -387,7 +388,7 @@ def test_methods_of_a_report_saw_the_same_data(report):
 
 def test_findings_tell_how_methods_with_a_model_were_trained():
     row = FOUND["offline_model_based"]
-    assert "five seeds of one of the four took six to seven minutes on an H200." in row
+    assert "five seeds of one method took six to seven minutes on an H200." in row
     both = runs, others = [
         json.loads((ROOT / "results" / name / "sources.json").read_text())
         for name in ("offline_model_based", "offline_model_based_other")
@@ -576,13 +577,33 @@ def test_findings_tell_what_choosing_a_policy_costs():
     assert f"On average, ten episodes find one of eight that earns {share:.0%} of what the best of them does" in row
     policies = stored("iql_budget", "episodes").groupby("policy")[["value", "return"]].mean()
     assert "27 policies" in row and len(policies) == 27
-    assert "that one of eight to which the critic gives the highest value earns less than a random one" in row
+    assert (
+        "the policy of eight to which the critic gives the highest value earns less, on average, than a random one"
+        in row
+    )
     assert best["by_value"][8] < policies["return"].mean() and len(best) == 8
     ranks = scipy.stats.spearmanr(policies["value"], policies["return"]).statistic
     # Bonett and Wright 2000, doi 10.1007/BF02294183
     half = scipy.stats.norm.ppf(0.975) * np.sqrt((1 + ranks**2 / 2) / (len(policies) - 3))
     low, high = np.tanh(np.arctanh(ranks) + np.array([-half, half]))
     assert f"ranks of values and returns correlate by {ranks:.2f} (95%: {low:.2f} to {high:.2f})." in row
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ("edge_of_reach", "The actor's learning rate of base and MOPO falls to 0 within these {} epochs, and in "
+         "published runs within {:,}; RAVL's stays."),
+        ("offline_model_based", "The actor's learning rate of MBPO, MOPO and MOBILE falls to 0 within these {} epochs, "
+         "and in published runs within {:,}."),
+    ],
+)  # fmt: skip
+def test_findings_tell_how_fast_the_rates_of_actors_fall(report, told):
+    runs = json.loads((ROOT / "results" / report / "sources.json").read_text())
+    args = [run["args"] for run in runs if run["algorithm"] in ("mopo", "mobile")]
+    (epochs,) = {own["total_steps"] // own["updates_per_epoch"] for own in args}
+    assert told.format(epochs, ModelBasedArgs.total_steps // ModelBasedArgs.updates_per_epoch) in FOUND[report]
+    assert {own["rollout_length"] for own in args if own["dataset"] != WALKER} == {5}
 
 
 def test_values_at_the_edge_of_reach_are_as_findings_tell():
@@ -650,10 +671,11 @@ def test_findings_tell_how_sqirl_does_on_tables():
     assert "Each has the best of its settings on each table, SQIRL of 15 and the others of two." in row
     assert (
         f"[SQIRL solves {count['sqirl']} of {len(tasks)} tables](results/effective_horizon/page.md) and PPO "
-        f"{count['ppo']}, which is not decided; DQN solves more than SQIRL. Its number of steps rises with theirs; "
-        f"where SQIRL and PPO both solve a table, it is {steps:.2f} of PPO's (median)." in LINES
+        f"{count['ppo']}, which is not decided; DQN solves more than SQIRL. The more steps PPO or DQN need for a "
+        f"table, the more SQIRL needs; where SQIRL and PPO both solve one, SQIRL needs {steps:.2f} of PPO's steps "
+        "(median)." in LINES
     )
-    assert "SQIRL's number of steps rises with theirs." in row
+    assert "The more steps PPO or DQN need for a table, the more SQIRL needs." in row
     rises = stored("effective_horizon", "correlations").query("tasks == 'solved'").set_index(["a", "b"])["low"]
     assert rises["dqn", "sqirl"] > 0 and rises["ppo", "sqirl"] > 0
 
@@ -742,6 +764,16 @@ def test_findings_tell_which_goals_gcivl_and_gciql_reach():
     mean = curve.mean(axis=1)
     assert f"its mean rises to {mean.max():.0f} after {mean.idxmax():,} updates and falls to {mean.iloc[-1]:.0f}" in row
     assert "though two of five seeds rise then" in row
+    assert (
+        "Published scores have GCIQL well before GCIVL, and here the two are level: GCIQL is below its published score "
+        "and GCIVL above," in row
+    )
+    ours = stored("pointmaze_short", "tasks").query("task.str.contains('large-stitch') and score == 'three'")
+    ours = ours.set_index("algorithm")["mean"]
+    board = stored("leaderboard", "success").query("dataset == 'pointmaze-large-stitch-v0' and runs == 'published'")
+    theirs = board.set_index("method")["mean"]
+    assert theirs["GCIQL"] - theirs["GCIVL"] > 15 > 5 > abs(ours["gciql"] - ours["gcivl"])
+    assert ours["gciql"] < theirs["GCIQL"] and ours["gcivl"] > theirs["GCIVL"]
     assert (curve.iloc[-1] > curve.loc[mean.idxmax()]).sum() == 2 and curve.shape[1] == 5
 
     watched = stored("pointmaze_short", "watched").query("algorithm == 'gcivl' and metric.str.startswith('success/')")

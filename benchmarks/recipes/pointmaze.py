@@ -6,8 +6,8 @@ which stays as it is.
 
 `ogbench_pointmaze` follows the protocol of OGBench's pointmaze-*-navigate and -stitch. In an episode that takes L rows
 of OGBench's files, L actions are played, and the observation after the last one is not stored. A trajectory has it, so
-that T = L: learners here see L transitions of an episode, where those of OGBench's files, which lack what followed the
-last action, see L - 1. The file's rows are `obs[:-1]`, `action`, `truncated` (as terminals) and, from infos,
+that T = L; benchmarks.collect leaves out that last step, so that learners see L - 1 transitions of an episode, as they
+do in OGBench's files. The file's rows are `obs[:-1]`, `action`, `truncated` (as terminals) and, from infos,
 `qpos[:-1]` and `qvel[:-1]`; OGBench's files have neither rewards nor goals. In the maze `teleport`, the observation of
 a step into a teleport is that of the entry, as the environment gives it, while `qpos` of the same row is at the exit
 already.

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import mujoco
 import numpy as np
 
+from envs.cores import reserving
 from envs.mujoco.tasks import Array
 
 Reports = SimpleQueue[Exception | None]
@@ -32,7 +33,8 @@ class Physics:
 
     def __init__(self, model: mujoco.MjModel, num_envs: int, fields: Sequence[str], frame_skip: int, threads: int):
         self.model, self.frame_skip = model, frame_skip
-        self.data = [mujoco.MjData(model) for _ in range(num_envs)]
+        with reserving():
+            self.data = [mujoco.MjData(model) for _ in range(num_envs)]
         # mj_step does not compute cfrc_ext; Gymnasium does so after each step, this class only for tasks that read it
         self.contact_forces = "cfrc_ext" in fields
         self.control = [data.ctrl for data in self.data]

@@ -122,9 +122,12 @@ def save_table(table: Table, path: Path) -> None:
         arrays |= {"transitions": table.next_state[..., 0], "rewards": table.reward[..., 0].astype(np.float32)}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # other processes may write the same table
-    with partial.open("wb") as file:
-        np.savez_compressed(file, facts=np.array(json.dumps(facts)), **arrays)
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, facts=np.array(json.dumps(facts)), **arrays)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # of a disk that is full
 
 
 def load_table(path: Path, horizon: int | None = None) -> Table:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 import re
 import runpy
 import sys
@@ -194,6 +195,23 @@ def test_help_explains_every_flag_and_defaults_by_domain(shell):
     assert code == 0 and all(f"--{flag}" in text for flag in FLAGS.split())
     for words in ("implicit Q-learning", "a range such as 0:10", "every combination of values", "0.7, antmaze 0.9"):
         assert words in text, words
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_fills_the_lines_of_the_terminal(shell, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = shell("mopo", "-h")
+    lines = [line.replace("│", " ") for line in out.splitlines()]
+    assert lines[0].startswith("MOPO: ") and "    python single_file/mopo.py" in out
+    assert max(len(line) for line in lines if not line.startswith("    python ")) == columns
+    pairs = 0
+    for line, after in itertools.pairwise(lines):
+        indents = {len(one) - len(one.lstrip()) for one in (line, after) if one.strip()}
+        if line.strip() and after.strip() and indents in ({0}, {23}):
+            room = columns - 25 if indents == {23} else columns
+            assert len(line.strip()) + 1 + len(after.split()[0]) > room, (line, after)  # the first word found no room
+            pairs += 1
+    assert pairs > 40
 
 
 @pytest.mark.parametrize("script", sorted({name.split()[0] for name in SCRIPTS}))

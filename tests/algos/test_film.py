@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +36,29 @@ def test_without_a_renderer_a_sentence_says_why(monkeypatch, tmp_path):
     assert said.startswith("there is no video, because rendering pointmaze-medium-v0 failed here (")
     assert said.endswith("needs the system's EGL (on Debian and Ubuntu libegl1) or OSMesa (libosmesa6)")
     assert not (tmp_path / "videos").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is one renderer elsewhere")
+@pytest.mark.parametrize(
+    ("works", "tried"), [("egl", ["egl"]), ("osmesa", ["egl", "osmesa"]), ("neither", ["egl", "osmesa"])]
+)
+def test_the_first_renderer_that_works_is_taken(monkeypatch, tmp_path, works, tried):
+    asked = []
+
+    def render(file, environment):
+        asked.append(environment["MUJOCO_GL"])
+        for number in range(2 if asked[-1] == works else 0):
+            (file.parent / f"{number}.mp4").write_bytes(b"film")
+        return "" if asked[-1] == works else f"no {asked[-1]} here"
+
+    monkeypatch.setattr("algos.film.encoder_problem", lambda: "")
+    monkeypatch.setattr("algos.film._render", render)
+    for name in ("DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    films = shots(tmp_path)
+    said = film(films)
+    assert asked == tried and [path.exists() for path in films] == [works != "neither"] * 2
+    assert said == "" if works != "neither" else "(egl: no egl here; osmesa: no osmesa here)" in said
 
 
 def test_an_encoder_that_cannot_be_run_is_named(monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """The laws by which goals are drawn: the sheets' own numbers, counted over many draws."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from hiql import HIQL
 from ota import OTA, Draws
-from scripts import module_of
+from scripts import agent_type, module_of
 
 from algos.data import Dataset
 from algos.errors import UserError
@@ -254,13 +255,25 @@ def test_an_option_longer_than_the_way_to_a_subgoal_is_warned_about_once(train_s
     assert capsys.readouterr().err.count("--option-steps 4 is more than --subgoal-steps 3") == 1
 
 
+@pytest.mark.parametrize("script", ["gcivl", "hiql", "ota"])
+def test_each_goal_of_a_batch_has_random_numbers_of_its_own(script):
+    """For values, actors and high levels: 0.05 is six standard deviations of a correlation of chance."""
+    module = module_of(script)
+    agent = agent_type(script)(module.Args(hidden=(4,), batch_size=15_000), episodes(4).task, (0,))
+    made = agent.draws(Random([0]))()
+    numbers = [made.row, *itertools.chain(*(kind for kind in made if isinstance(kind, GoalDraws)))]
+    assert len(numbers) == {"gcivl": 9, "hiql": 9, "ota": 13}[script]
+    correlations = np.corrcoef(torch.cat([x.double() for x in numbers]).numpy())
+    assert np.abs(correlations - np.eye(len(numbers))).max() < 0.05
+
+
 # -- temporal goal augmentation ----------------------------------------------------------------------------------------
 
 
 def gcbc(**overrides):
     module = module_of("gcbc")
     defaults = {"hidden": (4,), "anchors": "trajectories", "augment": 1.0, "batch_size": 100_000}
-    return module.GCBC(module.Args(**defaults, **overrides), episodes(4).task, (0,))
+    return module.GCBC(module.Args(**(defaults | overrides)), episodes(4).task, (0,))
 
 
 def toy(labels: list[int]) -> tuple[Goals, Clusters]:
@@ -269,6 +282,42 @@ def toy(labels: list[int]) -> tuple[Goals, Clusters]:
     clusters = Clusters(goals, 2, 2)
     clusters.set(np.arange(8), np.array(labels))
     return goals, clusters
+
+
+def test_cloning_draws_transitions_and_goals_by_the_law_of_ogbench():
+    """Each transition counts alike, and the last goal is the last state with an action."""
+    goals, agent = Goals(episodes(3, 21)), gcbc(anchors="transitions", augment=0.0)
+    rows, drawn, _ = agent.rows(goals, None, agent.draws(Random([0]))())
+    assert (rows < 2).double().mean().item() == pytest.approx(2 / 22, abs=0.01)
+    for row in (3, 10):
+        reach = 22 - (row + 1)
+        inner = dict.fromkeys(range(row + 2, 22), 1 / reach)
+        assert shares(drawn[rows == row]) == law(of={row + 1: 0.5 / reach, **inner, 22: 0.5 / reach})
+
+
+def test_anchors_are_of_all_trajectories_alike_however_long_they_are():
+    """As RvS draws them: the two transitions of the first count as much as the twenty of the second."""
+    goals, agent = Goals(episodes(3, 21), final_states=True), gcbc(augment=0.0)
+    rows, drawn, _ = agent.rows(goals, None, agent.draws(Random([0]))())
+    assert (rows < 3).double().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert shares(rows[rows > 2]) == law(of=dict.fromkeys(range(3, 23), 1 / 20))
+    assert shares(drawn[rows == 3]) == law(of=dict.fromkeys(range(4, 24), 1 / 20))
+    assert shares(drawn[rows == 1]) == {2: 1.0}
+
+
+@pytest.mark.parametrize(("anchors", "final"), [("transitions", False), ("trajectories", True)])
+def test_a_run_of_cloning_has_last_states_as_goals_only_where_anchors_are_trajectories(monkeypatch, anchors, final):
+    asked = {}
+    module = module_of("gcbc")
+
+    def noted(args, name, **kwargs):
+        asked.update(kwargs)
+        raise InterruptedError
+
+    monkeypatch.setattr(module, "goal_run", noted)
+    with pytest.raises(InterruptedError):
+        module.main(module.Args(anchors=anchors))
+    assert asked["final_states"] is final
 
 
 def test_augmented_goals_have_the_law_of_the_sheet():

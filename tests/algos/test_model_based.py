@@ -69,6 +69,10 @@ def test_rollouts_store_the_penalised_reward_of_all_members(train_short, sources
     # the mean and the noise of the one elite: the reward less the penalty is within a few deviations
     noise = (batch.reward + 0.7 * doubt - mean[:, 0, :, -1]) / (log_var[:, 0, :, -1] / 2).exp()
     assert noise.abs().max() < 5 and abs(noise.mean()) < 0.3 and abs(noise.std() - 1) < 0.2
+    source.generate()  # by the policy that is left: actions are drawn
+    assert source.buffer.count.tolist() == [3 * 40 * 3]
+    latest = source.buffer.gather(torch.arange(240, 360)[None])
+    assert (latest.action - source.agent.policy(latest.obs)).abs().mean() > 0.2
 
 
 @pytest.mark.parametrize("piece", [40, 16])

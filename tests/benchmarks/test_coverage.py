@@ -189,7 +189,7 @@ def test_only_settings_of_the_same_process_are_paired(tmp_path):
     assert {test for pair, test in tests.items() if pair not in together} == {"Welch"}
 
 
-def test_shares_and_advice_are_those_of_the_variances(tmp_path, monkeypatch):
+def test_shares_and_advice_are_those_of_the_variances(tmp_path):
     """Three evaluations count, of two episodes each; seconds are those of a run, and of one more episode in each."""
     rng, rows = np.random.default_rng(0), []
     for seed in range(5):
@@ -203,7 +203,7 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path, monkeypatch):
     means, spreads = (late.pivot(index="seed", columns="step", values=n).to_numpy() for n in ("return", "episode_std"))
     found = split(means, spreads**2, 2)
     variances = np.array([found.seeds, found.checkpoints / 3, found.episodes / 6])
-    (row,) = variance_part(results).tables[0][1].rows
+    (row,) = variance_part(results, 0.05).tables[0][1].rows
     for cell, share in zip(row[2:5], 100 * variances / variances.sum(), strict=True):
         assert cell[0] == f"{share:.0f}"
     tasks = results.tasks.query("score == 'mean'").iloc[0]
@@ -211,8 +211,7 @@ def test_shares_and_advice_are_those_of_the_variances(tmp_path, monkeypatch):
     assert costs_of(results)["Made-v0", "a"] == (12.0, 2.0)
     seeds, episodes = advice(found, 0.05 * found.mean, 12.0, 2.0)
     assert [cell[0] for cell in row[6:]] == [f"{seeds:,} × {episodes:,}", "5", "3 × 2"]
-    monkeypatch.setattr("benchmarks.variance_part.PRECISION", 0.125)
-    wide, most = variance_part(results), advice(found, 0.125 * found.mean, 12.0, 2.0)
+    wide, most = variance_part(results, 0.125), advice(found, 0.125 * found.mean, 12.0, 2.0)
     assert wide.tables[0][1].rows[0][6][0] == f"{most[0]:,} × {most[1]:,}" and most[0] < seeds
     assert "an interval of ±12.5% of the mean" in wide.text
 
@@ -227,7 +226,7 @@ def test_a_seed_that_diverged_tells_nothing_of_variance(tmp_path):
     table, lost = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]), [{"seed": 5, "step": 93}]
     synthetic.store(tmp_path / "with", "a", table, "Made-v0", diverged=lost)
     synthetic.store(tmp_path / "without", "a", table[table["seed"] < 5], "Made-v0")
-    found, wanted = (variance_part(results_of(tmp_path / name)) for name in ("with", "without"))
+    found, wanted = (variance_part(results_of(tmp_path / name), 0.05) for name in ("with", "without"))
     assert found.tables[0][1].rows[0][2:5] == wanted.tables[0][1].rows[0][2:5]
     assert "Seeds that diverged are left out" in found.text and "diverged" not in wanted.text
 
@@ -245,7 +244,7 @@ def test_a_report_says_what_lacks(tmp_path):
     shares = {}
     for name in ("seeds", "episodes"):
         results = results_of(tmp_path / name)
-        part = variance_part(results)
+        part = variance_part(results, 0.05)
         row = dict(zip(part.tables[0][1].columns, part.tables[0][1].rows[0], strict=True))
         shares[name] = float(row["seeds"][1]), float(row["episodes"][1])
         said = ["In 1 of 1 rows, most of the variance is in the column"] * (name == "seeds")

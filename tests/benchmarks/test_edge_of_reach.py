@@ -53,6 +53,7 @@ def test_the_page_has_each_mixture_and_the_line_world(tmp_path):
         ["0.00", "101.0", "1,011.0", "3"], ["0.50", "121.0", "1,211.0", "3"], ["1.00", "151.0", "1,511.0", "3"],
     ]  # fmt: skip
     assert "| edge worth 1,000 | 909.1 | 5.00 |" in text
+    assert f"`python -m benchmarks.edge_of_reach {tmp_path / 'out'}`" in text
     assert (tmp_path / "out" / "figures" / "mixtures.png").stat().st_size > 5_000
 
 

@@ -128,6 +128,8 @@ def test_steps_are_those_that_were_really_done():
     first, second = source | {"setting": {"lr": 0.1}}, source | {"setting": {"lr": 0.2}}
     taken = steps_taken([first, source | {"folder": "b", "variant": "b"}, second])
     assert [*taken.values()] == [{3: 10, 5: 20}, {3: 10, 5: 20}, {3: 30, 5: 40}]
+    disordered = source | {"identity": {"seeds": [5, 3]}, "taken": [10, 20]}
+    assert [*steps_taken([disordered]).values()] == [{5: 10, 3: 20}]
     with pytest.raises(UserError, match=r"^b: its configuration does not say the steps"):
         steps_taken([source | {"folder": "b", "taken": [10]}])
 

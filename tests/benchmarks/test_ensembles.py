@@ -113,6 +113,11 @@ def test_what_is_no_ensemble_or_damaged_is_refused(runs, tmp_path):
     with pytest.raises(UserError, match=r"have ensembles of .*: give one"):
         main(Args((runs, runs), tmp_path / "page"))
     (path,) = runs.rglob("dynamics.csv")
+    aside = tmp_path / "damaged"  # a run that a sweep has set aside has no configuration, and is passed over
+    aside.mkdir()
+    (aside / "dynamics.csv").write_text("damaged")
+    with pytest.raises(UserError, match="there is no finished ensemble"):
+        main(Args((aside,), tmp_path / "page"))
     data = tmp_path / "random.hdf5"
     kept = data.read_bytes()
     random_file(data, 1_900, 3, 2)

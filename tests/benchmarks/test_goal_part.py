@@ -139,6 +139,20 @@ def test_ways_and_maps_are_drawn_and_stored(runs, tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
+def test_ways_on_a_file_of_data_are_drawn_and_those_of_a_damaged_run_are_not_read(runs, tmp_path):
+    """A suite makes the path of a file absolute, and a report names the file alone."""
+    folder = runs / "maze" / "good" / "default"
+    ways = [(seed, "task1", step, 0.2 * max(step, 0), 0.0) for seed in (0, 1) for step in range(-1, 41)]
+    pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"]).to_parquet(folder / "ways.parquet")
+    for path in runs.rglob("config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"task": str(tmp_path / "mine.npz")}))
+    shutil.copytree(folder, runs / "damaged" / "20260101-000000-1")
+    (runs / "damaged" / "20260101-000000-1" / "config.json").rename(runs / "damaged" / "config.damaged.json")
+    made(runs, tmp_path / "out", formats=("png",))
+    assert set(pd.read_csv(tmp_path / "out" / "ways.csv")["task"]) == {"mine.npz"}
+    assert "## Mazes" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_ways_without_values_come_without_maps(runs, tmp_path):
     ways = [(0, "task1", step, 0.2 * max(step, 0), 0.0) for step in range(-1, 41)]
     table = pd.DataFrame(ways, columns=["seed", "task", "step", "x", "y"])

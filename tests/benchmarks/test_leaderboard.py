@@ -60,6 +60,22 @@ def test_methods_of_ones_own_are_left_out_with_a_note(tmp_path, capsys):
     assert f"note: mine of {folder} are no columns of this table, and are left out" in capsys.readouterr().out
 
 
+def test_runs_on_data_of_another_origin_have_a_row_of_their_own(tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(RESULTS / "pointmaze_short", folder)
+    sources = json.loads((folder / "sources.json").read_text())
+    tables_of = pd.read_csv(folder / "tasks.csv")
+    task, theirs = (f"{origin}/pointmaze-medium-navigate-v0" for origin in ("local", "ogbench"))
+    sources += [{**source, "task": theirs} for source in sources if source["task"] == task]
+    (folder / "sources.json").write_text(json.dumps(sources))
+    more = tables_of[tables_of["task"] == task].assign(task=theirs)
+    pd.concat([tables_of, more]).to_csv(folder / "tasks.csv", index=False)
+    own = stored(tmp_path).query("dataset == 'pointmaze-medium-navigate-v0'")
+    assert own["runs"].str.contains("ours (mine, ogbench's data)", regex=False).sum() * 2 == len(own) > 4
+    texts = [text for row in tables(own)["pointmaze"].rows for text, _ in row]
+    assert len(tables(own)["pointmaze"].rows) == 2 and not any("dtype" in text for text in texts)
+
+
 def test_rows_stand_under_their_dataset_and_methods():
     own = pd.DataFrame({"dataset": ["cube-single-play-v0"], "runs": ["ours"], "method": ["CRL"], "text": ["7 [5, 9]"]})
     made = tables(pd.concat([published(), own]).sort_values("dataset", kind="stable"))

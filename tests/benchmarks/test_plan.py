@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -109,6 +110,50 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"out/seeds_0-1/\S+/sac/default holds .* \(total_steps: 4000 there"):
             jobs(write(tmp_path, other, steps=900), tmp_path / "out")
         assert len(jobs(write(tmp_path, other, steps=4_000), tmp_path / "out")) > 0
+
+
+@pytest.mark.parametrize(("seeds", "refused"), [("0:4", True), ("2:6", False)])
+def test_seeds_that_were_trained_on_another_device_are_not_trained_again(tmp_path, seeds, refused):
+    """No report would take a seed twice, and others than these go on in jobs of their own."""
+    text = SUITE.replace('"0:2"', f'"{seeds}"')
+    (job,) = jobs(write(tmp_path), tmp_path / "out")
+    store(job, "finished", identity=job.identity | {"device": "cuda"})
+    if refused:
+        with pytest.raises(UserError, match=r"another configuration \(device: cuda there, cpu here\)"):
+            jobs(write(tmp_path, text), tmp_path / "out", seeds_per_job=4)
+    else:
+        assert [job.seeds for job in jobs(write(tmp_path, text), tmp_path / "out", seeds_per_job=4)] == [[2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(("taus", "refused"), [("0.01, 0.02", True), ("0.02, 0.03", False)])
+def test_grids_that_share_a_setting_are_not_trained_twice(tmp_path, taus, refused):
+    text = SUITE + "vary = { tau = [0.005, 0.01] }\n"
+    (job,) = jobs(write(tmp_path, text), tmp_path / "out")
+    store(job, "finished")
+    other = text.replace("0.005, 0.01", taus).replace('"0:2"', '"0:4"')
+    if refused:
+        with pytest.raises(UserError, match=r"another configuration \(vary: \["):
+            jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)
+    else:
+        assert [job.seeds for job in jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)] == [[0, 1, 2, 3]]
+
+
+def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "run_job", lambda *_: engines.Outcome("finished", 1))
+    out = tmp_path / "out"
+    out.mkdir()
+    for text in (SUITE, SUITE.replace('"0:2"', '"0:4"')):
+        path = write(tmp_path, text)
+        sweep.run_one(SimpleNamespace(threads=1, retries=0), suites.read(path), out, jobs(path, out)[0], [])
+        assert (out / "suite.toml").read_bytes() == path.read_bytes()
+    assert json.loads((out / "sweep.json").read_text())["seeds"] == [0, 1, 2, 3]
+
+
+def test_a_folder_with_a_report_takes_no_sweep(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "scores.csv").write_text("")
+    with pytest.raises(UserError, match="out holds a report, which would hide the runs: choose another folder"):
+        sweep.main(sweep.Args(str(write(tmp_path)), out=tmp_path / "out", device="cpu"))
 
 
 def test_a_job_of_a_varied_algorithm_trains_every_setting_with_its_seeds(tmp_path):

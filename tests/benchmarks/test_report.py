@@ -97,6 +97,34 @@ def test_a_diverged_seed_counts_with_the_score_that_it_had_and_is_listed(tmp_pat
     assert any("Seed 0 of a on Hopper-v5 diverged before step 15" in note for note in loaded.notes)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_seed_that_diverged_before_it_was_evaluated_is_left_out_however_seeds_were_trained(tmp_path, together):
+    """It has the return of its untrained policy, before the first update."""
+    frame = table({0: {s: [1_000.0] for s in range(3)}, 50: {0: [1.0], 1: [2.0]}, 100: {0: [3.0], 1: [4.0]}})
+    lost = {"status": "diverged", "diverged": [{"seed": 2, "step": 4}]}
+    parts = [([0, 1, 2], lost)] if together else [([0], {}), ([1], {}), ([2], lost)]
+    for seeds, entries in parts:
+        store(tmp_path / str(seeds), "a", frame[frame["seed"].isin(seeds)], "Hopper-v5", **entries)
+    loaded = load([tmp_path])
+    final = scores.final_scores(loaded.table)
+    assert dict(zip(final["seed"], final["last"], strict=True)) == {0: 3.0, 1: 4.0}
+    assert any("diverged before step 4" in note and "left out" in note for note in loaded.notes)
+
+
+def test_seeds_without_a_score_are_named(tmp_path):
+    """Seed 2 ended no episode, and seed 3 only after the step at which seed 0 was interrupted."""
+    frame = table({step: {s: [float(step)] for s in (0, 1)} for step in (10, 20)})
+    identity = {"total_steps": 40, "eval_episodes": 0, "eval_every": 10, "seeds": [0, 1, 2]}
+    store(tmp_path / "a", "a", frame, "Hopper-v5", identity=identity)
+    store(tmp_path / "b", "a", table({30: {3: [5.0]}}), "Hopper-v5", identity=identity | {"seeds": [3, 4]})
+    notes = [note for note in load([tmp_path]).notes if "no score" in note]
+    assert notes == [
+        "Seed 2 of a on Hopper-v5 has no score by step 20, and is left out.",
+        "Seeds 3, 4 of a on Hopper-v5 have no score by step 20, and are left out.",
+    ]
+    assert not any("no score" in note for note in load([tmp_path / "b"]).notes if "Seed 3" in note)
+
+
 def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
     whole = table({step: {0: [float(step)], 1: [2.0 * step]} for step in range(0, 101, 10)})
     store(tmp_path / "in", "a", whole, "Hopper-v5")
@@ -451,6 +479,18 @@ def test_options_of_environments_are_told(tmp_path):
         store(tmp_path, name, table(ten(1, 2, 3)), f"{name}-v0", identity={"env_option": words})
     (told,) = (note for note in load([tmp_path]).notes if "other options" in note)
     assert told.endswith("were made: a on a-v0; c on c-v0 (x=1 y=2).")
+
+
+def test_other_ensembles_on_a_task_are_told(tmp_path):
+    frame = table(ten(1, 2, 3))
+    for name, digest in (("a", "1" * 12), ("b", "2" * 12), ("c", "1" * 12), ("d", None)):
+        store(tmp_path, name, frame, "Made-v0", facts={"dynamics_digest": digest} if digest else {})
+    (told,) = (note for note in load([tmp_path]).notes if "ensembles" in note)
+    assert told == (
+        "On Made-v0, not all runs have the same ensembles, and verdicts compare these too: 11111111 (a, c), 22222222 "
+        "(b)."
+    )
+    assert not any("ensembles" in note for note in load([tmp_path], algorithms=["a", "c", "d"]).notes)
 
 
 def test_other_transitions_beside_a_dataset_are_told(tmp_path):
@@ -1258,6 +1298,16 @@ def test_a_report_does_not_hide_the_runs_of_its_folder(tmp_path):
     make(tmp_path / "runs", tmp_path / "runs" / "report")
     synthetic.make(tmp_path / "runs", ["b"], ["Hopper-v5"], 2, 3)
     assert make(tmp_path / "runs", tmp_path / "runs" / "report").scores.algorithms == ["a", "b"]
+
+
+def test_runs_in_the_folder_of_a_report_are_not_passed_over(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a"], ["Hopper-v5"], 2, 3)
+    make(tmp_path / "runs", tmp_path / "again")
+    synthetic.make(tmp_path / "again" / "seeds_0-1", ["b"], ["Hopper-v5"], 2, 3)
+    with pytest.raises(UserError, match=r"again holds a report, and also \S+/b/default: move the runs"):
+        load([tmp_path / "again"])
+    shutil.rmtree(tmp_path / "again" / "seeds_0-1")
+    assert len(load([tmp_path / "again"]).sources) == 1
 
 
 def test_references_that_would_fit_are_named(tmp_path, capsys):

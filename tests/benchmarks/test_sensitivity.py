@@ -296,6 +296,8 @@ def test_settings_of_one_grid_are_told_apart_by_colour_and_line_style():
     assert styles["0"]["linestyle"] == styles["3"]["linestyle"] != styles["1"]["linestyle"]  # as the second is
     wide = {str(i): s for i, s in enumerate(settings_of({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}))}
     assert len({tuple(look.values()) for look in figures.styles_of(list(wide), wide).values()}) == 12
+    both = {f"{name} ({value})": {"temperature": value} for name in ("iql", "xql") for value in (0.5, 1.0, 3.0)}
+    assert len({tuple(look.values()) for look in figures.styles_of(list(both), both).values()}) == 6
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

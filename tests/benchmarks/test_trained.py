@@ -208,7 +208,7 @@ def test_policies_act_in_another_environment(run, capsys):
     command(evaluate, run, "--episodes", 2, "--env-option", "max_episode_steps=3")
     (folder,) = (run / "evaluation").iterdir()
     assert folder.name == "InvertedPendulum-v5-max_episode_steps-3"
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(evaluate, run, "--env-option", "reset_noise_scale=-1")
     assert capsys.readouterr().err.startswith(
         "error: InvertedPendulum-v5 cannot begin an episode with these options (ValueError"
@@ -373,6 +373,25 @@ def test_an_option_that_is_nothing_is_an_option(run, option, monkeypatch):
     assert len(list((run / "evaluation").iterdir())) == 2
 
 
+def test_an_option_that_is_taken_away_is_named_too(run, monkeypatch, tmp_path):
+    """Of a run with a time limit of its own; nothing is an option only where the run has one."""
+    asked = []
+    monkeypatch.setattr(Place, "try_out", lambda *_: None)
+    monkeypatch.setattr(evaluate, "check_earlier", lambda out, said: asked.append(out.name))
+    monkeypatch.setattr(evaluate, "writable", lambda out: 1 / 0)
+    begin = Trained.__init__
+
+    def limited(trained, folder):
+        begin(trained, folder)
+        trained.file.environment["options"] = {"max_episode_steps": 500}
+
+    monkeypatch.setattr(Trained, "__init__", limited)
+    for option in (None, "max_episode_steps=null", "frame_skip=null"):
+        with pytest.raises(ZeroDivisionError):
+            command(evaluate, run, "--episodes", 1, *(["--env-option", option] if option else []))
+    assert asked == ["InvertedPendulum-v5", "InvertedPendulum-v5-max_episode_steps-None", "InvertedPendulum-v5"]
+
+
 def test_runs_in_parts_are_the_same(run, monkeypatch):
     trained = Trained(run)
     whole = evaluate.evaluated(trained, Place(trained), [0, 1, 2], 4, 1)
@@ -422,7 +441,7 @@ def test_steps_are_those_that_the_evaluated_runs_took(run, capsys):
 def test_without_the_encoder_a_sentence_says_what_to_install(run, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else find(name))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(watch, run)
     assert "pip install -e '.[video]'" in capsys.readouterr().err and not (run / "watch.mp4").exists()
 
@@ -441,7 +460,7 @@ def test_an_encoder_that_cannot_be_run_is_found_before_episodes_are_played(run, 
 def test_without_a_renderer_a_sentence_says_why(run, monkeypatch, capsys):
     pytest.importorskip("imageio_ffmpeg")
     monkeypatch.setenv("MUJOCO_GL", "none-such")
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(watch, run)
     assert "rendering InvertedPendulum-v5 failed here (" in capsys.readouterr().err
 
@@ -582,7 +601,7 @@ def test_an_export_that_differs_is_not_written(run, tmp_path, monkeypatch, capsy
         return model
 
     monkeypatch.setattr(export, "exported", other)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(export, run, "--onnx", tmp_path / "p.onnx")
     assert "differs from torch's by 0.1" in capsys.readouterr().err and not (tmp_path / "p.onnx").exists()
 
@@ -604,7 +623,7 @@ def test_an_export_without_the_time_is_not_written(train, bare_runs, tmp_path, m
         return model
 
     monkeypatch.setattr(export, "exported", timeless)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(export, run, "--onnx", tmp_path / "q.onnx")
     assert "differs from torch's by" in capsys.readouterr().err
 
@@ -613,7 +632,7 @@ def test_an_export_without_the_time_is_not_written(train, bare_runs, tmp_path, m
 def test_a_difference_that_is_no_number_is_one(run, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "exported", lambda *_: b"a model")
     monkeypatch.setattr(export, "difference", lambda *_: float("nan"))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(export, run, "--onnx", tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()
 
@@ -621,6 +640,6 @@ def test_a_difference_that_is_no_number_is_one(run, tmp_path, monkeypatch):
 def test_without_onnx_a_sentence_says_what_to_install(run, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else find(name))
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         command(export, run, "--onnx", "p.onnx")
     assert "pip install -e '.[onnx]'" in capsys.readouterr().err

@@ -178,6 +178,7 @@ def test_what_mobile_cannot_do_is_refused():
         check(Args(elites=1))
     args = Args()
     assert (args.dynamics_epochs, args.guesses, args.elites, args.hidden) == (30, 10, 5, (256, 256))
+    assert (args.actor_lr, args.critic_lr, args.temperature_lr) == (1e-4, 3e-4, 1e-4)
 
 
 def test_without_a_model_there_are_no_guesses():

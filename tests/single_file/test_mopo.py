@@ -124,3 +124,4 @@ def test_the_protocol_is_the_official_one():
     assert (args.members, args.elites, args.dynamics_hidden) == (7, 5, (200,) * 4)
     assert (args.dynamics_lr, args.dynamics_batch_size, args.dynamics_epochs) == (1e-3, 256, 2_000)
     assert args.hidden == (256, 256)
+    assert (args.actor_lr, args.critic_lr, args.temperature_lr) == (1e-4, 3e-4, 1e-4)

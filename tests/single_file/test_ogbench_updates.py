@@ -118,7 +118,8 @@ def batch_of(script: str, strong: bool) -> Any:
         "high_reward": np.where(b[:, 0] == 1, 0.0, -1.0),
         "high_mask": np.where(b[:, 0] == 1, 0.0, 1.0),
     }
-    x = {name: torch.as_tensor(array).expand(2, *array.shape).clone() for name, array in arrays.items()}
+    kind = torch.get_default_dtype()
+    x = {n: torch.as_tensor(array, dtype=kind).expand(2, *array.shape).clone() for n, array in arrays.items()}
     module = module_of(script)
     if script in ("hiql", "ota"):
         value = module.Goal(x["value_goal"], x["reward"], x["mask"])
@@ -130,11 +131,9 @@ def batch_of(script: str, strong: bool) -> Any:
     return module.Transitions(*(x[field] for field in module.Transitions._fields))
 
 
-@pytest.mark.parametrize("setting", ["agents", "strong"])
-@pytest.mark.parametrize("method", METHODS)
-def test_an_update_is_the_official_one(method, setting, float64):
+def with_stored_weights(method: str, stored: dict[str, Any]) -> Any:
+    """An agent of two runs whose weights are the official ones."""
     script, overrides = METHODS[method]
-    stored = STORED["agents"][method] | STORED[setting][method]
     agent = agent_type(script)(module_of(script).Args(**SMALL, **overrides), TASK, (0, 1))
     kinds = {leaf["path"]: leaf for leaf in stored["leaves"]}
     with torch.no_grad():
@@ -144,6 +143,25 @@ def test_an_update_is_the_official_one(method, setting, float64):
             assert ours[0].numel() == int(np.prod(like["shape"])), leaf["path"]
             theirs = values(like["kind"], like["shape"], leaf["n"], stored["weights"]).view(like["shape"])
             ours.copy_(reordered(method, theirs).view(ours[0].shape))
+    return agent
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_in_float32_are_the_official_ones(method):
+    script, stored = METHODS[method][0], STORED["agents"][method]
+    agent = with_stored_weights(method, stored)
+    metrics = agent.update(batch_of(script, False))
+    for ours, theirs in LOSSES[script].items():
+        assert metrics[ours].dtype == torch.float32
+        assert metrics[ours].tolist() == pytest.approx([stored["losses"][theirs]] * 2, rel=3e-6)  # CRL's needs it
+
+
+@pytest.mark.parametrize("setting", ["agents", "strong"])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_update_is_the_official_one(method, setting, float64):
+    script = METHODS[method][0]
+    stored = STORED["agents"][method] | STORED[setting][method]
+    agent = with_stored_weights(method, stored)
     seen: dict[int, Tensor] = {}
     step = agent.adam.step
 

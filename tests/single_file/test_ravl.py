@@ -130,6 +130,9 @@ def test_initial_weights_are_those_of_the_official_code():
     [
         ("d4rl/halfcheetah-medium-v2", 10, 1.0, 5),
         ("d4rl/hopper-medium-v2", 50, 1.0, 5),
+        ("d4rl/walker2d-medium-v2", 10, 1.0, 5),
+        ("local/halfcheetah-medium-replay-v0", 10, 1.0, 5),
+        ("local/hopper-medium-replay-v0", 50, 1.0, 5),
         ("local/walker2d-medium-replay-v0", 10, 1.0, 1),
         ("d4rl/halfcheetah-medium-expert-v2", 10, 5.0, 5),
         ("d4rl/hopper-medium-expert-v2", 50, 1.0, 5),
@@ -141,3 +144,4 @@ def test_defaults_are_those_of_the_dataset(dataset, critics, eta, length):
     args = Args(dataset=dataset)
     assert (args.critics, args.eta, args.rollout_length, args.form) == (critics, eta, length, "ravl")
     assert args.hidden == (256, 256, 256)
+    assert (args.actor_lr, args.critic_lr, args.temperature_lr) == (3e-4, 3e-4, 3e-4)
