@@ -64,7 +64,7 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
     kinds = KINDS | {"member": "whole", "output": "words", "elite": "truth"}
     for folder in folders:
         for path in find(folder, "dynamics.csv"):
-            if not os.path.lexists(path.with_name("config.json")):  # of a damaged run that a sweep has set aside
+            if not os.path.lexists(path.with_name("config.json")):  # a damaged run that a sweep has set aside
                 continue
             config = read_json(path.with_name("config.json"), Config)
             if config["status"] not in FINISHED:

@@ -1,6 +1,8 @@
 """The README of the committed results, made from the reports and measurements that lie beside it.
 
-python -m benchmarks.index          writes results/README.md, and the lengths of runs in results/findings.md
+It writes results/README.md, and the lengths of runs in results/findings.md:
+
+    python -m benchmarks.index
 """
 
 import os
@@ -18,13 +20,13 @@ from benchmarks.tables import Cell, Table, between, escape, number, word
 
 INTRODUCTION = """# Results
 
-Every table and figure here is written by a command of this repository, from the scores of its own runs; this page is
-written by `python -m benchmarks.index`. Intervals are 95% intervals over seeds, and in the study of the effective
-horizon over tasks. The folder of a report holds its tables as CSV, its figures, and in `sources.json` the arguments,
-commit, versions and device of every run; from these, `python -m benchmarks.report results/NAME --out
-runs/NAME/report` makes the report again, with `--mix` where its notes say what differs between runs, as one page
-with sortable tables and figures that tell their values (`runs/NAME/report/report.html`). Studies have a `page.md`
-instead, which names its command."""
+Every table and figure here is written by a command of this repository, from its own runs and measurements and from
+published tables; this page is written by `python -m benchmarks.index`. Intervals are 95% intervals over seeds, and
+in the study of the effective horizon over tasks. The folder of a report holds its tables as CSV, its figures, and in
+`sources.json` the arguments, commit, versions and device of every run; from these, `python -m benchmarks.report
+results/NAME --out runs/NAME/report` makes the report again, with `--mix` where its notes say what differs between
+runs, as one page with sortable tables and figures that tell their values (`runs/NAME/report/report.html`). Studies
+have a `page.md` instead, which names its command."""
 
 SHORT = 200  # letters of a sentence in the list of contents
 FINDING = re.compile(r"^### (.*)\n\n\*.*\*$", re.MULTILINE)  # a heading that links reports, and below it their length

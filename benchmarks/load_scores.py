@@ -22,6 +22,7 @@ from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, m
 from benchmarks.stored import Sweep, read_wishes, without_place
 
 FEW_SEEDS = 10
+NOT_EVALUATED = "{} no evaluation after step 0, and {} left out"
 LARGEST = 1e100  # sums of squares of greater numbers are no numbers
 
 
@@ -39,8 +40,8 @@ def load(
     Runs on one task are cut at the last step that all have reached. Without `cut`, for studies of what each run came to
     by itself, they keep all evaluations, and there is no note on how few the seeds are for the intervals of reports.
     Raises UserError if there is no run, or none of those names, if a table is damaged, if a seed occurs twice, and,
-    unless `mix` is set, if runs on one task follow different protocols. The same if a folder holds both a report and
-    runs.
+    unless `mix` is set, if runs on one task follow different protocols. It also raises UserError if a folder holds both
+    a report and runs.
     """
     found, asked = Found(), []
     for folder in folders:
@@ -101,6 +102,8 @@ def load(
     sweeps = [sweep for i, sweep in enumerate(told) if sweep not in told[:i]]
     scores = Scores(*frames, sources, sweeps, found.wishes, cells, notes, left_out, unfinished, found.lost, files)
     _without_numbers(scores)
+    if cut:
+        _without_learning(scores)
     if scores.table.empty:
         raise UserError(f"no run in {', '.join(map(str, folders))} has a return that is a finite number")
     _align(scores, cut)
@@ -336,17 +339,20 @@ def _without_numbers(scores: Scores) -> None:
     scores.table = table
 
 
-def _align(scores: Scores, cut: bool) -> None:
-    """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends.
-
-    A seed that diverged before it was evaluated is left out: its untrained policy's return is none of its own.
-    """
-    parts = []
-    diverged = _diverged(scores)
-    table = scores.table
+def _without_learning(scores: Scores) -> None:
+    """Leaves out seeds that diverged before they were evaluated: they have only the return of an untrained policy."""
+    table, diverged = scores.table, _diverged(scores)
     ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
     lost = [key in diverged for key in zip(table["task"], table["algorithm"], table["seed"], strict=True)]
     scores.table = table[~(np.array(lost, bool) & (ends == 0))]
+    for task in {config["task"] for config in scores.sources} - set(scores.table["task"]):
+        scores.notes.append(f"All runs on {task} diverged before their first evaluation, and are left out.")
+
+
+def _align(scores: Scores, cut: bool) -> None:
+    """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends."""
+    parts = []
+    diverged = _diverged(scores)
     done = {(c["task"], label(c), seed): c.get("step") for c in scores.sources for seed in c["seeds"]}
     for task, frame in scores.table.groupby("task", sort=True):
         last = frame.groupby(["algorithm", "seed"])["step"].max()
@@ -398,12 +404,12 @@ def _without_scores(scores: Scores) -> list[str]:
     """Sentences on seeds of runs that have no score although they did not diverge, such as one without an episode."""
     table, diverged = scores.table, _diverged(scores)
     there = set(zip(table["task"], table["algorithm"], table["seed"], strict=True))
-    ends = table.groupby("task")["step"].max()
+    known, ends = there | diverged.keys(), table.groupby("task")["step"].max()
     found = []
     for config in scores.sources:
         task, name = config["task"], label(config)
-        keys = [(task, name, seed) for seed in config.get("identity", {}).get("seeds", [])]
-        if gone := [seed for *_, seed in keys if (task, name, seed) not in there | diverged.keys()]:
+        seeds = config.get("identity", {}).get("seeds", [])
+        if task in ends and (gone := [seed for seed in seeds if (task, name, seed) not in known]):
             one, numbers = len(gone) == 1, ", ".join(map(str, gone))
             found.append(
                 f"Seed{'' if one else 's'} {numbers} of {name} on {task} {'has' if one else 'have'} no score by step "
@@ -417,7 +423,7 @@ def _fate(name: str, task: str, seeds: list[tuple[int, int]], evaluated: bool) -
     numbers = ", ".join(str(seed) for seed, _ in seeds)
     steps = ", ".join(f"{step:,}" for _, step in seeds)
     if len(seeds) == 1:
-        fate = "counts with the return of its last evaluation" if evaluated else "was never evaluated, and is left out"
+        fate = "counts with the return of its last evaluation" if evaluated else NOT_EVALUATED.format("has", "is")
         return f"Seed {numbers} of {name} on {task} diverged before step {steps} and {fate}."
-    fate = "count with the returns of their last evaluations" if evaluated else "were never evaluated, and are left out"
+    fate = "count with the returns of their last evaluations" if evaluated else NOT_EVALUATED.format("have", "are")
     return f"Seeds {numbers} of {name} on {task} diverged before steps {steps} and {fate}."

@@ -50,7 +50,7 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
                     values.append(read(folder / "maps.csv", MAPS).merge(seeds, on=["task", "algorithm"]))
             continue
         for path in find(folder, "ways.parquet"):
-            if not os.path.lexists(path.with_name("config.json")):  # of a damaged run that a sweep has set aside
+            if not os.path.lexists(path.with_name("config.json")):  # a damaged run that a sweep has set aside
                 continue
             config = read_json(path.with_name("config.json"), Config)
             config["task"] = scores.files.get(config["task"], config["task"])

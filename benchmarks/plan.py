@@ -105,11 +105,9 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             configuration, absent = identity(args, entry.algorithm, [], device), defaults(type(args))
             runs = stored.get((folder_name(task), entry.algorithm, entry.variant), [])
             for seeds, place, theirs in runs:
-                # reports may take both of other devices and grids, unless these would train the same seed twice
-                free = ["seeds", "device", "vary"]
-                if set(seeds) & set(suite.seeds):
-                    free = ["seeds"] if share_settings(args, theirs) else ["seeds", "vary"]
-                same = {name: configuration.get(name) for name in free}
+                # reports take both of other devices and grids, but no seed of a setting twice
+                twice = set(seeds) & set(suite.seeds) and share_settings(args, theirs)
+                same = {name: configuration.get(name) for name in (["seeds"] if twice else ["seeds", "device", "vary"])}
                 if entries := differing(configuration, theirs | same, absent):
                     folder = place / folder_name(task) / entry.algorithm / entry.variant
                     raise UserError(

@@ -57,7 +57,7 @@ def read_run(path: Path, found: Found, finished_only: bool) -> None:
     settings = config.pop("settings", None) or [{}]
     parts = [part_of(config, {name: setting[name] for name in varied}) for setting in settings]
     for number, part in enumerate(parts):
-        if taken := config.get("taken"):  # by each run, one setting after the other
+        if taken := config.get("taken"):  # the steps of each run, one setting after the other
             part["taken"] = taken[number * len(taken) // len(parts) : (number + 1) * len(taken) // len(parts)]
     run = parts[0] if len(parts) == 1 else config
     if finished_only and config["status"] not in FINISHED:
@@ -198,8 +198,11 @@ def read_report(folder: Path, found: Found) -> None:
         frame.columns = [*KEYS, *MEANS]
     elif "episodes" not in frame:
         raise damaged(path, "it has no column 'episodes'")
-    known = frame.get("episode_std", "")  # earlier reports have none
-    frame["episode_std"] = pd.to_numeric(pd.Series(known, frame.index), errors="coerce")
+    known = pd.Series(frame.get("episode_std", ""), frame.index)  # earlier reports have none
+    try:
+        frame["episode_std"] = known.replace("", "nan").astype(float)  # pandas' to_numeric rounds
+    except ValueError as error:
+        raise damaged(path, error) from None
     found.tables.append(frame[[*KEYS, *MEANS]])
     if os.path.lexists(path := folder / "values.csv"):
         columns = [*KEYS, *VALUES]

@@ -67,7 +67,7 @@ def steps_taken(sources: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int
         steps = steps[first : first + len(seeds)]
         if len(steps) < len(seeds):
             raise UserError(f"{config['folder']}: its configuration does not say the steps that each seed has done")
-        taken[config["task"], label(config)] = dict(zip(seeds, steps, strict=True))
+        taken.setdefault((config["task"], label(config)), {}).update(zip(seeds, steps, strict=True))
     return taken
 
 

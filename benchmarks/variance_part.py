@@ -17,7 +17,7 @@ MOST_SEEDS = 10_000  # that advice may ask for
 def variance_part(results: Results, precision: float) -> Part | None:
     """Where the variance of scores comes from, and what would make an interval narrower; None if nothing tells.
 
-    Advice is for intervals whose half width is that share of the mean.
+    `precision` is the half width of the intervals that advice is for, as a share of the mean.
     """
     table = results.scores.table
     ends = table.groupby("task")["step"].transform("max")

@@ -48,28 +48,33 @@ def free_memory(swap: bool = False) -> int:
 
 @contextlib.contextmanager
 def reserving() -> Iterator[None]:
-    """While it lasts, no limit on this process's memory counts: for what is reserved, and hardly ever used.
+    """Lifts this process's limit on memory while something is reserved that is hardly ever used.
 
     Linux counts what is reserved, such as the megabytes of an MjData that uses some kilobytes, the stack of a thread,
-    or a file that is mapped. What is left of it at the end is added to the limit.
+    or a file that is mapped. What is still reserved at the end, and not used, is added to the limit.
     """
     try:
         import resource  # not on Windows
-    except ImportError:
-        yield
-        return
-    limit, most = resource.getrlimit(resource.RLIMIT_DATA)
+
+        before = _unused()  # not on macOS
+        limit, most = resource.getrlimit(resource.RLIMIT_DATA)
+    except (ImportError, AttributeError):
+        limit = most = 0
     if limit == most:
         yield
         return
-    process = psutil.Process()
-    before = process.memory_info().data
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     try:
         yield
     finally:
-        limit += max(0, process.memory_info().data - before)
+        limit += max(0, _unused() - before)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
+def _unused() -> int:
+    """Bytes that this process has reserved and not used."""
+    found = psutil.Process().memory_info()
+    return found.data - found.rss
 
 
 def _groups(controller: str) -> Iterator[Path]:

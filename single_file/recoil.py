@@ -8,8 +8,8 @@ mixed data, weighted by exp(temperature (Q - V)), at most 100. The paper's mixtu
 
 `--objective paper` takes the paper's chi-square objective for Q, with the same V and actor: beta (E_S,pi Q - E_E Q) +
 E_mix (discount V(s') - Q)^2 / 4. E is the expert's data, S the mixed data, and mix is beta E + (1 - beta) S; V(s') is 0
-after a termination. Others quote it with a weight in place of the factor 1/4, which the paper's derivation lacks, as a
-reviewer noted. Its published hyperparameters are not known.
+after a termination. The factor 1/4 is missing from the paper's derivation, as a reviewer noted, and others quote the
+objective with a weight in its place. Its published hyperparameters are not known.
 
 The mixed data is --dataset with the first --expert-trajectories of --expert-dataset hidden in it. The labelled data is
 the first --expert-transitions of --expert-dataset, so those of them that are hidden are part of the mixed data too. As

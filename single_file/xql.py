@@ -9,11 +9,11 @@ batch, at least -1.
 It also differs from IQL in these things: V has layer normalisation, critics learn by a Huber loss (delta 20, with a
 factor 1/2 where IQL's squared error has 1), and on antmaze the actor's learning rate is constant. By default, beta,
 clip, batch size and some others are those of the official scripts for each D4RL dataset of locomotion, antmaze and
-kitchen, and those of the domain for other datasets of these; `--consistent` always takes those of the domain. For all
-other tasks, Adroit's among them, no official ones are known, and locomotion's are taken; an example in the official
-README has a beta of 8 and one random action for pen-human. The paper's scores are those of the best evaluation; here
-they are those of the last. The official gradient penalty, which is off there and penalises one critic twice, is left
-out.
+kitchen, and those of the domain for other datasets of these domains; `--consistent` always takes those of the domain.
+For all other tasks, Adroit's among them, no official beta, clip and batch size are known, and locomotion's are taken;
+an example in the official README has a beta of 8 and one random action for pen-human. The paper's scores are those of
+the best evaluation; here they are those of the last. The official gradient penalty, which is off there and penalises
+one critic twice, is left out.
 
     python single_file/xql.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
 

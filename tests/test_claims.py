@@ -592,10 +592,10 @@ def test_findings_tell_what_choosing_a_policy_costs():
 @pytest.mark.parametrize(
     ("report", "told"),
     [
-        ("edge_of_reach", "The actor's learning rate of base and MOPO falls to 0 within these {} epochs, and in "
-         "published runs within {:,}; RAVL's stays."),
-        ("offline_model_based", "The actor's learning rate of MBPO, MOPO and MOBILE falls to 0 within these {} epochs, "
-         "and in published runs within {:,}."),
+        ("edge_of_reach", "The learning rate of the actors of base and MOPO falls to 0 within these {} epochs, and "
+         "in published runs within {:,}; RAVL's stays constant."),
+        ("offline_model_based", "The learning rate of the actors of MBPO, MOPO and MOBILE falls to 0 within these {} "
+         "epochs, and in published runs within {:,}."),
     ],
 )  # fmt: skip
 def test_findings_tell_how_fast_the_rates_of_actors_fall(report, told):
@@ -603,7 +603,7 @@ def test_findings_tell_how_fast_the_rates_of_actors_fall(report, told):
     args = [run["args"] for run in runs if run["algorithm"] in ("mopo", "mobile")]
     (epochs,) = {own["total_steps"] // own["updates_per_epoch"] for own in args}
     assert told.format(epochs, ModelBasedArgs.total_steps // ModelBasedArgs.updates_per_epoch) in FOUND[report]
-    assert {own["rollout_length"] for own in args if own["dataset"] != WALKER} == {5}
+    assert {own["rollout_length"] for own in args if report == "edge_of_reach" or own["dataset"] != WALKER} == {5}
 
 
 def test_values_at_the_edge_of_reach_are_as_findings_tell():
@@ -765,8 +765,8 @@ def test_findings_tell_which_goals_gcivl_and_gciql_reach():
     assert f"its mean rises to {mean.max():.0f} after {mean.idxmax():,} updates and falls to {mean.iloc[-1]:.0f}" in row
     assert "though two of five seeds rise then" in row
     assert (
-        "Published scores have GCIQL well before GCIVL, and here the two are level: GCIQL is below its published score "
-        "and GCIVL above," in row
+        "Published scores put GCIQL well ahead of GCIVL, and here the two are level: GCIQL is below its published "
+        "score and GCIVL above," in row
     )
     ours = stored("pointmaze_short", "tasks").query("task.str.contains('large-stitch') and score == 'three'")
     ours = ours.set_index("algorithm")["mean"]

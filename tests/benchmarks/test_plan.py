@@ -136,6 +136,9 @@ def test_grids_that_share_a_setting_are_not_trained_twice(tmp_path, taus, refuse
             jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)
     else:
         assert [job.seeds for job in jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)] == [[0, 1, 2, 3]]
+        config = json.loads((path := job.folder / "config.json").read_text())
+        path.write_text(json.dumps(config | {"identity": job.identity | {"device": "cuda"}}))
+        assert [job.seeds for job in jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)] == [[0, 1, 2, 3]]
 
 
 def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch):

@@ -122,7 +122,8 @@ def test_seeds_without_a_score_are_named(tmp_path):
         "Seed 2 of a on Hopper-v5 has no score by step 20, and is left out.",
         "Seeds 3, 4 of a on Hopper-v5 have no score by step 20, and are left out.",
     ]
-    assert not any("no score" in note for note in load([tmp_path / "b"]).notes if "Seed 3" in note)
+    (alone,) = (note for note in load([tmp_path / "b"]).notes if "no score" in note)
+    assert alone == "Seed 4 of a on Hopper-v5 has no score by step 30, and is left out."
 
 
 def test_an_algorithm_whose_seeds_all_diverged_stays_in_the_report(tmp_path):
@@ -1298,6 +1299,20 @@ def test_a_report_does_not_hide_the_runs_of_its_folder(tmp_path):
     make(tmp_path / "runs", tmp_path / "runs" / "report")
     synthetic.make(tmp_path / "runs", ["b"], ["Hopper-v5"], 2, 3)
     assert make(tmp_path / "runs", tmp_path / "runs" / "report").scores.algorithms == ["a", "b"]
+
+
+def test_spreads_beside_a_missing_one_are_read_bit_for_bit(tmp_path):
+    synthetic.make(tmp_path / "runs", ["a"], ["Hopper-v5"], 20, 20)
+    make(tmp_path / "runs", tmp_path / "out")
+    path = tmp_path / "out" / "scores.csv"
+    stored = pd.read_csv(path, float_precision="round_trip")
+    stored.loc[0, "episode_std"] = np.nan
+    stored.to_csv(path, index=False)
+    found = load([tmp_path / "out"]).table["episode_std"]
+    assert found.isna().sum() == 1 and (found[1:] == stored["episode_std"][1:]).all()
+    path.write_text(path.read_text().replace(str(stored["episode_std"][1]), "much"))
+    with pytest.raises(UserError, match=r"scores.csv is damaged: could not convert string to float: 'much'"):
+        load([tmp_path / "out"])
 
 
 def test_runs_in_the_folder_of_a_report_are_not_passed_over(tmp_path):

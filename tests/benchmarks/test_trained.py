@@ -374,7 +374,7 @@ def test_an_option_that_is_nothing_is_an_option(run, option, monkeypatch):
 
 
 def test_an_option_that_is_taken_away_is_named_too(run, monkeypatch, tmp_path):
-    """Of a run with a time limit of its own; nothing is an option only where the run has one."""
+    """The run has a time limit of its own; an option set to null is named only if the run has that option."""
     asked = []
     monkeypatch.setattr(Place, "try_out", lambda *_: None)
     monkeypatch.setattr(evaluate, "check_earlier", lambda out, said: asked.append(out.name))
