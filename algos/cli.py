@@ -405,8 +405,10 @@ def help_in_paragraphs() -> Iterator[None]:
     """While it lasts, tyro reads the help of an argument as one paragraph, without the line ends of the file."""
     read = docstring_parser.parse_from_object
 
-    def joined(of: object) -> docstring_parser.Docstring:
-        docs = read(of)
+    def joined(
+        obj: Any, style: docstring_parser.DocstringStyle = docstring_parser.DocstringStyle.AUTO
+    ) -> docstring_parser.Docstring:
+        docs = read(obj, style)
         for one in docs.params:
             one.description = " ".join((one.description or "").split())
         return docs

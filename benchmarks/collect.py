@@ -144,7 +144,7 @@ def ogbench_recipes() -> Iterator[Recipe]:
             f"OGBench's antmaze-{maze}-{kind}-v0 by our own expert, with its validation episodes",
             partial(antmaze.ogbench_antmaze, maze, kind),
             by="SAC",
-            takes="half an hour or more" if kind == "explore" else "",
+            takes=f"{'half' if kind == 'explore' else 'a quarter of'} an hour or more",
             policies=(("ant-direction", "expert"),),
             ogbench_rows=rows,
         )

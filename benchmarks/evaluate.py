@@ -138,7 +138,7 @@ def main(args: Args) -> None:
     numbers = trained.numbers(args.seeds, args.setting)
     lost = [trained.file.runs[number] for number in trained.left_out(args.seeds, args.setting)]
     own = trained.file.environment["options"]
-    nothing = ([], None)
+    nothing: tuple[Any, ...] = ([], None)
     other = {
         n: value
         for n, value in place.options.items()
