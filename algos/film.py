@@ -96,7 +96,7 @@ def film(films: Mapping[Path, Sequence[Shot]], every: int = 0, fps: int = 0, sec
                 for number, path in enumerate(films):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with written_aside(path) as part:
-                        shutil.copyfile(Path(aside) / f"{number}.mp4", part)  # of another disk perhaps
+                        shutil.copyfile(Path(aside) / f"{number}.mp4", part)  # which may lie on another disk
                 return ""
             if "is not installed" in reason:  # a package that no renderer replaces
                 return f"there is no video, because rendering {shots[0].env_id} failed here ({reason})"

@@ -7,7 +7,7 @@ and sources.json are read like the runs themselves, see `benchmarks.read_scores`
 import itertools
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,11 @@ def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:
     }
 
 
+def _among(frame: pd.DataFrame, runs: Container[tuple[str, str, int]]) -> np.ndarray:
+    """Which rows of a table are of some runs: task, algorithm and seed."""
+    return np.array([key in runs for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)], bool)
+
+
 def _without_numbers(scores: Scores) -> None:
     """Marks a seed as diverged from the first step on at which its return is not a finite number, or beyond all use.
 
@@ -343,8 +348,7 @@ def _without_learning(scores: Scores) -> None:
     """Leaves out seeds that diverged before they were evaluated: they have only the return of an untrained policy."""
     table, diverged = scores.table, _diverged(scores)
     ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
-    lost = [key in diverged for key in zip(table["task"], table["algorithm"], table["seed"], strict=True)]
-    scores.table = table[~(np.array(lost, bool) & (ends == 0))]
+    scores.table = table[~(_among(table, diverged) & (ends == 0))]
     for task in {config["task"] for config in scores.sources} - set(scores.table["task"]):
         scores.notes.append(f"All runs on {task} diverged before their first evaluation, and are left out.")
 
@@ -393,8 +397,7 @@ def _align(scores: Scores, cut: bool) -> None:
     for name in ("values", "watched"):
         frame = getattr(scores, name)
         frame = frame[frame["step"] <= frame["task"].map(ends)]
-        lost = [key in diverged for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)]
-        frame = frame[~np.array(lost, bool)]
+        frame = frame[~_among(frame, diverged)]
         setattr(
             scores, name, frame.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True, kind="stable")
         )

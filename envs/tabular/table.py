@@ -127,7 +127,7 @@ def save_table(table: Table, path: Path) -> None:
             np.savez_compressed(file, facts=np.array(json.dumps(facts)), **arrays)
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)  # it is left there if the disk is full
+        partial.unlink(missing_ok=True)  # a full disk leaves a part of it
 
 
 def load_table(path: Path, horizon: int | None = None) -> Table:

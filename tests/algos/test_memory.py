@@ -77,7 +77,9 @@ def test_environments_of_mujoco_that_use_little_memory_are_made_below_a_limit(en
     """Each MjData reserves several megabytes."""
     make_vec(env_id, 1).close()
     with limited(60):
-        make_vec(env_id, 60, threads=1).close()  # further threads would reserve their stacks
+        envs = make_vec(env_id, 60, threads=1)  # further threads would reserve their stacks
+    envs.close()
+    assert envs.num_envs == 60
 
 
 def test_writers_of_tensorboard_are_made_below_a_limit(train_short, monkeypatch):
