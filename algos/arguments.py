@@ -134,7 +134,8 @@ def by_domain(default: T, **domains: T) -> T:
     def show(_: Any) -> str:
         return ", ".join([str(default), *(f"{domain} {value}" for domain, value in domains.items())])
 
-    members = {"__str__": show, "__repr__": show, "domains": domains, "default": default}
+    # tyro remembers what it found for a default by its hash, and would take the plain number for this one
+    members = {"__str__": show, "__repr__": show, "__hash__": object.__hash__, "domains": domains, "default": default}
     return type("ByDomain", (kind,), members)(default)
 
 

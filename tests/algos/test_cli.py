@@ -215,6 +215,12 @@ def test_help_fills_the_lines_of_the_terminal(shell, monkeypatch, columns):
 
 
 @pytest.mark.parametrize("script", sorted({name.split()[0] for name in SCRIPTS}))
+def test_no_default_is_taken_for_another(shell, monkeypatch, script):
+    monkeypatch.setattr("random.random", lambda: 0.0)  # tyro, in tests, then looks at all that it remembers
+    assert shell(script, "-h")[0] == 0
+
+
+@pytest.mark.parametrize("script", sorted({name.split()[0] for name in SCRIPTS}))
 def test_every_script_has_hyperparameters_that_may_vary(script):
     from scripts import hyperparameters, module_of
 
