@@ -349,7 +349,7 @@ def _without_learning(scores: Scores) -> None:
     table, diverged = scores.table, _diverged(scores)
     ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
     scores.table = table[~(_among(table, diverged) & (ends == 0))]
-    for task in {config["task"] for config in scores.sources} - set(scores.table["task"]):
+    for task in sorted({config["task"] for config in scores.sources} - set(scores.table["task"])):
         scores.notes.append(f"All runs on {task} diverged before their first evaluation, and are left out.")
 
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from tyro import _unsafe_cache
 
 from algos.run_folder import folder_of
 from algos.summary import Summary
@@ -51,12 +50,15 @@ def unsynced(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_earlier_arguments():
-    """Lets tyro forget the defaults that it saw: 1000 and `by_domain(1000, …)` are equal, which it takes for an error.
+def same_numbers():
+    """A test draws the same numbers from torch whichever ran before it."""
+    torch.manual_seed(0)
 
-    It does so in one of ten calls, and under pytest only.
-    """
-    _unsafe_cache.clear_cache()
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch):
+    """Commands in this process do not limit its memory to what is free at the time."""
+    monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
 
 
 @pytest.fixture

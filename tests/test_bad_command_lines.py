@@ -53,7 +53,6 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setattr(Run, "steps", begin)
     monkeypatch.setattr(Run, "phase", begin)
-    monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
     return place
 
 
@@ -66,7 +65,6 @@ def told(capsys, main: Callable[[Any], None], *words: str) -> str:
     """The sentence by which a script refuses its words, without having written anything."""
     before = snapshot()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("random.random", lambda: 1.0)  # in tests only, tyro compares at random what it takes from a cache
         patch.setattr(sys, "argv", ["single_file/script.py", "--device=cpu", *words])
         with pytest.raises(SystemExit) as end:
             cli(main)

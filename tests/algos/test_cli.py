@@ -147,7 +147,6 @@ def test_the_command_line_says_one_sentence_before_any_work(script, flags, messa
 def test_a_script_calls_its_run_by_the_name_of_its_file(tmp_path, monkeypatch, capsys):
     """A copy that keeps the name of its origin would be taken for it, by later runs and where policies are used."""
     script = (Path(sac.__file__).read_text()).replace('Run(args, "sac")', 'Run(args, "{}")')
-    monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
     for name in ("sac", "mine"):
         (tmp_path / "mine.py").write_text(script.replace('"{}"', repr(name)))
         flags = ["--env-id", "Pendulum-v1", "--total-steps", "9", "--eval-episodes", "0", "--out", str(tmp_path / name)]

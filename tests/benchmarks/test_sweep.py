@@ -182,8 +182,8 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
 
 def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     suite = write(tmp_path, steps=STEPS)
-    running = start(suite, tmp_path / "out", "--checkpoint-every", "250")
-    run = wait_for_steps(tmp_path / "out", 250)
+    running = start(suite, tmp_path / "out", "--checkpoint-every", "100")
+    run = wait_for_steps(tmp_path / "out", 100)
     running.send_signal(signal.SIGINT)
     said, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
