@@ -126,8 +126,8 @@ def check_number(name: str, number: float, bounds: Range) -> None:
 def by_domain(default: T, **domains: T) -> T:
     """A default with another value where the task's name, one of its words or its domain is a key of `domains`.
 
-    It behaves like the plain number or text `default`, and `--help` shows all of its values. `for_domain` replaces it
-    by the value for the task.
+    It behaves like the plain number or text `default`, except as a key of a dict, and `--help` shows all of its values.
+    `for_domain` replaces it by the value for the task.
     """
     kind = type(default)
 

@@ -734,5 +734,5 @@ def test_tables_are_read_without_threads_that_could_outlive_a_program(tmp_path):
     code = f"from pathlib import Path\nfrom algos.stored import read_parquet\n{count}\n{read}\n{count}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    before, after = map(int, done.stdout.split())
-    assert after <= before
+    before, after = done.stdout.split()
+    assert before == after

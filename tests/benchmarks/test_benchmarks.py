@@ -43,7 +43,7 @@ def test_environments_are_measured(tmp_path, monkeypatch, capsys):
     throughput.main(throughput.Args("envs", rounds=1, num_envs=4, env_ids=("Hopper-v5",), out=tmp_path))
     (row,) = json.loads((tmp_path / "envs.json").read_text())["rows"]
     assert row["rate"] > 0 and row["ratio"] == pytest.approx(row["rate"] / row["gymnasium sync"])
-    assert 0 < row["physics share"] < 1
+    assert 0.1 < row["physics share"] < 1
     assert "Hopper-v5" in capsys.readouterr().out
 
 
@@ -60,7 +60,7 @@ def test_scripts_are_measured(tmp_path, monkeypatch):
 
 def test_sampling_is_measured():
     args = throughput.Args("offline", threads=1, steps=50, rounds=1, device="cpu")
-    assert offline_speed.sampling_rate(args, count=1_000) > 0
+    assert offline_speed.sampling_rate(args, count=1_000) > 100
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
