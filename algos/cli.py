@@ -368,7 +368,7 @@ def parsed(main: Callable[[Any], None]) -> Any:
         )
     given = Counter(word.partition("=")[0].replace("_", "-") for word in sys.argv[1:])
     for name, hint in get_type_hints(args_type).items():
-        if get_origin(hint) is tuple and given[flag(name)] > 1:  # of a flag with one value, the last counts
+        if get_origin(hint) is tuple and given[flag(name)] > 1:  # a flag with one value takes the last
             raise UserError(f"{flag(name)} is given twice, and only the last would count: give all values after one")
     prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
     if {"-h", "--help"} & set(sys.argv[1:]):

@@ -42,7 +42,7 @@ from algos.per_run import PerRun, per_run
 from algos.random import generators
 
 FormName = Literal["ravl", "offlinerl_kit"]
-DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5)  # of the hidden layers; further ones have the last
+DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5)  # each hidden layer has its own; further ones have the last
 OUT_DECAY = 1e-4
 BOUND_WEIGHT = 0.01  # of the loss that pulls the bounds of log-variances together
 IMPROVEMENT = 0.01  # relative
