@@ -21,6 +21,8 @@ from algos.errors import UserError
 from algos.signals import interruptible
 from algos.threads import children
 
+Context = Callable[[], contextlib.AbstractContextManager]
+
 WARM_UP = 3  # eager calls before a capture: they make optimiser states and library workspaces
 
 
@@ -92,9 +94,16 @@ class Variant:
         return self.result
 
 
-def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu: bool = False, eager: bool = False):
+def compiled(
+    function: Callable[..., Any],
+    device: torch.device,
+    compile_on_cpu: bool = False,
+    eager: bool = False,
+    busy: Context = contextlib.nullcontext,
+) -> Callable[..., Any]:
     """A function compiled and captured on CUDA, or compiled on a CPU if `compile_on_cpu`; unchanged if `eager`.
 
+    It is compiled in its first call, and for some functions again in a later one, inside a context that `busy` makes.
     Raises UserError where a compiler is missing.
     """
     if eager or (device.type == "cpu" and not compile_on_cpu):
@@ -105,11 +114,11 @@ def compiled(function: Callable[..., Any], device: torch.device, compile_on_cpu:
     dynamo.trace_autograd_ops = True  # gradients and steps become part of one graph
     dynamo.recompile_limit = max(dynamo.recompile_limit, 64)  # each training of a process compiles; from then on, none
     if device.type == "cpu":
-        backend = with_threads(torch.get_num_threads())
+        backend = with_threads(torch.get_num_threads(), busy)
         options: dict[str, Any] = {"guard_filter_fn": without_threads}
-        return compiled_at_first(torch.compile(function, dynamic=False, backend=backend, options=options))
+        return compiled_at_first(torch.compile(function, dynamic=False, backend=backend, options=options), busy)
     fast = torch.compile(function, dynamic=False, options={"triton.cudagraphs": False})  # see Captured
-    return Captured(compiled_at_first(fast))
+    return Captured(compiled_at_first(fast, busy))
 
 
 def check_compiler(device: torch.device) -> None:
@@ -142,7 +151,7 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_at_first(function: Callable[..., Any], busy: Context = contextlib.nullcontext) -> Callable[..., Any]:
     """Wraps a function that compiles in its first call, and perhaps again for other plain values: see `compiling`.
 
     A call raises UserError if the machine cannot compile, or cannot load what was compiled.
@@ -154,7 +163,7 @@ def compiled_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if not compiles:
                 return function(*args, **kwargs)
-            with compiling():
+            with compiling(), busy():
                 result = function(*args, **kwargs)
         except Exception as error:
             if why := fault_of_machine(error):
@@ -230,7 +239,7 @@ def without_threads(guards: Sequence[Any]) -> list[bool]:
 CPU_OPTIONS: dict[str, Any] = {"cpp.min_chunk_size": 8192}
 
 
-def with_threads(threads: int) -> Callable[..., Any]:
+def with_threads(threads: int, busy: Context) -> Callable[..., Any]:
     """A backend of torch.compile whose kernels can use this many threads, even if the run has fewer at the moment.
 
     Kernels that are compiled while there is one thread would stay on one.
@@ -242,7 +251,7 @@ def with_threads(threads: int) -> Callable[..., Any]:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            with compiling():
+            with compiling(), busy():
                 return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
         finally:
             torch.set_num_threads(before)

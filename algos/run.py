@@ -137,6 +137,8 @@ class Run(Generic[Args]):
         self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
         self.signals = Signals()
         self.mean_score: float | None = None  # mean return over runs at the last evaluation
+        self.progress = tqdm(disable=True)  # the bar, while there is one
+        self.shown = ""  # what it says while steps are done
         self.episodes: list[Episode] = []  # those that ended since the last log
         self.scored: list[Episode] = []  # those since the last evaluation, if they are the score
 
@@ -233,7 +235,7 @@ class Run(Generic[Args]):
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The fast form of a function of tensors; see `algos.compile`."""
-        return compiled(function, self.device, self.given.compile, self.given.eager)
+        return compiled(function, self.device, self.given.compile, self.given.eager, lambda: self._busy("compiling"))
 
     def compile_methods(self, agent: Agent, *names: str) -> None:
         """Replaces methods by their fast form, for an agent whose update calls them many times."""
@@ -538,7 +540,8 @@ class Run(Generic[Args]):
         self._find_diverged()
         scores: list[list[Score]] = [[] for _ in self.seeds]
         if self.evaluator and policy:
-            scores = self.evaluator(policy, [step or 0 for step in steps])
+            with self._busy("evaluating"):
+                scores = self.evaluator(policy, [step or 0 for step in steps])
         else:
             for episode in self.scored:
                 scores[episode.run].append(Score("", episode.total, episode.length, None))
@@ -576,7 +579,8 @@ class Run(Generic[Args]):
         self.mean_score = float(np.mean(means))
         digits = DIGITS.get(self.score_name, 1)
         mean, low, high = (f"{self.show(v):.{digits}f}" for v in (self.mean_score, min(means), max(means)))
-        self.progress.set_postfix_str(f"{self.score_name} {mean}")
+        self.shown = f"{self.score_name} {mean}"
+        self.progress.set_postfix_str(self.shown)
         runs = "seeds" if len(self.settings) == 1 else "runs"
         spread = f" ({len(means)} {runs}: {low} to {high})" if len(means) > 1 else ""
         self.say(f"{self.algorithm:<7} step {step:>9,}  {self.score_name} {mean:>9}{spread}")
@@ -759,8 +763,19 @@ class Run(Generic[Args]):
         """Writes every two seconds how far the run is, for the process that started it."""
         if (now := time.monotonic()) - self.reported > 2:
             self.reported = now
-            progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score, "phase": phase}
-            write_progress(self.folder.path, progress)
+            self._write_progress(phase)
+
+    def _write_progress(self, phase: str) -> None:
+        progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score, "phase": phase}
+        write_progress(self.folder.path, progress)
+
+    @contextlib.contextmanager
+    def _busy(self, what: str) -> Iterator[None]:
+        """Says on the bar, and to the process that started the run, why no steps are done for a while."""
+        self.progress.set_postfix_str(what)
+        self._write_progress(what)
+        yield
+        self.progress.set_postfix_str(self.shown)
 
 
 def without_bf16(device: torch.device) -> str:

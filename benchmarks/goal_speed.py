@@ -5,7 +5,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = 
     draws = agent.draws(Random([0], device))
     if method == "gcbc":
         groups = Clusters(goals, settings.clusters, 2) if settings.augments else None
-        batch = partial(agent.batch, goals, groups)
+        batch: Callable[..., Any] = partial(agent.batch, goals, groups)
     else:
         batch = partial(agent.batch, goals)
     batch = compiled(batch, device, "--compile" in flags)

@@ -1,5 +1,6 @@
 """Compiled and captured updates. Tests of CUDA are skipped where there is none."""
 
+import contextlib
 import platform
 import shutil
 import sys
@@ -173,6 +174,23 @@ def test_another_number_of_threads_compiles_nothing_anew(compilations):
         torch.set_num_threads(threads)
         function(torch.zeros(3))
     assert compilations == [2]
+
+
+@needs_compiler
+def test_each_compilation_is_told_and_nothing_else(compilations):
+    told = []
+
+    @contextlib.contextmanager
+    def busy():
+        told.append(("begins", len(compilations)))
+        yield
+        told.append(("ends", len(compilations)))
+
+    function = compiled(lambda x, twice: 2 * x if twice else -x, torch.device("cpu"), compile_on_cpu=True, busy=busy)
+    for twice in (False, False, True, False, True):
+        function(torch.zeros(3), twice)
+    first = [("begins", 0), ("begins", 0), ("ends", 1), ("ends", 1)]  # the first call, and the compiler in it
+    assert told == [*first, ("begins", 1), ("ends", 2)]
 
 
 @needs_compiler

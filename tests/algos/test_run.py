@@ -762,6 +762,21 @@ def evaluated(run, agent, stop=False):
         run.log(agent.update())
 
 
+def test_the_bar_and_progress_json_say_why_no_steps_are_done(loop, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    told = []
+    monkeypatch.setattr("algos.run.write_progress", lambda folder, progress: told.append(progress))
+    run, agent = loop(eval_episodes=2, quiet=False)
+    evaluated(run, agent)
+    assert [(line["step"], line["score"] is None) for line in told if line["phase"] == "evaluating"] == [
+        (0, True), (12, False), (24, False),
+    ]  # fmt: skip
+    bars = [line for line in capsys.readouterr().err.split("\r") if " steps" in line]
+    texts = [re.search(r", (evaluating|return) ?[^,]*\]", line) for line in bars]
+    assert [text[1] for text in texts if text][:2] == ["evaluating", "return"]
+    assert "24/24" in bars[-1] and "evaluating" not in bars[-1]
+
+
 @pytest.mark.parametrize("counted", [True, False])
 def test_the_evaluation_before_the_first_step_is_made_again_where_the_last_checkpoint_is_of_a_phase(loop, counted):
     """A checkpoint of an earlier version does not count rows of train.parquet: watched ones are there twice, then."""

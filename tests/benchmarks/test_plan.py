@@ -264,13 +264,19 @@ def test_progress_is_one_line_a_job_with_the_score_where_there_is_one(tmp_path, 
     progress = {"step": 0, "score": None, "phase": "dynamics, iteration 1,200"}
     (early.folder / "progress.json").write_text(json.dumps(progress))
     both.append(early)
+    (later,) = jobs(write(tmp_path), tmp_path / "d")
+    later.folder.mkdir(parents=True)
+    progress = {"step": 500, "score": 7.0, "phase": "evaluating"}
+    (later.folder / "progress.json").write_text(json.dumps(progress))
+    both.append(later)
     shown = display.Display(both, 1)
     shown.terminal, shown.said = False, -1_000.0  # a minute and more ago
     shown.update()
     shown.close()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, return 7.0")
+    assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, score 7.0")
     assert lines[2].endswith(": dynamics, iteration 1,200")
+    assert lines[3].endswith(": 500 of 1,000 steps, evaluating")
 
 
 def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
