@@ -34,7 +34,7 @@ from algos.evaluate import Evaluator, maker
 from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import COLUMNS, store
-from benchmarks.timing import check_continuous
+from benchmarks.timing import check_actions
 
 BATCH_SIZE, BUFFER_SIZE = 256, 1_000_000
 
@@ -100,7 +100,7 @@ def distribution(agent: Any, obs: Tensor) -> Any:
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
-    check_continuous(args.env_id)
+    check_actions(args.env_id)
     if not (args.code / "dsac_v2.py").is_file():
         raise UserError(f"--code {args.code} has no dsac_v2.py: give a clone of DSAC-v2")
     torch.set_num_threads(args.threads)

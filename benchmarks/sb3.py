@@ -1,4 +1,4 @@
-r"""Stable-Baselines3's SAC, TD3 and PPO as peers: trained and evaluated as this project's, and stored in its tables.
+r"""Stable-Baselines3's SAC, TD3, PPO and DQN as peers: trained and evaluated as this project's, stored in its tables.
 
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 sac --env-id $task
@@ -18,6 +18,15 @@ r"""Stable-Baselines3's SAC, TD3 and PPO as peers: trained and evaluated as this
       python -m benchmarks.sb3 ppo --env-id $task --total-steps 1000000 --eval-every 50000 --out runs/on_policy_peers
     done
 
+    for task in CartPole-v1 Acrobot-v1; do
+      python -m benchmarks.sb3 dqn --env-id $task --seeds 0:10 --total-steps 100000 --eval-every 10000 \
+        --out runs/dqn_vs_sb3
+      python single_file/dqn.py --env-id $task --seeds 0:10 --total-steps 100000 --eval-every 10000 --threads 1 \
+        --out runs/dqn_vs_sb3
+    done
+    python -m benchmarks.report runs/dqn_vs_sb3 --formats png --title "DQN beside Stable-Baselines3's" \
+      --out results/dqn_vs_sb3
+
 One process trains the seeds one after the other, as the library does.
 
 Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
@@ -35,6 +44,8 @@ clipping of values, the annealing, and half the weight of the value's loss, whic
 half of it here. Observations and rewards are normalised by its `VecNormalize`, and evaluation uses these statistics as
 they are. Two differences remain: it bootstraps where a time limit ends an episode, and its loss of a clipped value
 leaves out the maximum with the loss of the value itself.
+
+Hyperparameters of DQN are the defaults of `single_file/dqn.py`, which says how they differ from the library's own.
 """
 
 import importlib.util
@@ -54,14 +65,15 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import COLUMNS, store
-from benchmarks.timing import check_continuous
+from benchmarks.timing import check_actions
+from single_file import dqn
 
-RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0}  # steps, as in single_file/
+RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0, "dqn": 0}  # steps, as in single_file/
 
 
 @dataclass
 class Args:
-    algorithm: Annotated[Literal["sac", "td3", "ppo"], tyro.conf.Positional]
+    algorithm: Annotated[Literal["sac", "td3", "ppo", "dqn"], tyro.conf.Positional]
     """the algorithm"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
@@ -123,13 +135,34 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
     )  # fmt: skip
 
 
+def make_dqn(args: Args, seed: int) -> Any:
+    """The library's DQN with the hyperparameters of `single_file/dqn.py`."""
+    from stable_baselines3 import DQN
+
+    ours = dqn.Args()
+    model = DQN(
+        "MlpPolicy", gym.make(args.env_id), learning_rate=ours.lr, buffer_size=ours.buffer_size,
+        learning_starts=args.learning_starts, batch_size=ours.batch_size, tau=ours.tau, gamma=ours.discount,
+        train_freq=ours.train_every, target_update_interval=ours.target_every, max_grad_norm=ours.max_norm, seed=seed,
+    )  # fmt: skip
+
+    def epsilon(_: float) -> float:  # its own progress starts anew at every call of `learn`
+        share = min(model.num_timesteps / (ours.exploration * args.total_steps), 1.0)
+        return ours.epsilon_start + (ours.epsilon_end - ours.epsilon_start) * share
+
+    model.exploration_schedule = epsilon
+    return model
+
+
 def make_model(args: Args, seed: int) -> Any:
-    """The library's agent, which has not learned yet; its first actions are uniformly random, but for PPO."""
+    """The library's agent, which has not learned yet; those of SAC and TD3 begin with uniformly random actions."""
     from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.noise import NormalActionNoise
 
     if args.algorithm == "ppo":
         return make_ppo(args.env_id, seed, args.total_steps)
+    if args.algorithm == "dqn":
+        return make_dqn(args, seed)
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
         return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
@@ -144,7 +177,7 @@ def make_model(args: Args, seed: int) -> Any:
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
-    check_continuous(args.env_id)
+    check_actions(args.env_id, "discrete" if args.algorithm == "dqn" else "continuous")
     if importlib.util.find_spec("stable_baselines3") is None:
         raise UserError("stable_baselines3 is missing: pip install -e '.[peers]'")
     if args.learning_starts is None:

@@ -31,7 +31,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import store
-from benchmarks.timing import check_continuous
+from benchmarks.timing import check_actions
 from envs import find_spec
 
 DISCOUNT, ENTROPY = 0.99, 0.01
@@ -91,7 +91,7 @@ def table(seed: int, episodes: list[tuple[int, float, int]], every: int, total_s
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
-    check_continuous(args.env_id)
+    check_actions(args.env_id)
     if not find_spec(args.env_id).max_episode_steps:
         raise UserError(f"--env-id {args.env_id} has no time limit, and the official code needs one")
     if not (args.code / "stream_ac_continuous.py").is_file():

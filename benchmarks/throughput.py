@@ -85,7 +85,7 @@ from benchmarks.online_speed import measure_on_policy, measure_scripts, measure_
 from benchmarks.tables import table_of
 from benchmarks.timing import (
     LOG,
-    check_continuous,
+    check_actions,
 )
 from envs.cores import core_count
 
@@ -179,7 +179,7 @@ def main(args: Args) -> None:
     for env_id in args.env_ids if args.what == "envs" else (args.env_id,):
         check_env_id(env_id, "--env-ids" if args.what == "envs" else "--env-id")
         if args.what in ("envs", "scripts", "on_policy"):
-            check_continuous(env_id)
+            check_actions(env_id)
     writable(args.out)
     args = replace(args, steps=max(args.steps // LOG, 1) * LOG)
     measurements = {

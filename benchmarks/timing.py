@@ -25,15 +25,13 @@ WARM_UP = 2_000  # steps before the clock starts
 LOG = 500  # steps between two readings of the clock
 
 
-def check_continuous(env_id: str) -> None:
-    """Raises UserError if an environment cannot be made or has no continuous actions."""
+def check_actions(env_id: str, kind: str = "continuous") -> None:
+    """Raises UserError if an environment cannot be made, or if its actions are not `continuous`, or `discrete`."""
     with env_errors(env_id):
         venv = make_vec(env_id, 1)
     venv.close()
-    if not isinstance(venv.single_action_space, gym.spaces.Box):
-        raise UserError(
-            f"{env_id} has {type(venv.single_action_space).__name__} actions, where continuous ones are needed"
-        )
+    if not isinstance(venv.single_action_space, gym.spaces.Box if kind == "continuous" else gym.spaces.Discrete):
+        raise UserError(f"{env_id} has {type(venv.single_action_space).__name__} actions, where {kind} ones are needed")
 
 
 def thread_variables(args: Any) -> dict[str, str]:
