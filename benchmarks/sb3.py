@@ -25,6 +25,7 @@ r"""Stable-Baselines3's SAC, TD3, PPO and DQN as peers: trained and evaluated as
         --out runs/dqn_vs_sb3
     done
     python -m benchmarks.report runs/dqn_vs_sb3 --formats png --title "DQN beside Stable-Baselines3's" \
+      --purpose "DQN of this project and Stable-Baselines3's, with the hyperparameters of the former." \
       --out results/dqn_vs_sb3
 
 One process trains the seeds one after the other, as the library does.
@@ -48,6 +49,7 @@ leaves out the maximum with the loss of the value itself.
 Hyperparameters of DQN are the defaults of `single_file/dqn.py`, which says how they differ from the library's own.
 """
 
+import importlib
 import importlib.util
 import time
 from dataclasses import dataclass, replace
@@ -66,7 +68,6 @@ from algos.folders import writable
 from algos.run_folder import folder_name
 from benchmarks.peer_run import COLUMNS, store
 from benchmarks.timing import check_actions
-from single_file import dqn
 
 RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0, "dqn": 0}  # steps, as in single_file/
 
@@ -139,7 +140,7 @@ def make_dqn(args: Args, seed: int) -> Any:
     """The library's DQN with the hyperparameters of `single_file/dqn.py`."""
     from stable_baselines3 import DQN
 
-    ours = dqn.Args()
+    ours = importlib.import_module("single_file.dqn").Args()
     model = DQN(
         "MlpPolicy", gym.make(args.env_id), learning_rate=ours.lr, buffer_size=ours.buffer_size,
         learning_starts=args.learning_starts, batch_size=ours.batch_size, tau=ours.tau, gamma=ours.discount,

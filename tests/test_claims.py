@@ -65,7 +65,8 @@ def assert_better(report: str, task: str, pairs: list[str]) -> None:
 def least(report: str, task: str, a: str, b: str) -> float:
     """The difference, in returns, that would have been shown between two on a task."""
     rows, score = stored(report, "final").query("task == @task"), headline(report)
-    scale = np.ptp(rows[score]) / np.ptp(rows[f"{score}_normalised"])
+    normalised = rows.get(f"{score}_normalised", rows[score])  # without references, scores are returns
+    scale = np.ptp(rows[score]) / np.ptp(normalised)
     frame = stored(report, "verdicts").query("task == @task").set_index(["a", "b"])["least"]
     return frame[a, b] * scale
 
@@ -129,6 +130,7 @@ def test_what_is_called_better_is_decided(report, sentence, task, pairs):
          "^(HalfCheetah|Hopper|Walker2d).* ppo \\| trpo$"),
         ("stream_series", "Between the decays, nothing is decided.", ""),
         ("ppo_vs_sb3", "Not decided.", ""),
+        ("dqn_vs_sb3", "Not decided.", ""),
         ("on_policy_limits", "Not decided.", ""),
         ("until_decided", "; on Reacher nothing is decided by 25.", "^Reacher"),
         ("mdpo_off_policy", "SAC's means are the highest; nothing is decided.", ""),
@@ -183,6 +185,12 @@ def test_findings_tell_what_would_have_been_shown():
     told = told.format(*(ends[task][name] for task in tasks for name in ("ppo", "sb3_ppo")))
     shown = (f"{least('ppo_vs_sb3', task, 'ppo', 'sb3_ppo'):,.0f}" for task in tasks)
     assert f"{told}{' and '.join(shown)} would have been shown." in FOUND["ppo_vs_sb3"]
+    ends, tasks = means("dqn_vs_sb3"), ("CartPole-v1", "Acrobot-v1")
+    told = "Means are {:.0f} here and {:.0f} on CartPole, and {:.0f} and {:.0f} on Acrobot; differences of "
+    told = told.format(*(ends[task][name] for task in tasks for name in ("dqn", "sb3_dqn")))
+    shown = (f"{least('dqn_vs_sb3', task, 'dqn', 'sb3_dqn'):.0f}" for task in tasks)
+    assert f"{told}{' and '.join(shown)} would have been shown." in FOUND["dqn_vs_sb3"]
+    tasks = "HalfCheetah-v5", "Hopper-v5"
     sides = ("ppo", "ppo_bootstrap"), ("mdpo_on_policy", "mdpo_on_policy (mdpo_bootstrap)")
     first, second, third, fourth = (f"{least('on_policy_limits', t, *pair):,.0f}" for t in tasks for pair in sides)
     assert (
@@ -937,14 +945,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of eleven methods, most of them with three seeds, which cannot decide;"
+    told = "no difference is decided for any of twelve methods, most of them with three seeds, which cannot decide;"
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 11 and sum(count == 3 for count in seeds.values()) > 5
+    assert len(seeds) == 12 and sum(count == 3 for count in seeds.values()) > 5
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():

@@ -19,7 +19,7 @@ from benchmarks import d3rlpy_peer, dsac_peer, peer_run, sb3, stream_peer
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
-from single_file import td3_bc
+from single_file import dqn, td3_bc
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -83,6 +83,32 @@ def test_sb3_is_evaluated_at_the_last_step_and_finishes_with_the_last_seed(tmp_p
     assert rows["seed"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert rows["step"].tolist() == rows["return"].tolist() == [0, 4, 8, 10] * 2
     assert stored == ["running", "finished"]
+
+
+def test_sb3_s_dqn_gets_our_hyperparameters_and_our_epsilon(monkeypatch):
+    """Its exploration goes on from one call of `learn` to the next."""
+    names = {"lr": "learning_rate", "discount": "gamma", "train_every": "train_freq", "max_norm": "max_grad_norm"}
+    names |= {"target_every": "target_update_interval"} | {name: name for name in ("buffer_size", "batch_size", "tau")}
+    library = SimpleNamespace(DQN=lambda policy, env, **given: SimpleNamespace(**given))
+    monkeypatch.setitem(sys.modules, "stable_baselines3", library)
+    args = sb3.Args("dqn", "CartPole-v1", total_steps=1_000, learning_starts=0)
+    model = sb3.make_dqn(args, seed=3)
+    ours = dqn.Args(total_steps=1_000)
+    assert {name: getattr(model, its) for name, its in names.items()} == {name: getattr(ours, name) for name in names}
+    assert model.seed == 3 and model.learning_starts == ours.learning_starts == 0
+    task = SimpleNamespace(obs_shape=(4,), obs_size=4, act_size=2, discrete=True)
+    agent = dqn.DQN(ours, task, seeds=[0])
+    for steps in (0, 1, 50, 100, 1_000):
+        model.num_timesteps = steps
+        agent.drawn.fill_(steps)
+        assert model.exploration_schedule(0.123) == pytest.approx(float(agent.epsilon()), rel=1e-6)
+
+
+def test_sb3_s_dqn_is_refused_where_actions_are_continuous():
+    with pytest.raises(UserError, match=r"^Pendulum-v1 has Box actions, where discrete ones are needed$"):
+        sb3.main(sb3.Args("dqn", "Pendulum-v1"))
+    with pytest.raises(UserError, match=r"^CartPole-v1 has Discrete actions, where continuous ones are needed$"):
+        sb3.main(sb3.Args("sac", "CartPole-v1"))
 
 
 def test_episodes_of_the_official_stream_ac_count_at_the_next_multiple():
