@@ -63,7 +63,7 @@ class RunArgs:
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto takes CUDA where there is one"""
     compile: bool = False
-    """compile the update on a CPU too, which needs a C++ compiler and up to a minute; on CUDA it is always compiled"""
+    """compile the update on a CPU too, which needs a C++ compiler and a minute or two; on CUDA it is always compiled"""
     eager: bool = False
     """neither compile nor capture the update, on any device: for debugging"""
     bf16: bool = False
