@@ -136,9 +136,8 @@ class Run(Generic[Args]):
         self.reported = 0.0  # when the progress was last written down
         self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
         self.signals = Signals()
-        self.mean_score: float | None = None  # mean return over runs at the last evaluation
         self.progress = tqdm(disable=True)  # the bar, while there is one
-        self.shown = ""  # what it says while steps are done
+        self.shown = ""  # what it says while steps are done: the mean score at the last evaluation
         self.episodes: list[Episode] = []  # those that ended since the last log
         self.scored: list[Episode] = []  # those since the last evaluation, if they are the score
 
@@ -576,9 +575,8 @@ class Run(Generic[Args]):
 
     def _say_score(self, means: list[float], step: int) -> None:
         """Prints the mean score over runs, and the range."""
-        self.mean_score = float(np.mean(means))
         digits = DIGITS.get(self.score_name, 1)
-        mean, low, high = (f"{self.show(v):.{digits}f}" for v in (self.mean_score, min(means), max(means)))
+        mean, low, high = (f"{self.show(v):.{digits}f}" for v in (np.mean(means), min(means), max(means)))
         self.shown = f"{self.score_name} {mean}"
         self.progress.set_postfix_str(self.shown)
         runs = "seeds" if len(self.settings) == 1 else "runs"
@@ -766,7 +764,7 @@ class Run(Generic[Args]):
             self._write_progress(phase)
 
     def _write_progress(self, phase: str) -> None:
-        progress = {"step": self.step, "total": self.given.total_steps, "score": self.mean_score, "phase": phase}
+        progress = {"step": self.step, "total": self.given.total_steps, "score": self.shown, "phase": phase}
         write_progress(self.folder.path, progress)
 
     @contextlib.contextmanager

@@ -142,8 +142,8 @@ class Progress(Stored):
     """progress.json of a run that goes on."""
 
     step: Whole
-    score: Finite | None
-    phase: str = ""  # what goes on before the steps
+    score: str  # name and mean over runs at the last evaluation, or nothing
+    phase: str = ""  # what goes on while no steps are done
 
 
 def regular(path: Path) -> Path:

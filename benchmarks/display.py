@@ -100,10 +100,9 @@ class Display:
             except (OSError, ValueError):
                 continue
             self.done[job.id] = progress["step"] * job.runs
-            score = "" if progress["score"] is None else f"score {progress['score']:.1f}"
-            phase, steps = progress.get("phase", ""), f"{progress['step']:,} of {job.total_steps:,} steps"
-            steps = "" if phase and not progress["step"] else steps
-            lines.append(f"  {job.name}: {', '.join(filter(None, [steps, phase or score]))}")
+            phase = progress.get("phase", "")
+            steps = "" if phase and not progress["step"] else f"{progress['step']:,} of {job.total_steps:,} steps"
+            lines.append(f"  {job.name}: {', '.join(filter(None, [steps, phase or progress['score']]))}")
             if job.id not in self.bars and self.free:
                 self.bars[job.id] = tqdm(
                     total=job.total_steps, desc=job.name, position=self.free[-1], unit_scale=True, **self.style
@@ -111,7 +110,7 @@ class Display:
                 self.bars[job.id].place = self.free.pop()  # type: ignore[attr-defined]
             if bar := self.bars.get(job.id):
                 bar.n = progress["step"]
-                bar.set_postfix_str(phase or score)
+                bar.set_postfix_str(phase or progress["score"])
         done = sum(self.done.values())
         self.total.n = done
         self.total.refresh()

@@ -49,7 +49,6 @@ leaves out the maximum with the loss of the value itself.
 Hyperparameters of DQN are the defaults of `single_file/dqn.py`, which says how they differ from the library's own.
 """
 
-import importlib
 import importlib.util
 import time
 from dataclasses import dataclass, replace

@@ -768,8 +768,8 @@ def test_the_bar_and_progress_json_say_why_no_steps_are_done(loop, monkeypatch, 
     monkeypatch.setattr("algos.run.write_progress", lambda folder, progress: told.append(progress))
     run, agent = loop(eval_episodes=2, quiet=False)
     evaluated(run, agent)
-    assert [(line["step"], line["score"] is None) for line in told if line["phase"] == "evaluating"] == [
-        (0, True), (12, False), (24, False),
+    assert [(line["step"], line["score"].partition(" ")[0]) for line in told if line["phase"] == "evaluating"] == [
+        (0, ""), (12, "return"), (24, "return"),
     ]  # fmt: skip
     bars = [line for line in capsys.readouterr().err.split("\r") if " steps" in line]
     texts = [re.search(r", (evaluating|return) ?[^,]*\]", line) for line in bars]

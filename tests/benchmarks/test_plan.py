@@ -256,17 +256,17 @@ def test_the_command_of_an_array_makes_the_plan_that_is_shown(tmp_path, capsys):
 
 def test_progress_is_one_line_a_job_with_the_score_where_there_is_one(tmp_path, monkeypatch, capsys):
     both = [jobs(write(tmp_path), tmp_path / name)[0] for name in ("a", "b")]
-    for job, score in zip(both, (None, 7.0), strict=True):
+    for job, score in zip(both, ("", "success 7.0"), strict=True):
         job.folder.mkdir(parents=True)
         (job.folder / "progress.json").write_text(json.dumps({"step": 500, "score": score}))
     (early,) = jobs(write(tmp_path), tmp_path / "c")
     early.folder.mkdir(parents=True)
-    progress = {"step": 0, "score": None, "phase": "dynamics, iteration 1,200"}
+    progress = {"step": 0, "score": "", "phase": "dynamics, iteration 1,200"}
     (early.folder / "progress.json").write_text(json.dumps(progress))
     both.append(early)
     (later,) = jobs(write(tmp_path), tmp_path / "d")
     later.folder.mkdir(parents=True)
-    progress = {"step": 500, "score": 7.0, "phase": "evaluating"}
+    progress = {"step": 500, "score": "success 7.0", "phase": "evaluating"}
     (later.folder / "progress.json").write_text(json.dumps(progress))
     both.append(later)
     shown = display.Display(both, 1)
@@ -274,7 +274,7 @@ def test_progress_is_one_line_a_job_with_the_score_where_there_is_one(tmp_path, 
     shown.update()
     shown.close()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, score 7.0")
+    assert lines[0].endswith(": 500 of 1,000 steps") and lines[1].endswith(": 500 of 1,000 steps, success 7.0")
     assert lines[2].endswith(": dynamics, iteration 1,200")
     assert lines[3].endswith(": 500 of 1,000 steps, evaluating")
 
