@@ -44,10 +44,10 @@ from algos.random import generators
 FormName = Literal["ravl", "offlinerl_kit"]
 DECAYS = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5)  # each hidden layer has its own; further ones have the last
 OUT_DECAY = 1e-4
-BOUND_WEIGHT = 0.01  # of the loss that pulls the bounds of log-variances together
+BOUND_WEIGHT = 0.01  # it weighs the loss that pulls the bounds of log-variances together
 IMPROVEMENT = 0.01  # relative
 PATIENCE = 5  # epochs
-WIDTHS = (0.674490, 1.644854)  # of the central 50 and 90% of a normal distribution, in standard deviations
+WIDTHS = (0.674490, 1.644854)  # the central 50 and 90% of a normal distribution end at so many standard deviations
 LATER_RATE = 0.3  # factor of the learning rate after ravl's first plateau
 
 

@@ -26,7 +26,7 @@ def writable(folder: Path, flag: str = "--out") -> Path:
 
 
 def nearest(path: Path) -> Path:
-    """What there is of a path: itself, or before it is made the nearest one above it."""
+    """The part of a path that is there: itself, or before it is made the nearest one above it."""
     return next(part for part in (path, *path.absolute().parents) if os.path.lexists(part))
 
 
