@@ -1,4 +1,4 @@
-r"""Stable-Baselines3's SAC, TD3, PPO and DQN as peers: trained and evaluated as this project's, stored in its tables.
+r"""Stable-Baselines3's SAC, TD3, PPO, TRPO and DQN as peers: trained, evaluated and stored as this project's.
 
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 sac --env-id $task
@@ -17,6 +17,16 @@ r"""Stable-Baselines3's SAC, TD3, PPO and DQN as peers: trained and evaluated as
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 ppo --env-id $task --total-steps 1000000 --eval-every 50000 --out runs/on_policy_peers
     done
+
+    for task in HalfCheetah-v5 Hopper-v5; do
+      python -m benchmarks.sb3 trpo --env-id $task --seeds 0:5 --total-steps 500000 --eval-every 50000 \
+        --out runs/trpo_vs_sb3
+      python single_file/trpo.py --env-id $task --seeds 0:10 --total-steps 500000 --threads 1 --out runs/trpo_vs_sb3
+    done
+    python -m benchmarks.report runs/trpo_vs_sb3 --references d4rl --formats png \
+      --title "TRPO beside Stable-Baselines3's" \
+      --purpose "TRPO of this project and of sb3-contrib, with the hyperparameters of the former." \
+      --out results/trpo_vs_sb3
 
     for task in CartPole-v1 Acrobot-v1; do
       python -m benchmarks.sb3 dqn --env-id $task --seeds 0:10 --total-steps 100000 --eval-every 10000 \
@@ -46,6 +56,11 @@ half of it here. Observations and rewards are normalised by its `VecNormalize`, 
 they are. Two differences remain: it bootstraps where a time limit ends an episode, and its loss of a clipped value
 leaves out the maximum with the loss of the value itself.
 
+TRPO is that of the library's second package, sb3-contrib, with the defaults of `single_file/trpo.py` and normalised as
+PPO is. Three differences remain: it bootstraps where a time limit ends an episode; its curvature comes from every
+sample, because it can leave samples out of all parts of a step only; and its line search accepts KL divergences below
+delta, ours those up to 1.5 delta.
+
 Hyperparameters of DQN are the defaults of `single_file/dqn.py`, which says how they differ from the library's own.
 """
 
@@ -68,12 +83,12 @@ from algos.run_folder import folder_name
 from benchmarks.peer_run import COLUMNS, store
 from benchmarks.timing import check_actions
 
-RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0, "dqn": 0}  # steps, as in single_file/
+RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0, "trpo": 0, "dqn": 0}  # steps, as in single_file/
 
 
 @dataclass
 class Args:
-    algorithm: Annotated[Literal["sac", "td3", "ppo", "dqn"], tyro.conf.Positional]
+    algorithm: Annotated[Literal["sac", "td3", "ppo", "trpo", "dqn"], tyro.conf.Positional]
     """the algorithm"""
     env_id: str = "HalfCheetah-v5"
     """Gymnasium id"""
@@ -135,6 +150,22 @@ def make_ppo(env_id: str, seed: int, total_steps: int = 1_000_000) -> Any:
     )  # fmt: skip
 
 
+def make_trpo(args: Args, seed: int) -> Any:
+    """The library's TRPO with the hyperparameters of `single_file/trpo.py` and its `VecNormalize`."""
+    from sb3_contrib import TRPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    script = importlib.import_module("single_file.trpo")
+    ours = script.Args()
+    return TRPO(
+        "MlpPolicy", VecNormalize(DummyVecEnv([lambda: gym.make(args.env_id)]), gamma=ours.discount),
+        learning_rate=ours.critic_lr, n_steps=ours.horizon, batch_size=ours.batch_size, gamma=ours.discount,
+        cg_max_steps=ours.cg_steps, cg_damping=ours.damping, line_search_shrinking_factor=0.5,
+        line_search_max_iter=script.TRIALS, n_critic_updates=ours.critic_epochs, gae_lambda=ours.trace,
+        target_kl=ours.delta, seed=seed, device="cpu",
+    )  # fmt: skip
+
+
 def make_dqn(args: Args, seed: int) -> Any:
     """The library's DQN with the hyperparameters of `single_file/dqn.py`."""
     from stable_baselines3 import DQN
@@ -156,13 +187,15 @@ def make_dqn(args: Args, seed: int) -> Any:
 
 def make_model(args: Args, seed: int) -> Any:
     """The library's agent, which has not learned yet; those of SAC and TD3 begin with uniformly random actions."""
+    if args.algorithm == "ppo":
+        return make_ppo(args.env_id, seed, args.total_steps)
+    if args.algorithm == "trpo":
+        return make_trpo(args, seed)
+    if args.algorithm == "dqn":
+        return make_dqn(args, seed)
     from stable_baselines3 import SAC, TD3
     from stable_baselines3.common.noise import NormalActionNoise
 
-    if args.algorithm == "ppo":
-        return make_ppo(args.env_id, seed, args.total_steps)
-    if args.algorithm == "dqn":
-        return make_dqn(args, seed)
     env = gym.make(args.env_id)
     if args.algorithm == "sac":
         return SAC("MlpPolicy", env, learning_starts=args.learning_starts, seed=seed)
@@ -178,8 +211,10 @@ def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
     check_actions(args.env_id, "discrete" if args.algorithm == "dqn" else "continuous")
-    if importlib.util.find_spec("stable_baselines3") is None:
-        raise UserError("stable_baselines3 is missing: pip install -e '.[peers]'")
+    packages = ["stable_baselines3", *(["sb3_contrib"] if args.algorithm == "trpo" else [])]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{package} is missing: pip install -e '.[peers]'")
     if args.learning_starts is None:
         args = replace(args, learning_starts=RANDOM_START[args.algorithm])
     torch.set_num_threads(args.threads)
@@ -200,7 +235,7 @@ def main(args: Args) -> None:
             mean = np.mean([ret for ret, _ in results])
             print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         store(
-            folder, algorithm, vars(args), rows, ["stable_baselines3"], (*COLUMNS, "seconds"),
+            folder, algorithm, vars(args), rows, packages, (*COLUMNS, "seconds"),
             finished=seed == seeds[-1], env_id=args.env_id,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from benchmarks import d3rlpy_peer, dsac_peer, peer_run, sb3, stream_peer
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
-from single_file import dqn, td3_bc
+from single_file import dqn, td3_bc, trpo
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -102,6 +102,26 @@ def test_sb3_s_dqn_gets_our_hyperparameters_and_our_epsilon(monkeypatch):
         model.num_timesteps = steps
         agent.drawn.fill_(steps)
         assert model.exploration_schedule(0.123) == pytest.approx(float(agent.epsilon()), rel=1e-6)
+
+
+def test_sb3_s_trpo_gets_our_hyperparameters(monkeypatch):
+    names = {"horizon": "n_steps", "trace": "gae_lambda", "delta": "target_kl", "damping": "cg_damping"}
+    names |= {"cg_steps": "cg_max_steps", "critic_lr": "learning_rate", "critic_epochs": "n_critic_updates"}
+    names |= {"discount": "gamma", "batch_size": "batch_size"}
+    wrappers = SimpleNamespace(
+        DummyVecEnv=lambda makers: makers[0](), VecNormalize=lambda env, gamma: SimpleNamespace(env=env, gamma=gamma)
+    )
+    for name in ("stable_baselines3", "stable_baselines3.common"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", wrappers)
+    library = SimpleNamespace(TRPO=lambda policy, env, **given: SimpleNamespace(env=env, **given))
+    monkeypatch.setitem(sys.modules, "sb3_contrib", library)
+    model = sb3.make_model(sb3.Args("trpo", "Pendulum-v1"), seed=3)
+    ours = trpo.Args()
+    assert {name: getattr(model, its) for name, its in names.items()} == {name: getattr(ours, name) for name in names}
+    assert model.seed == 3 and model.env.gamma == ours.discount and model.env.env.spec.id == "Pendulum-v1"
+    assert (model.line_search_shrinking_factor, model.line_search_max_iter) == (0.5, 10)
+    assert not hasattr(model, "sub_sampling_factor")  # which would also leave samples out of the gradient
 
 
 def test_sb3_s_dqn_is_refused_where_actions_are_continuous():
