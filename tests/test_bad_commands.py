@@ -39,7 +39,7 @@ GOOD = {
     "peer_speed": ["plain", "--algorithm", "edac"], "pendulum_check": ["short"],
     "policies": ["run", "--name", "hopper-medium"], "random_policy": [], "sb3": ["sac", "--env-id", "Pendulum-v1"],
     "report": ["short", "--out", "out"], "sweep": ["mine.toml", "--device", "cpu"],
-    "stream_peer": ["--code", "empty"], "throughput": ["envs", "--env-ids", "Pendulum-v1"],
+    "stream_peer": ["ac", "--code", "empty"], "throughput": ["envs", "--env-ids", "Pendulum-v1"],
 }  # fmt: skip
 
 
@@ -298,8 +298,10 @@ WRONG = [
     ),
     ("dsac_peer --code empty", "--code empty has no dsac_v2.py: give a clone of DSAC-v2"),
     ("dsac_peer --code empty --env-id CartPole-v1", "CartPole-v1 has Discrete actions, where continuous ones are"),
-    ("stream_peer --code empty", "--code empty has no stream_ac_continuous.py: give a clone of streaming-drl"),
-    ("stream_peer --code empty --seeds 0 0", "--seeds must differ from each other"),
+    ("stream_peer ac --code empty", "--code empty has no stream_ac_continuous.py: give a clone of streaming-drl"),
+    ("stream_peer q --code empty --env-id CartPole-v1", "--code empty has no stream_q.py: give a clone of"),
+    ("stream_peer q --code empty", "HalfCheetah-v5 has Box actions, where discrete ones are needed"),
+    ("stream_peer ac --code empty --seeds 0 0", "--seeds must differ from each other"),
     ("ogbench_peer ota --code empty", "invalid choice 'ota'"),
     ("ogbench_peer hiql --code empty --dataset local/antmaze-medium-navigate-v0", "--dataset takes data of pointmaze"),
     ("sweep nothing", "there is no suite 'nothing'"),

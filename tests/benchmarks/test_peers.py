@@ -3,6 +3,8 @@
 import importlib
 import json
 import sys
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -137,28 +139,65 @@ def test_episodes_of_the_official_stream_ac_count_at_the_next_multiple():
     assert stream_peer.table(3, episodes, every=5, total_steps=13) == rows
 
 
-def test_the_official_stream_ac_learns_from_every_step_and_from_ends_of_both_kinds():
-    class Env(SimpleNamespace):  # episodes of three steps; the first one is cut
-        def reset(self, seed=None):
-            self.seeds.append(seed)
-            self.t = 0
-            return np.zeros(1), {}
+class ThreeSteps(SimpleNamespace):
+    """Episodes of three steps, whose rewards are the actions; the first one is cut."""
 
-        def step(self, action):
-            self.t += 1
-            end = self.t == 3
-            self.done += end
-            info = {"episode": {"r": 10.0 * self.done, "l": 3}} if end else {}
-            return np.full(1, self.t), float(action), end and self.done > 1, end and self.done == 1, info
+    def reset(self, seed=None):
+        self.seeds.append(seed)
+        self.t = 0
+        return np.zeros(1), {}
 
-    learned = []
-    agent = SimpleNamespace(sample_action=lambda state: 2 * state[0], update_params=lambda *step: learned.append(step))
-    env = Env(seeds=[], done=0)
-    assert stream_peer.train(env, agent, seed=7, total_steps=7) == [(3, 10.0, 3), (6, 20.0, 3)]
+    def step(self, action):
+        self.t += 1
+        end = self.t == 3
+        self.done += end
+        info = {"episode": {"r": 10.0 * self.done, "l": 3}} if end else {}
+        return np.full(1, self.t), float(action), end and self.done > 1, end and self.done == 1, info
+
+
+def streamed(algorithm, sample_action):
+    """What the agent of an official script is given in seven steps, with arrays as their only number."""
+    learned, env = [], ThreeSteps(seeds=[], done=0)
+    agent = SimpleNamespace(sample_action=sample_action, update_params=lambda *given: learned.append(given))
+    assert stream_peer.train(algorithm, env, agent, seed=7, total_steps=7) == [(3, 10.0, 3), (6, 20.0, 3)]
     assert env.seeds == [7, None, None]
-    states = [(float(s[0]), float(a), r, float(after[0]), bool(done)) for s, a, r, after, done, _ in learned]
-    episode = [(0, 0, 0, 1, False), (1, 2, 2, 2, False), (2, 4, 4, 3, True)]
-    assert states == [*episode, *episode, episode[0]]
+    return [tuple(float(np.squeeze(x)) for x in given) for given in learned]
+
+
+def test_the_official_stream_ac_learns_from_every_step_and_from_ends_of_both_kinds():
+    episode = [(0, 0, 0, 1, False, 0.01), (1, 2, 2, 2, False, 0.01), (2, 4, 4, 3, True, 0.01)]
+    assert streamed("ac", lambda state: 2 * state[0]) == [*episode, *episode, episode[0]]
+
+
+def test_the_official_stream_q_is_told_which_actions_are_not_greedy():
+    episode = [(0, 0, 0, 1, False, False), (1, 2, 2, 2, False, True), (2, 4, 4, 3, True, False)]
+    assert streamed("q", lambda state: (2 * state[0], state[0] == 1)) == [*episode, *episode, episode[0]]
+
+
+def test_the_official_stream_sarsa_begins_an_episode_with_the_action_that_it_drew_at_the_end_of_the_one_before():
+    first = [(0, 0, 0, 1, 2, False), (1, 2, 2, 2, 4, False), (2, 4, 4, 3, 6, True)]
+    later = [(0, 6, 6, 1, 2, False), *first[1:]]
+    assert streamed("sarsa", lambda state: 2 * state[0]) == [*first, *later, later[0]]
+
+
+def test_agents_of_the_official_streaming_code_get_sizes_and_settings():
+    def made(name):
+        return lambda *sizes, **settings: (name, sizes, settings)
+
+    script = SimpleNamespace(StreamAC=made("ac"), StreamQ=made("q"), StreamSARSA=made("sarsa"))
+    for algorithm, env_id, sizes in (("ac", "Pendulum-v1", (3, 1)), ("q", "CartPole-v1", (4, 2))):
+        args = stream_peer.Args(algorithm=algorithm, code=Path(), env_id=env_id, total_steps=200)
+        with closing(gym.make(env_id)) as env:
+            steps = {} if algorithm == "ac" else {"total_steps": 200, "exploration_fraction": 0.05}
+            assert stream_peer.make_agent(args, script, env) == (algorithm, sizes, {"gamma": 0.99} | steps)
+
+
+def test_the_official_scripts_of_stream_q_and_sarsa_run_episodes_up_to_10_000_steps():
+    wrappers = SimpleNamespace(ScaleReward=lambda env, gamma: env, NormalizeObservation=lambda env: env)
+    for algorithm, env_id, limit in (("ac", "Pendulum-v1", 200), ("q", "CartPole-v1", 10_000)):
+        args = stream_peer.Args(algorithm=algorithm, code=Path(), env_id=env_id)
+        with closing(stream_peer.wrapped(args, wrappers, SimpleNamespace(AddTimeInfo=lambda env: env))) as env:
+            assert env.spec.max_episode_steps == limit
 
 
 @pytest.fixture
@@ -216,7 +255,7 @@ def test_the_official_stream_ac_needs_a_time_limit(tmp_path):
     gym.register("Endless-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv")
     try:
         with pytest.raises(UserError, match="--env-id Endless-v0 has no time limit"):
-            stream_peer.main(stream_peer.Args(code=tmp_path, env_id="Endless-v0", out=tmp_path))
+            stream_peer.main(stream_peer.Args(algorithm="ac", code=tmp_path, env_id="Endless-v0", out=tmp_path))
     finally:
         del gym.registry["Endless-v0"]
 
