@@ -78,7 +78,10 @@ def truth_of(run: Run[Any], data: Dataset) -> Simulated | None:
     """The simulator, to compare an ensemble with; None where it cannot be had."""
     with contextlib.suppress(UserError):
         simulator = simulator_for(data, run.given.threads)
-        return Simulated(simulator, data, "model_error_1 and so on are errors in another task")
+        try:
+            return Simulated(simulator, data, "model_error_1 and so on are errors in another task")
+        except UserError:
+            simulator.close()
     return None
 
 

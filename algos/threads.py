@@ -40,7 +40,7 @@ class Threads:
         measure: Callable[[], tuple[float, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.fixed, self.measure, self.clock = fixed, measure or cpu_seconds, clock
+        self.measure, self.clock = measure or cpu_seconds, clock
         self.before_run = torch.get_num_threads()
         if fixed:
             torch.set_num_threads(fixed)

@@ -134,7 +134,7 @@ class Display:
             with contextlib.suppress(OSError):  # another machine's log may come late
                 lines = outcome.log.read_text(errors="replace", encoding="utf-8").splitlines()
                 note = next((f" ({line})" for line in reversed(lines) if line.startswith("error: ")), "")
-        where = f": see {outcome.log}" if outcome.status == "failed" else ""
+        where = f": see {outcome.log}" if outcome.status == "failed" and outcome.log else ""
         tqdm.write(f"{outcome.status:<11} {job.name}{note}{attempts}{where}", file=sys.stdout)
         sys.stdout.flush()
 

@@ -17,8 +17,6 @@ OUT gets page.md, figures/ensembles.png, ensembles.csv, curves.csv and sources.j
 """
 
 import os
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +33,7 @@ from algos.errors import UserError
 from algos.folders import writable
 from algos.stored import FINISHED, KINDS, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
-from benchmarks.stored import Sweep, without_place, write_sources
+from benchmarks.stored import Sweep, origin, without_place, write_sources
 from benchmarks.tables import Table, number, purpose, word
 
 KEYS = ("seed", "member", "output")
@@ -169,14 +167,13 @@ def main(args: Args) -> None:
         for folder in args.folders
         for path in find(folder, "sweep.json")
     ]
-    commits = ", ".join(sorted({str(run.get("commit")) for run in runs}))
-    command = f"python -m benchmarks.ensembles {shlex.join(sys.argv[1:])}"
     lines.append(listing(table, curves).markdown())
     for run in runs:
         if run["lost"]:
             lines.append(f"Left out, as they diverged: seeds {', '.join(map(str, run['lost']))} of {run['task']}.")
     lines += [f"`{told}`" for told in dict.fromkeys(sweeps)]
-    lines.append(f"`{command}`, commit {commits}")
+    made = origin("ensembles", runs)
+    lines.append(f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}")
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     for name, frame in {"ensembles": table, "curves": curves}.items():
         frame[["task", *(column for column in frame if column != "task")]].to_csv(args.out / f"{name}.csv", index=False)

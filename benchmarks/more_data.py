@@ -155,7 +155,7 @@ def main(args: Args) -> None:
     lines.append(listing.markdown())
     lines += [
         *(f"`{command}`" for command in made["commands"]),
-        f"`{made['report']}`, commit {', '.join(made['commits'])}",
+        f"`{made['report']}`, commit {', '.join(made['commits']) or 'unknown'}",
     ]
     (args.out / "page.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     found.seeds.to_csv(args.out / "seeds.csv", index=False)

@@ -215,6 +215,8 @@ def main(args: Args) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"{package} is missing: pip install -e '.[peers]'")
+    if args.learning_starts and args.algorithm in ("ppo", "trpo"):
+        raise UserError(f"--learning-starts is for sac, td3 and dqn: {args.algorithm} has no random start")
     if args.learning_starts is None:
         args = replace(args, learning_starts=RANDOM_START[args.algorithm])
     torch.set_num_threads(args.threads)

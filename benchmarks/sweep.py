@@ -209,9 +209,9 @@ def stopped_by_signals(stop: Path) -> Iterator[None]:
 
 
 def visible_gpus(device: str) -> list[str]:
-    """The GPUs that jobs may use, as CUDA_VISIBLE_DEVICES names them."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if "CUDA_VISIBLE_DEVICES" in os.environ else None
-    gpus = names or [str(number) for number in range(torch.cuda.device_count())]
+    """The GPUs that jobs may use, as CUDA_VISIBLE_DEVICES names them; one where a plan is made on a machine without."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = list(filter(None, names)) or [str(number) for number in range(max(torch.cuda.device_count(), 1))]
     _, colon, index = device.partition(":")
     return [gpus[int(index)]] if colon else gpus
 

@@ -87,8 +87,8 @@ class Trained:
             try:
                 seeds = parse_seeds((word,))
             except UserError as error:
-                said = str(error).replace("--seeds", flag).replace("takes", f"takes {', '.join(RANKS)},", 1)
-                raise UserError(said) from None
+                said = str(error).replace("takes whole numbers", f"takes {', '.join(RANKS)}, whole numbers")
+                raise UserError(said.replace("--seeds", flag)) from None
             for seed in seeds:
                 own = [number for number in known if self.file.runs[number]["seed"] == seed]
                 if not own:

@@ -79,8 +79,8 @@ class D4RLTask(NamedTuple):
 
 
 def folder() -> Path:
-    """The folder of D4RL's files: $D4RL_DATASET_DIR, or D4RL's own cache."""
-    return Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets").expanduser()
+    """The folder of D4RL's files: $D4RL_DATASET_DIR, or D4RL's own cache; RuntimeError for a user without a home."""
+    return Path(os.environ.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets").expanduser()
 
 
 @cache

@@ -275,7 +275,7 @@ class SeriesEnvs:
     def __init__(
         self, series: Series, seeds: Sequence[int], device: torch.device | str = "cpu", discount: float = 0.99
     ):
-        self.series, self.runs = series, len(seeds)
+        self.runs = len(seeds)
         self.device = torch.device(device)
         self.task = Task(series.name, (series.rows.shape[1],), 0, False, (), (), 0)
         self.known = series.known(discount)  # the true return is known in all rows before this one

@@ -108,7 +108,7 @@ def flags(count, *rows):
     return np.isin(np.arange(count), rows)
 
 
-def qlearning_rows(terminals, timeouts, limit, terminate_on_end):
+def qlearning_rows(terminals, timeouts, limit):
     """The rows that D4RL keeps, decided one by one: all but final ones.
 
     Where timeouts are missing, a count of steps tells final rows. It starts at zero after a row that was left out, and
@@ -117,11 +117,11 @@ def qlearning_rows(terminals, timeouts, limit, terminate_on_end):
     kept, count = [], 0
     for i in range(len(terminals) - 1):
         final = timeouts[i] if timeouts is not None else count == limit - 1
-        if final and not terminate_on_end:
+        if final:
             count = 0
             continue
         kept.append(i)
-        if terminals[i] or final:
+        if terminals[i]:
             count = 0
         count += 1
     return kept

@@ -187,6 +187,7 @@ WRONG = [
     ("evaluate trained --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
     ("evaluate trained --seeds 7", "--seeds: trained has no seed 7; it has 0, 1"),
     ("evaluate trained --seeds middle", "--seeds takes best, median, worst, whole numbers"),
+    ("evaluate trained --seeds 0:20000", "--seeds takes at most 10,000 seeds, which one process trains at once, and"),
     ("evaluate trained --env-option nothing", "--env-option takes words such as frame_skip=5"),
     ("evaluate trained --env-option a=1 a=2", "--env-option names a twice"),
     (
@@ -283,6 +284,7 @@ WRONG = [
     ("sb3 a2c", "invalid choice 'a2c'"),
     ("sb3 sac --env-id CartPole-v1", "CartPole-v1 has Discrete actions"),
     ("sb3 sac --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
+    ("sb3 trpo --learning-starts 9", "--learning-starts is for sac, td3 and dqn: trpo has no random start"),
     ("sb3 sac --seeds 0 0", "--seeds must differ from each other"),
     ("sb3 sac --seeds -1", "--seeds must not be negative"),
     ("d3rlpy_peer iql --seeds x", "--seeds takes whole numbers"),

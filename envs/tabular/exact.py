@@ -244,8 +244,8 @@ class Analysis:
             spread = np.concatenate([below[1:, self.table.next_state[..., 0]], spread[-1:]])
         return spread
 
-    def horizons(self) -> Iterator[tuple[int, int, float]]:
-        """k, m_k and H_k = k + log_A m_k, as long as k can still lower the effective horizon."""
+    def horizons(self) -> Iterator[float]:
+        """H_k = k + log_A m_k by k, as long as k can still lower the effective horizon."""
         lowest = float(self.table.horizon)
         for k in range(1, self.table.horizon + 1):
             if k >= lowest:
@@ -254,11 +254,11 @@ class Analysis:
             if m is not None:
                 here = k + math.log(m) / math.log(self.table.actions) if self.table.actions > 1 else float(k)
                 lowest = min(lowest, here)
-                yield k, m, here
+                yield here
 
     def effective_horizon(self) -> float:
         """The least H_k, or the horizon if that is less."""
-        return min([float(self.table.horizon), *(h for _, _, h in self.horizons())])
+        return min([float(self.table.horizon), *self.horizons()])
 
 
 def evaluate(

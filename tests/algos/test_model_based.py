@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from scripts import EVALUATED, differing, module_of, same, short, state_of
 
 import algos.model_based
+from algos import model_watch
 from algos.adapted import Adapted
 from algos.data import Dataset
 from algos.dynamics import Ensemble, Settings, Training
@@ -470,6 +471,17 @@ def test_the_ensemble_is_compared_with_the_simulator(train_short, hopper):
     result = train_short("mopo", **SHORT | hopper)
     errors = [metric(result, f"model_error_{step}").dropna().to_numpy() for step in (1, 2, 3)]
     assert all(len(error) and (error > 0).all() for error in errors) and errors[2].mean() > errors[0].mean()
+
+
+def test_a_simulator_that_cannot_have_the_states_of_the_data_is_closed(monkeypatch):
+    def without(*_):
+        raise UserError("velocities are clipped")
+
+    closed: list = []
+    monkeypatch.setattr(model_watch, "simulator_for", lambda *_: SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr(model_watch, "Simulated", without)
+    run = SimpleNamespace(given=SimpleNamespace(threads=4))
+    assert model_watch.truth_of(run, None) is None and closed == [True]
 
 
 @pytest.mark.parametrize("mix_with", ["true", "random"])

@@ -1,6 +1,7 @@
 """The page on how well ensembles predict."""
 
 import json
+import re
 
 import h5py
 import mopo
@@ -67,6 +68,7 @@ def test_a_page_of_a_run(runs, tmp_path):
     main(Args((runs,), tmp_path / "page"))
     page = (tmp_path / "page" / "page.md").read_text()
     assert "| 2 | 3 to 3 |" in page
+    assert re.search(r"\n`python -m benchmarks\.ensembles .*`, commit [0-9a-f]{12}\+?\n$", page)
     table = pd.read_csv(tmp_path / "page" / "ensembles.csv")
     assert len(table) == 2 * 3 * 4
     variance = table.groupby("output")["variance"].unique().explode().astype(float)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from small_suite import SECOND, SUITE, VARIED, jobs, write
 
 from algos.cli import settings
@@ -37,6 +38,16 @@ def test_a_job_is_a_batch_of_seeds_of_one_algorithm_on_one_task(tmp_path):
     assert len({job.id for job in planned}) == 8 and len({job.folder for job in planned}) == 8
     assert planned[0].folder == tmp_path / "out" / "seeds_0-3" / "InvertedPendulum-v5" / "sac" / "default"
     assert planned[2].folder.name == "other"
+
+
+def test_folders_are_named_after_seeds_and_never_too_long_for_a_disk():
+    assert [plan.seed_name(seeds) for seeds in ([7], [0, 1], [3, 4, 5, 9], [0, 2, 4])] == [
+        "seed_7", "seeds_0-1", "seeds_3-5_9", "seeds_0_2_4",
+    ]  # fmt: skip
+    assert plan.seed_name([seed for seed in range(100) if seed != 37]) == "seeds_0-36_38-99"
+    long = [plan.seed_name(list(range(first, 2_000, 2))) for first in (0, 2)]
+    assert all(len(name) < 40 for name in long) and len(set(long)) == 2
+    assert long[0].startswith("seeds_0-1998_") and plan.seed_name(list(range(0, 2_000, 2))) == long[0]
 
 
 @pytest.mark.parametrize(
@@ -331,6 +342,30 @@ eval_episodes = 1
     store(second, "finished")
     run()
     assert len(ran) == 2 and all("local/a-v0" in command for command in ran)
+
+
+@pytest.mark.parametrize("visible", [None, ""])
+def test_a_plan_for_gpus_that_are_elsewhere_is_one_for_a_single_gpu(tmp_path, monkeypatch, capsys, visible):
+    """The machine that plans has none, and as many cores as it likes."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(sweep, "core_count", lambda: 64)
+    suite = write(tmp_path, SUITE.replace('"0:2"', '"0:200"'))
+    for per_gpu in (1, 3):
+        sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cuda", per_gpu=per_gpu))
+        assert f" finished; {per_gpu} at a time, with local;" in capsys.readouterr().out
+
+
+def test_a_job_that_failed_without_a_log_says_no_place(tmp_path, capsys):
+    (job,) = jobs(write(tmp_path, SUITE), tmp_path / "out", seeds_per_job=2)
+    shown = display.Display([job], 1)
+    shown.finish(job, engines.Outcome("failed", 0))
+    shown.finish(job, engines.Outcome("failed", 1, 1, tmp_path / "log"))
+    shown.close()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"failed      {job.name}" and second == f"{first}: see {tmp_path / 'log'}"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from dataset_files import assert_same, d4rl_arrays, expected, flags, hdf5, put_d4rl, trajectories, transitions
 
 from algos.data import load, validate
+from algos.errors import UserError
 from envs import d4rl
 
 D4RL_FOLDER = d4rl.folder()  # the user's own, before each test gets another one
@@ -37,6 +38,18 @@ def test_a_file_with_the_name_of_one_of_d4rls_has_its_limit_and_scores(tmp_path)
     path = hdf5(tmp_path / Path(d4rl.find("kitchen-mixed-v0").file).name, arrays)
     data, same = load(path), load(put_d4rl("kitchen-mixed-v0", arrays))
     assert data.digest == same.digest and (data.limit, data.low, data.high) == (280, same.low, same.high)
+
+
+def test_a_user_without_a_home_is_told_what_to_set_where_no_file_is_named(monkeypatch, tmp_path):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("D4RL_DATASET_DIR", raising=False)
+    path = hdf5(tmp_path / Path(d4rl.find("hopper-medium-v2").file).name, d4rl_arrays(trajectories(5, 4)))
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(UserError, match=r"^--dataset d4rl/hopper-medium-v2: .* set D4RL_DATASET_DIR to another$"):
+        load("d4rl/hopper-medium-v2")
+    assert len(load(path)) == 9
 
 
 @pytest.mark.skipif(not any(t.place and t.place.exists() for t in d4rl.tasks().values()), reason="needs D4RL's files")
