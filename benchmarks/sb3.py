@@ -211,12 +211,12 @@ def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
     check_actions(args.env_id, "discrete" if args.algorithm == "dqn" else "continuous")
+    if args.learning_starts and args.algorithm in ("ppo", "trpo"):
+        raise UserError(f"--learning-starts is for sac, td3 and dqn: {args.algorithm} has no random start")
     packages = ["stable_baselines3", *(["sb3_contrib"] if args.algorithm == "trpo" else [])]
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise UserError(f"{package} is missing: pip install -e '.[peers]'")
-    if args.learning_starts and args.algorithm in ("ppo", "trpo"):
-        raise UserError(f"--learning-starts is for sac, td3 and dqn: {args.algorithm} has no random start")
     if args.learning_starts is None:
         args = replace(args, learning_starts=RANDOM_START[args.algorithm])
     torch.set_num_threads(args.threads)

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +109,12 @@ def test_the_table_of_algorithms_knows_of_stored_results():
     without = {script for script, results in rows if results == "none yet"}
     assert len(rows) == len(list((suite.ROOT / "single_file").glob("[!_]*.py"))) and not without & stored
     assert all((suite.ROOT / link).exists() for _, results in rows for link in re.findall(r"\((.*?)\)", results))
+
+
+def test_make_installs_the_extras_that_readme_says():
+    """It installs `dev`, which repeats the packages of others."""
+    extras = tomllib.loads((suite.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    packages = {extra: {re.split("[><=;]", line)[0].strip() for line in lines} for extra, lines in extras.items()}
+    apart = {extra for extra, own in packages.items() if not own <= packages["dev"]}
+    assert "`make` installs all extras that are named below but `atari`, `dm_control` and `peers`." in README
+    assert apart == {"atari", "dm_control", "peers"}
