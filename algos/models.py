@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from algos.data import Dataset
+from algos.data.record import CHUNK
 from algos.dynamics import Ensemble
 from algos.errors import UserError, warn
 from algos.terminations import Termination
@@ -189,9 +190,9 @@ def start_states(simulator: Simulator, data: Dataset) -> NDArray[np.float64]:
     return simulator.states_of(obs)
 
 
-def observations(data: Dataset, rows: int = 1 << 13) -> list[Tensor]:
+def observations(data: Dataset) -> list[Tensor]:
     """The observations of all transitions, in pieces [n, O]."""
-    return [data.obs[part] for part in data.index.split(rows)]
+    return [data.obs[part] for part in data.index.split(CHUNK)]
 
 
 def simulator_for(data: Dataset, threads: int) -> Simulator:

@@ -28,7 +28,7 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
     for number, job in enumerate(jobs):
         best = most_alike(job, earlier) if job.state != "finished" else None
         unlike |= best is not None and not has_sizes_of(job, best)
-        guess = estimate(job, [best] if best else []) if job.state != "finished" else (0.0, 0.0)
+        guess = estimate(job, best) if best else (0.0, 0.0) if job.state == "finished" else None
         if guess:
             times.append(guess[0])
             disk += guess[1]

@@ -138,9 +138,8 @@ def main(args: Args) -> None:
                 print(f"{args.env_id} seed {seed} step {step} return {mean:.1f} {seconds:.0f} s", flush=True)
         evaluator.close()
         env.close()
-        given = {name: value for name, value in vars(args).items() if name != "code"}
         store(
-            folder, "official_dsac_t", given, rows, [], (*COLUMNS, "seconds"),
+            folder, "official_dsac_t", vars(args), rows, [], (*COLUMNS, "seconds"),
             finished=seed == seeds[-1], env_id=args.env_id,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from algos.stored import Config, damaged, read_csv, read_json, regular
 from benchmarks import scores
 from benchmarks.scores import LABELS, missing_cells
 from benchmarks.stored import Report
-from benchmarks.tables import Cell, Table, between, escape, number, word
+from benchmarks.tables import Table, aggregate_rows, between, escape, number, word
 
 INTRODUCTION = """# Results
 
@@ -47,15 +47,7 @@ def aggregate_table(folder: Path, score: str) -> Table | None:
     frame = read_csv(path, [*keys, "value", "low", "high", "tasks", "seeds"], keys)
     frame = frame[frame["score"] == score]
     names = list(dict.fromkeys(frame["statistic"]))
-    table = Table(["algorithm", *names, "tasks", "seeds"], [])
-    for algorithm, rows in frame.groupby("algorithm", sort=False):
-        by = rows.set_index("statistic").reindex(names)
-        cells: list[Cell] = [word(algorithm)]
-        for name in names:
-            value, low, high = by.loc[name, ["value", "low", "high"]]
-            cells.append((f"{number(value, 3)[0]} {between(low, high, 3)[0]}", float(value)))
-        table.rows.append([*cells, number(rows["tasks"].iloc[0], 0), number(rows["seeds"].iloc[0], 0)])
-    return table
+    return Table(["algorithm", *names, "tasks", "seeds"], aggregate_rows(frame, names, 3))
 
 
 def task_table(folder: Path, score: str) -> Table:

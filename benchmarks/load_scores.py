@@ -248,11 +248,10 @@ def _other_parts(sources: list[dict[str, Any]]) -> list[str]:
         whole = facts.get("dataset_digest") or facts.get("digest")
         if whole and "transitions" in facts:
             found[config["task"], whole][facts["transitions"]].add(label(config))
+    parts = {key: {f"{count:,}": names for count, names in sorted(counts.items())} for key, counts in found.items()}
     return [
-        f"On {task}, not all runs learned from the same transitions, and verdicts compare these too: "
-        + ", ".join(f"{count:,} ({', '.join(sorted(names))})" for count, names in sorted(counts.items()))
-        + "."
-        for (task, _), counts in sorted(found.items())
+        _differing(task, "learned from the same transitions", counts)
+        for (task, _), counts in sorted(parts.items())
         if len(counts) > 1
     ]
 
@@ -264,12 +263,16 @@ def _other_ensembles(sources: list[dict[str, Any]]) -> list[str]:
         if digest := config.get("facts", {}).get("dynamics_digest"):
             found[config["task"]][digest].add(label(config))
     return [
-        f"On {task}, not all runs have the same ensembles, and verdicts compare these too: "
-        + ", ".join(f"{digest[:8]} ({', '.join(sorted(names))})" for digest, names in sorted(digests.items()))
-        + "."
+        _differing(task, "have the same ensembles", {digest[:8]: digests[digest] for digest in sorted(digests)})
         for task, digests in sorted(found.items())
         if len(digests) > 1
     ]
+
+
+def _differing(task: str, what: str, names: dict[str, set[str]]) -> str:
+    """A sentence on a task whose runs do not all do `what`, with the names of those that share a value."""
+    values = ", ".join(f"{value} ({', '.join(sorted(own))})" for value, own in names.items())
+    return f"On {task}, not all runs {what}, and verdicts compare these too: {values}."
 
 
 def _chosen(sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:

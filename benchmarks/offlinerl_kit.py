@@ -49,6 +49,7 @@ SUGGESTED = {
 EPOCH = 1_000  # updates
 BATCH, REAL = 256, 12  # rows of a batch, and those of the dataset: 5%
 RETAIN = 5  # epochs whose rollouts are kept
+WARM_UP = 20  # batches of the ensemble before its speed is measured
 
 
 @dataclass(kw_only=True)
@@ -109,7 +110,7 @@ def ensemble(obs_size: int, act_size: int, env_id: str, penalty: float) -> Any:
     )
 
 
-def ensemble_rate(folder: Path, steps: int, warm_up: int = 20) -> float:
+def ensemble_rate(folder: Path, steps: int) -> float:
     """Steps per second of the library's ensemble on batches of 256 random transitions of Hopper, an epoch at most."""
     make_importable(folder)
     data, (obs_size, act_size) = random_data(HOPPER), HOPPER
@@ -121,7 +122,7 @@ def ensemble_rate(folder: Path, steps: int, warm_up: int = 20) -> float:
     members = np.random.default_rng(0).integers(len(data), size=(7, len(data)))
     inputs, targets = dynamics.scaler.transform(inputs)[members], targets[members]
     steps = min(steps, len(data) // BATCH)
-    dynamics.learn(inputs[:, : warm_up * BATCH], targets[:, : warm_up * BATCH], BATCH)
+    dynamics.learn(inputs[:, : WARM_UP * BATCH], targets[:, : WARM_UP * BATCH], BATCH)
     started = time.perf_counter()
     dynamics.learn(inputs[:, : steps * BATCH], targets[:, : steps * BATCH], BATCH)
     return steps / (time.perf_counter() - started)
@@ -238,7 +239,7 @@ def main(args: Args) -> None:
         store(
             folder,
             "offlinerl_kit_mopo",
-            {name: value for name, value in vars(args).items() if name != "code"},
+            vars(args),
             rows,
             [],
             finished=seed == seeds[-1],

@@ -151,7 +151,7 @@ def main(args: Args) -> None:
         store(
             folder,
             f"ogbench_{args.method}",
-            {name: value for name, value in vars(args).items() if name != "code"},
+            vars(args),
             rows,
             ["jax", "flax", "optax", "distrax"],
             ("seed", "step", "task", "episode", "return", "length", "success"),

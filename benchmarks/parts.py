@@ -19,7 +19,7 @@ from benchmarks.protocols import protocol
 from benchmarks.recipes.locomotion import TASKS
 from benchmarks.scores import LABELS, OF_TASK, PERCENT, R2, family_name, label, measure_of
 from benchmarks.suite import Score, published_curves, read_curves, read_published
-from benchmarks.tables import Cell, Table, between, number, word
+from benchmarks.tables import Cell, Table, aggregate_rows, between, number, word
 
 FINAL = {"return": "returns", PERCENT: "success", R2: R2, "score": "scores"}
 MOST_PAIRS = 12  # pairs of algorithms that are shown one by one
@@ -66,14 +66,8 @@ def aggregate_part(results: Results) -> Part:
         part.figures.append((f"aggregate_{name.replace(' ', '_').lower()}", figure, f"{name} with 95% intervals"))
     definitions: list[list[Score]] = []  # those of each table
     for definition in [results.score, *(s for s in results.definitions if s != results.score)]:
-        table = Table(["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"], [])
-        for algorithm, rows in frame[frame["score"] == definition].groupby("algorithm", sort=False):
-            by = rows.set_index("statistic")
-            cells = [word(algorithm)]
-            for name in names:
-                value, low, high = by.loc[name, ["value", "low", "high"]]
-                cells.append((f"{number(value, digits)[0]} {between(low, high, digits)[0]}", float(value)))
-            table.rows.append([*cells, number(by["tasks"].iloc[0], 0), number(by["seeds"].iloc[0], 0)])
+        header = ["algorithm", *(f"{name} [95%]" for name in names), "tasks", "seeds"]
+        table = Table(header, aggregate_rows(frame[frame["score"] == definition], names, digits))
         if (same := next((i for i, (_, other) in enumerate(part.tables) if other.rows == table.rows), None)) is None:
             definitions.append([definition])
             part.tables.append(("", table))

@@ -37,15 +37,17 @@ def store(
 ) -> None:
     """Writes the evaluation episodes `rows` and the configuration of a run, whose `facts` stand in config.json.
 
-    `args` are the arguments of the command; `libraries` are packages whose versions are recorded.
+    `args` are the arguments of the command, of which the place of the peer's code is left out; `libraries` are packages
+    whose versions are recorded.
     """
     pd.DataFrame(rows, columns=list(columns)).to_parquet(folder / "eval.parquet", index=False)
+    kept = {name: str(value) if isinstance(value, Path) else value for name, value in args.items() if name != "code"}
     config = {
         "algorithm": algorithm,
         "variant": "default",
         "status": "finished" if finished else "running",
         "step": args["total_steps"],
-        "args": {name: str(value) if isinstance(value, Path) else value for name, value in args.items()},
+        "args": kept,
         "versions": {name: version(name) for name in (*libraries, "torch", "gymnasium", "mujoco")},
         "device": platform.processor() or platform.machine(),
         **facts,

@@ -228,22 +228,19 @@ def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:
     return max(1, min(SEEDS_PER_CPU_JOB, len(suite.seeds), math.ceil(runs / workers)))
 
 
-def estimate(job: Job, earlier: list[dict[str, Any]]) -> tuple[float, float] | None:
-    """Seconds left and bytes on disk, from the earlier run that is most like the job; None if there is none.
+def estimate(job: Job, earlier: dict[str, Any]) -> tuple[float, float]:
+    """Seconds left and bytes on disk, from the configuration of an earlier run, as `most_alike` finds it.
 
     Time is scaled by steps, and on a CPU by the number of runs (settings times seeds); what came before the steps takes
     as long again. Disk is scaled by the number of runs and by the number of transitions that a replay buffer can hold.
     """
-    ours, best = job.identity, most_alike(job, earlier)
-    if best is None:
-        return None
-    theirs = best["identity"]
+    ours, theirs = job.identity, earlier["identity"]
     done = read_json(job.folder / "config.json", Config).get("step", 0) if job.state == "started" else 0
-    runs = job.runs / runs_of(best)
-    seconds = (best["seconds"] + best["evaluation_seconds"]) / best["step"] * (job.total_steps - done)
-    seconds += 0.0 if done else best.get("phase_seconds", 0.0)
+    runs = job.runs / runs_of(earlier)
+    seconds = (earlier["seconds"] + earlier["evaluation_seconds"]) / earlier["step"] * (job.total_steps - done)
+    seconds += 0.0 if done else earlier.get("phase_seconds", 0.0)
     kept, theirs_kept = (min(i.get("buffer_size", i["total_steps"]), i["total_steps"]) for i in (ours, theirs))
-    return seconds * (runs if ours["device"] == "cpu" else 1), best["peak_bytes"] * runs * kept / theirs_kept
+    return seconds * (runs if ours["device"] == "cpu" else 1), earlier["peak_bytes"] * runs * kept / theirs_kept
 
 
 def has_sizes_of(job: Job, config: dict[str, Any]) -> bool:

@@ -158,7 +158,7 @@ def main(args: Args) -> None:
         last = np.mean([total for _, total, _ in episodes[-10:]]) if episodes else float("nan")
         seconds = time.perf_counter() - started
         print(f"{args.env_id} seed {seed}: {last:.1f} in the last episodes, {seconds:.0f} s", flush=True)
-        settings = {key: value for key, value in vars(args).items() if key != "code"} | {"eval_episodes": 0}
+        settings = vars(args) | {"eval_episodes": 0}
         store(folder, name, settings, rows, [], finished=seed == seeds[-1], env_id=args.env_id)
 
 

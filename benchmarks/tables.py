@@ -53,6 +53,21 @@ def purpose(doc: str | None) -> str:
     return " ".join((doc or "").split("\n\n")[2].split())
 
 
+def aggregate_rows(frame: pd.DataFrame, statistics: list[str], digits: int | None) -> list[list[Cell]]:
+    """A row for each algorithm: its statistics with their intervals, and the numbers of its tasks and seeds.
+
+    `frame` has the columns algorithm, statistic, value, low, high, tasks and seeds, and one score.
+    """
+    table = []
+    for algorithm, rows in frame.groupby("algorithm", sort=False):
+        by, cells = rows.set_index("statistic").reindex(statistics), [word(algorithm)]
+        for name in statistics:
+            value, low, high = by.loc[name, ["value", "low", "high"]]
+            cells.append((f"{number(value, digits)[0]} {between(low, high, digits)[0]}", float(value)))
+        table.append([*cells, number(rows["tasks"].iloc[0], 0), number(rows["seeds"].iloc[0], 0)])
+    return table
+
+
 def table_of(frame: pd.DataFrame) -> Table:
     """A data frame with its numbers made readable."""
 

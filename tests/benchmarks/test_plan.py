@@ -31,6 +31,12 @@ def store(job: plan.Job, status: str, **entries) -> None:
     (job.folder / "config.json").write_text(json.dumps(config | {"evaluation_seconds": 4.0, "peak_bytes": 1_000}))
 
 
+def estimate(job: plan.Job, earlier: list[dict]) -> tuple[float, float] | None:
+    """What the earlier run that is most like the job tells of it."""
+    best = plan.most_alike(job, earlier)
+    return plan.estimate(job, best) if best else None
+
+
 def test_a_job_is_a_batch_of_seeds_of_one_algorithm_on_one_task(tmp_path):
     text = SUITE.replace('"0:2"', '"0:7"').replace("Pendulum-v5", 'Pendulum-v5", "Pendulum-v1') + SECOND
     planned = jobs(write(tmp_path, text), tmp_path / "out", seeds_per_job=4)
@@ -203,9 +209,9 @@ def test_the_plan_estimates_time_and_disk_from_earlier_runs(tmp_path, capsys, mo
     assert "of other sizes" not in said
     assert not (tmp_path / "elsewhere").exists()
     _, longer = jobs(suite, tmp_path / "elsewhere")
-    assert plan.estimate(longer, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+    assert estimate(longer, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
     (wider,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"0:4"'), 4_000), tmp_path / "x")
-    assert plan.estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
+    assert estimate(wider, earlier) == pytest.approx((2 * 64.0, 2 * 1_000))
     larger = write(tmp_path, SUITE.replace("[algorithms.sac]", "[algorithms.sac.flags]\nhidden = [32, 32]"), 8_000)
     sweep.main(sweep.Args(str(larger), tmp_path / "elsewhere", True, device="cpu", seeds_per_job=2))
     assert "results/; some have networks or batches of other sizes, and tell little)" in capsys.readouterr().out
@@ -223,35 +229,35 @@ def test_without_earlier_runs_the_plan_estimates_from_stored_reports(tmp_path, c
     (tmp_path / "results" / "damaged" / "sources.json").write_text("[")
     stored = sorted(plan.earlier_runs(tmp_path, tmp_path / "results"), key=plan.runs_of)
     assert list(map(plan.runs_of, stored)) == [2, 12] and not plan.earlier_runs(tmp_path)
-    assert plan.estimate(plain, stored[:1]) == pytest.approx((600.0, 1_000))
-    assert plan.estimate(varied, stored[1:]) == pytest.approx((1_200.0, 1_000))
+    assert estimate(plain, stored[:1]) == pytest.approx((600.0, 1_000))
+    assert estimate(varied, stored[1:]) == pytest.approx((1_200.0, 1_000))
     monkeypatch.setattr(display, "RESULTS", tmp_path / "results")
     sweep.main(sweep.Args(str(write(tmp_path)), tmp_path / "new" / "out", True, device="cpu", seeds_per_job=2))
     assert "time about 10 min, disk at most about 0.00 GiB (from earlier runs here" in capsys.readouterr().out
     (own,) = jobs(write(tmp_path, SUITE.replace('"0:2"', '"2:4"'), steps=2_000), tmp_path / "own")  # less like it
     store(own, "finished")
-    assert plan.estimate(plain, plan.earlier_runs(tmp_path, tmp_path / "results"))[0] == pytest.approx(32.0)
+    assert estimate(plain, plan.earlier_runs(tmp_path, tmp_path / "results"))[0] == pytest.approx(32.0)
 
 
 def test_stored_reports_of_this_project_tell_how_long_its_suites_take(tmp_path):
     stored = plan.earlier_runs(tmp_path, plan.RESULTS)
     suite = suites.read(suites.find("mujoco_short"))
     planned = plan.plan(suite, tmp_path / "out", 5, "cpu", {})
-    assert len(stored) > 100 and all(plan.estimate(job, stored) for job in planned)
+    assert len(stored) > 100 and all(estimate(job, stored) for job in planned)
 
 
 def test_what_comes_before_the_steps_is_no_part_of_their_speed(tmp_path):
     (trained,) = jobs(write(tmp_path, steps=4_000), tmp_path / "runs")
     store(trained, "finished", phase_seconds=3_000.0)
     (longer,) = jobs(write(tmp_path, steps=8_000), tmp_path / "longer")
-    assert plan.estimate(longer, plan.earlier_runs(tmp_path))[0] == pytest.approx(2 * 64.0 + 3_000.0)
+    assert estimate(longer, plan.earlier_runs(tmp_path))[0] == pytest.approx(2 * 64.0 + 3_000.0)
 
 
 def test_a_run_of_a_few_steps_does_not_tell_how_long_others_take(tmp_path):
     (trained,) = jobs(write(tmp_path, steps=1), tmp_path / "runs")
     store(trained, "finished")
     (longer,) = jobs(write(tmp_path, steps=4_000), tmp_path / "longer")
-    assert plan.estimate(longer, plan.earlier_runs(tmp_path)) is None
+    assert estimate(longer, plan.earlier_runs(tmp_path)) is None
 
 
 def test_the_command_of_an_array_makes_the_plan_that_is_shown(tmp_path, capsys):
@@ -294,10 +300,10 @@ def test_on_a_cpu_the_time_grows_with_the_number_of_settings(tmp_path):
     (plain,) = jobs(write(tmp_path), tmp_path / "plain")
     (varied,) = jobs(write(tmp_path, VARIED), tmp_path / "varied")
     store(plain, "finished")
-    assert plan.estimate(varied, plan.earlier_runs(tmp_path)) == pytest.approx((6 * 64.0, 6 * 1_000))
+    assert estimate(varied, plan.earlier_runs(tmp_path)) == pytest.approx((6 * 64.0, 6 * 1_000))
     store(varied, "finished")
     (config,) = [config for config in plan.earlier_runs(tmp_path) if config["varied"]]
-    assert plan.estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
+    assert estimate(plain, [config])[0] == pytest.approx(64.0 / 6)
 
 
 def test_a_run_is_like_a_job_by_its_arguments_but_not_by_the_numbers_of_its_seeds(tmp_path):
@@ -311,7 +317,7 @@ def test_a_run_is_like_a_job_by_its_arguments_but_not_by_the_numbers_of_its_seed
     alike["identity"] = {name: value for name, value in identity.items() if name != "log_every"}
     earlier = {name: value for name, value in job.identity.items() if name != "tau"}
     other = alike | {"identity": earlier, "seconds": 500.0}
-    assert plan.estimate(job, [other, alike])[0] == plan.estimate(job, [alike])[0] == pytest.approx(104.0, abs=10)
+    assert estimate(job, [other, alike])[0] == estimate(job, [alike])[0] == pytest.approx(104.0, abs=10)
 
 
 def test_only_jobs_that_will_run_need_their_datasets(tmp_path, monkeypatch):
