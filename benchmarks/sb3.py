@@ -21,7 +21,8 @@ r"""Stable-Baselines3's SAC, TD3, PPO, TRPO and DQN as peers: trained, evaluated
     for task in HalfCheetah-v5 Hopper-v5; do
       python -m benchmarks.sb3 trpo --env-id $task --seeds 0:5 --total-steps 500000 --eval-every 50000 \
         --out runs/trpo_vs_sb3
-      python single_file/trpo.py --env-id $task --seeds 0:10 --total-steps 500000 --threads 1 --out runs/trpo_vs_sb3
+      python single_file/trpo.py --env-id $task --seeds 0:10 --total-steps 500000 --bootstrap-limits --slack 1 \
+        --curvature-every 1 --threads 1 --variant sb3_settings --out runs/trpo_vs_sb3
     done
     python -m benchmarks.report runs/trpo_vs_sb3 --references d4rl --formats png \
       --title "TRPO beside Stable-Baselines3's" \
@@ -57,9 +58,9 @@ they are. Two differences remain: it bootstraps where a time limit ends an episo
 leaves out the maximum with the loss of the value itself.
 
 TRPO is that of the library's second package, sb3-contrib, with the defaults of `single_file/trpo.py` and normalised as
-PPO is. Three differences remain: it bootstraps where a time limit ends an episode; its curvature comes from every
-sample, because it can leave samples out of all parts of a step only; and its line search accepts KL divergences below
-delta, ours those up to 1.5 delta.
+PPO is. Three things differ: it bootstraps where a time limit ends an episode, its curvature comes from every sample,
+and its line search accepts KL divergences below delta. The runs of `single_file/trpo.py` do the same. One difference
+remains: the divergence is KL(new || old) there, and KL(old || new) here.
 
 Hyperparameters of DQN are the defaults of `single_file/dqn.py`, which says how they differ from the library's own.
 """

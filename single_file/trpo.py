@@ -3,9 +3,9 @@
 Schulman et al., "Trust Region Policy Optimization" (arXiv 1502.05477) with generalised advantage estimation, in the
 form of Stable-Baselines' `trpo_mpi` with the numbers of its MuJoCo script: the natural gradient comes from conjugate
 gradients with the curvature of KL(old || new) on every fifth step, and a line search takes the longest step, halved
-at most nine times, whose KL divergence is at most 1.5 delta and whose surrogate is not worse. A time limit ends an
-episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the last observation
-instead. Discrete actions are not supported.
+at most nine times, whose KL divergence is at most 1.5 delta (the paper's constraint is `--slack 1`) and whose surrogate
+is not worse. A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the
+value of the last observation instead. Discrete actions are not supported.
 
 That script does not normalise observations and rewards. Here they are normalised by default, because the MDPO paper
 compares methods with the same tricks. Two of these, a clipped loss of the critic and a learning rate that falls, are in
@@ -35,7 +35,6 @@ from algos.run import Run
 from envs import Task
 
 TRIALS = 10  # steps that the line search tries
-SLACK = 1.5  # factor of delta up to which the line search accepts a step
 CONVERGED = 1e-10  # squared norm of the residual at which conjugate gradients stop
 
 
@@ -49,6 +48,8 @@ class Args(OnPolicyArgs):
     """samples of a minibatch of the critic; samples that do not fill one are left out of a pass"""
     delta: Tunable[Positive] = 0.01
     """size of the trust region, a mean KL divergence"""
+    slack: Tunable[Positive] = 1.5
+    """multiple of delta up to which the line search accepts a KL divergence"""
     damping: Tunable[NotNegative] = 0.1
     """multiple of the identity that is added to the curvature"""
     cg_steps: Count = 10
@@ -138,7 +139,7 @@ class TRPO(OnPolicyAgent):
             for trial in range(TRIALS):
                 self.move(start, 0.5**trial * step)
                 kl, surrogate = self.divergence(samples.obs, old), self.surrogate(samples, advantage)
-                accepted = (kl <= SLACK * self.args.delta) & (surrogate >= before) & (length == 0)
+                accepted = (kl <= self.args.slack * self.args.delta) & (surrogate >= before) & (length == 0)
                 length = torch.where(accepted, 0.5**trial, length)
             self.move(start, torch.where(length[:, None] > 0, length[:, None] * step, 0.0))
             kl, surrogate = self.divergence(samples.obs, old), self.surrogate(samples, advantage)

@@ -102,18 +102,21 @@ def test_an_accepted_step_keeps_to_the_trust_region_and_is_no_worse(float64):
 
 
 @pytest.mark.parametrize(
-    ("kl", "surrogate", "length"),
+    ("slack", "kl", "surrogate", "length"),
     [
-        ([1.49], [0.0], 1.0),
-        ([1.51, 1.49], [0.0, 0.0], 0.5),
-        ([0.0, 0.0, 0.0], [-1e-9, -1e-9, 0.0], 0.25),
-        ([9.0] * 9 + [1.0], [0.0] * 10, 0.5**9),
-        ([9.0] * 10 + [1.0], [0.0] * 11, 0.0),
+        ({}, [1.49], [0.0], 1.0),
+        ({}, [1.51, 1.49], [0.0, 0.0], 0.5),
+        ({"slack": 1.0}, [1.01, 0.99], [0.0, 0.0], 0.5),
+        ({}, [0.0, 0.0, 0.0], [-1e-9, -1e-9, 0.0], 0.25),
+        ({}, [9.0] * 9 + [1.0], [0.0] * 10, 0.5**9),
+        ({}, [9.0] * 10 + [1.0], [0.0] * 11, 0.0),
     ],
-    ids=["within 1.5 delta", "beyond it", "worse", "the tenth trial", "an eleventh"],
+    ids=["within 1.5 delta", "beyond it", "beyond delta without slack", "worse", "the tenth trial", "an eleventh"],
 )
-def test_the_search_takes_the_first_of_ten_steps_within_its_slack_that_is_no_worse(kl, surrogate, length, float64):
-    agent, samples, advantage = agent_and_samples(delta=1.0)
+def test_the_search_takes_the_first_of_ten_steps_within_its_slack_that_is_no_worse(
+    slack, kl, surrogate, length, float64
+):
+    agent, samples, advantage = agent_and_samples(delta=1.0, **slack)
     kls, surrogates = ([torch.tensor([x]) for x in [*values, *values[-1:] * 11]] for values in (kl, surrogate))
     agent.natural_step = lambda *_: torch.ones(1, sum(p[0].numel() for p in agent.actor.parameters()))
     agent.divergence = lambda *_: kls.pop(0)
