@@ -25,7 +25,7 @@ RESULTS = ROOT / "results"  # of reports, which store how long their runs took
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
 SEEDS_PER_CPU_JOB = 5
 SIZES = ("hidden", "batch_size")
-LONGEST_NAME = 100  # characters of the seeds in the name of a folder
+LONGEST_NAME = 200  # characters of the seeds in the name of a folder
 LONGEST = 100  # times the steps of an earlier run for which it tells how long a job takes
 State = Literal["new", "started", "finished", "damaged"]
 
@@ -66,17 +66,14 @@ def digest(configuration: dict[str, Any]) -> str:
 
 
 def seed_name(seeds: list[int]) -> str:
-    """`seeds_0-4` for consecutive seeds, `seeds_0-2_5_7` for others, and a digest instead where that is long."""
+    """`seeds_0-4` for consecutive seeds, else all of them, or a digest where that would be too long for a folder."""
     if len(seeds) == 1:
         return f"seed_{seeds[0]}"
-    spans: list[list[int]] = []
-    for seed in seeds:
-        if spans and seed == spans[-1][-1] + 1:
-            spans[-1][1:] = [seed]
-        else:
-            spans.append([seed])
-    name = "seeds_" + "_".join("-".join(map(str, span)) for span in spans)
-    return name if len(name) <= LONGEST_NAME else f"seeds_{seeds[0]}-{seeds[-1]}_{digest({'seeds': seeds})}"
+    span = f"seeds_{seeds[0]}-{seeds[-1]}"
+    if seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return span
+    name = "seeds_" + "_".join(map(str, seeds))
+    return name if len(name) <= LONGEST_NAME else f"{span}_{digest({'seeds': seeds})}"
 
 
 def state_of(folder: Path) -> State:
