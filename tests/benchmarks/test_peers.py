@@ -48,12 +48,13 @@ def test_a_run_of_a_peer_is_read_like_others(tmp_path):
     rows = [(seed, step, episode, 10.0 * seed + step, 5) for seed in (0, 1) for step in (0, 4) for episode in (0, 1)]
     folder = tmp_path / "Hopper-v5" / "peer" / "default"
     folder.mkdir(parents=True)
-    args = {"total_steps": 4, "eval_every": 4, "eval_episodes": 2, "out": tmp_path}
+    args = {"total_steps": 4, "eval_every": 4, "eval_episodes": 2, "out": tmp_path, "code": tmp_path / "clone"}
     peer_run.store(folder, "peer", args, rows, [], finished=True, env_id="Hopper-v5")
     scores = load_runs([tmp_path])
     assert scores.table.query("step == 4")["return"].tolist() == [4.0, 14.0]
     assert scores.sources[0]["status"] == "finished" and scores.sources[0]["versions"]["torch"]
     assert list(pd.read_parquet(folder / "eval.parquet").columns) == list(peer_run.COLUMNS)
+    assert "clone" not in (folder / "config.json").read_text()  # where the peer's code lies is nobody's business
 
 
 def test_hyperparameters_that_offlinerl_kit_suggests():
