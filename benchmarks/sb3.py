@@ -27,10 +27,9 @@ r"""Stable-Baselines3's SAC, TD3, PPO, TRPO and DQN as peers: trained, evaluated
       --total-steps 500000 --threads 1 --out runs/trpo_vs_sb3
     python single_file/trpo.py --env-id Hopper-v5 --delta 0.03 --damping 0.3 $settings --seeds 0:5 \
       --total-steps 500000 --threads 1 --out runs/trpo_vs_sb3
-    python -m benchmarks.report runs/trpo_vs_sb3 --references d4rl --formats png \
+    python -m benchmarks.report runs/trpo_vs_sb3 --references d4rl --formats png --no-page \
       --title "TRPO beside Stable-Baselines3's" \
-      --purpose "TRPO of this project and of sb3-contrib, with the hyperparameters of the former." \
-      --out results/trpo_vs_sb3
+      --purpose "TRPO of this project and of sb3-contrib, with the same trust region." --out results/trpo_vs_sb3
 
     for task in CartPole-v1 Acrobot-v1; do
       python -m benchmarks.sb3 dqn --env-id $task --seeds 0:10 --total-steps 100000 --eval-every 10000 \

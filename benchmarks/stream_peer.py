@@ -22,14 +22,14 @@ One process trains the seeds one after the other, as that code does. Networks, t
 the official code, with its own hyperparameters, and the loop is that of its script; no difference from
 single_file/stream_ac.py is known on MuJoCo, and single_file/stream_q.py says what differs from its own. As in the
 official scripts of Q and SARSA, episodes run up to 10,000 steps on every task. The score is the return of the training
-episodes, which are counted at the next multiple of --eval-every, as there; where no episode ended, this command stores
-no score, and our scripts their last one again. A policy that gives NaN ends this command; in our scripts it ends its
-own seed only.
+episodes, which are counted at the next multiple of --eval-every, as there; where no episode ended, the last ones count
+again. A policy that gives NaN ends this command; in our scripts it ends its own seed only.
 """
 
 import importlib
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -119,12 +119,17 @@ def train(algorithm: str, env: gym.Env, agent: Any, seed: int, total_steps: int)
 
 
 def table(seed: int, episodes: list[tuple[int, float, int]], every: int, total_steps: int) -> list[tuple]:
-    """The rows of a seed's training episodes, at the next multiple of `every` or at the last step."""
-    rows, counts = [], dict[int, int]()
+    """The rows of a seed's training episodes, at the next multiple of `every` or at the last step.
+
+    Where none ended, the last ones count again.
+    """
+    ended = defaultdict[int, list[tuple[float, int]]](list)
     for step, total, length in episodes:
-        at = min(-(-step // every) * every, total_steps)
-        counts[at] = counts.get(at, -1) + 1
-        rows.append((seed, at, counts[at], total, length))
+        ended[min(-(-step // every) * every, total_steps)].append((total, length))
+    rows, latest = [], list[tuple[float, int]]()
+    for at in [*range(every, total_steps, every), total_steps]:
+        latest = ended[at] or latest
+        rows += [(seed, at, number, *episode) for number, episode in enumerate(latest)]
     return rows
 
 

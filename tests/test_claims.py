@@ -130,6 +130,7 @@ def test_what_is_called_better_is_decided(report, sentence, task, pairs):
          "^(HalfCheetah|Hopper|Walker2d).* ppo \\| trpo$"),
         ("stream_series", "Between the decays, nothing is decided.", ""),
         ("ppo_vs_sb3", "Not decided.", ""),
+        ("trpo_vs_sb3", "Not decided.", ""),
         ("dqn_vs_sb3", "Not decided.", ""),
         ("on_policy_limits", "Not decided.", ""),
         ("until_decided", "; on Reacher nothing is decided by 25.", "^Reacher"),
@@ -185,6 +186,11 @@ def test_findings_tell_what_would_have_been_shown():
     told = told.format(*(ends[task][name] for task in tasks for name in ("ppo", "sb3_ppo")))
     shown = (f"{least('ppo_vs_sb3', task, 'ppo', 'sb3_ppo'):,.0f}" for task in tasks)
     assert f"{told}{' and '.join(shown)} would have been shown." in FOUND["ppo_vs_sb3"]
+    ends = means("trpo_vs_sb3")
+    told = "Means are {:,.0f} here and {:,.0f} on HalfCheetah, and {:,.0f} and {:,.0f} on Hopper; differences of "
+    told = told.format(*(ends[task][name] for task in tasks for name in ("trpo (sb3_settings)", "sb3_trpo")))
+    shown = (f"{least('trpo_vs_sb3', task, 'sb3_trpo', 'trpo (sb3_settings)'):,.0f}" for task in tasks)
+    assert f"{told}{' and '.join(shown)} would have been shown." in FOUND["trpo_vs_sb3"]
     ends, tasks = means("dqn_vs_sb3"), ("CartPole-v1", "Acrobot-v1")
     told = "Means are {:.0f} here and {:.0f} on CartPole, and {:.0f} and {:.0f} on Acrobot; differences of "
     told = told.format(*(ends[task][name] for task in tasks for name in ("dqn", "sb3_dqn")))
@@ -285,6 +291,23 @@ def test_findings_tell_how_dsac_t_begins_in_both_codes():
     shown = least("dsac_t_vs_official", "HalfCheetah-v5", "dsac_t", "official_dsac_t")
     assert f"Not decided; a difference of {shown:,.0f} would have been shown, which is as much as the mean here." in row
     assert abs(shown / ends["dsac_t"] - 1) < 0.01 and set(verdict["verdict"]) == {"not decided"}
+
+
+def test_findings_tell_how_much_larger_the_trust_region_of_sb3_s_trpo_is():
+    runs = json.loads((ROOT / "results" / "trpo_vs_sb3" / "sources.json").read_text())
+    ours = {run["task"]: run["args"] for run in runs if run["algorithm"] == "trpo"}
+    usual = json.loads((ROOT / "results" / "on_policy_mujoco" / "sources.json").read_text())
+    (delta,) = {run["args"]["delta"] for run in usual if run["algorithm"] == "trpo"}
+    assert {task: round(args["delta"] / delta, 9) for task, args in ours.items()} == {
+        "HalfCheetah-v5": 6,
+        "Hopper-v5": 3,
+    }
+    scores = stored("on_policy_mujoco", "scores").query("task == 'HalfCheetah-v5' and algorithm == 'trpo'")
+    mean = scores.query("step == 500_000")["return"].mean()
+    told = (
+        f"six times as large as that of the runs above for HalfCheetah, where their mean is {mean:,.0f} after as many"
+    )
+    assert told in FOUND["trpo_vs_sb3"] and "and three times for Hopper." in FOUND["trpo_vs_sb3"]
 
 
 def test_findings_tell_how_stream_ac_begins_in_both_codes():
@@ -945,14 +968,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of twelve methods, most of them with three seeds, which cannot decide;"
+    told = "no difference is decided for any of thirteen methods, most of them with three seeds, which cannot decide;"
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 12 and sum(count == 3 for count in seeds.values()) > 5
+    assert len(seeds) == 13 and sum(count == 3 for count in seeds.values()) > 5
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():

@@ -138,6 +138,9 @@ def test_episodes_of_the_official_stream_ac_count_at_the_next_multiple():
     episodes = [(5, 1.0, 5), (6, 2.0, 1), (10, 3.0, 4), (12, 4.0, 2)]
     rows = [(3, 5, 0, 1.0, 5), (3, 10, 0, 2.0, 1), (3, 10, 1, 3.0, 4), (3, 13, 0, 4.0, 2)]
     assert stream_peer.table(3, episodes, every=5, total_steps=13) == rows
+    late = [(6, 1.0, 6), (8, 2.0, 2), (19, 3.0, 11)]  # none ends up to step 5, and none from 11 to 15
+    rows = [(at, i, total) for at in (10, 15) for i, total in enumerate((1.0, 2.0))]
+    assert [row[1:4] for row in stream_peer.table(3, late, every=5, total_steps=20)] == [*rows, (20, 0, 3.0)]
 
 
 class ThreeSteps(SimpleNamespace):
