@@ -7,16 +7,16 @@ r"""The authors' own Stream AC, Q and SARSA as peers: streaming-drl, on the same
     python -m benchmarks.report runs/stream_ac_vs_official --references d4rl --score mean --formats png --no-page \
       --title "Stream AC beside its official code" --out results/stream_ac_vs_official
 
-    for task in CartPole-v1 Acrobot-v1; do
-      for algorithm in q sarsa; do
+    for algorithm in q sarsa; do
+      for task in CartPole-v1 Acrobot-v1; do
         python -m benchmarks.stream_peer $algorithm --code streaming-drl --env-id $task --seeds 0:5 \
-          --total-steps 50000 --eval-every 2500 --out runs/stream_q_vs_official
+          --total-steps 50000 --eval-every 2500 --out runs/stream_${algorithm}_vs_official
         python single_file/stream_q.py --target $algorithm --variant $algorithm --env-id $task --seeds 0:10 \
-          --total-steps 50000 --eval-every 2500 --out runs/stream_q_vs_official
+          --total-steps 50000 --eval-every 2500 --out runs/stream_${algorithm}_vs_official
       done
+      python -m benchmarks.report runs/stream_${algorithm}_vs_official --score mean --formats png --no-page \
+        --title "Stream $algorithm beside its official code" --out results/stream_${algorithm}_vs_official
     done
-    python -m benchmarks.report runs/stream_q_vs_official --formats png --no-page \
-      --title "Stream Q and SARSA beside their official code" --out results/stream_q_vs_official
 
 One process trains the seeds one after the other, as that code does. Networks, traces, steps and statistics are those of
 the official code, with its own hyperparameters, and the loop is that of its script; no difference from

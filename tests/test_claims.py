@@ -132,6 +132,7 @@ def test_what_is_called_better_is_decided(report, sentence, task, pairs):
         ("ppo_vs_sb3", "Not decided.", ""),
         ("trpo_vs_sb3", "Not decided.", ""),
         ("dqn_vs_sb3", "Not decided.", ""),
+        ("stream_q_vs_official", "Not decided.", ""),
         ("on_policy_limits", "Not decided.", ""),
         ("until_decided", "; on Reacher nothing is decided by 25.", "^Reacher"),
         ("mdpo_off_policy", "SAC's means are the highest; nothing is decided.", ""),
@@ -318,6 +319,19 @@ def test_findings_tell_how_stream_ac_begins_in_both_codes():
     assert FOUND[report].count("Not decided:") == 1 and set(verdicts(report)["verdict"]) == {"not decided"}
     shown = least(report, "HalfCheetah-v5", "official_stream_ac", "stream_ac")
     assert f"and a difference of {shown:.0f} would have been shown." in FOUND[report]
+
+
+def test_findings_tell_how_stream_q_and_sarsa_end_in_both_codes():
+    for target in ("q", "sarsa"):
+        report = f"stream_{target}_vs_official"
+        ends, pair = means(report), (f"official_stream_{target}", f"stream_q ({target})")
+        numbers = [round(ends[task][name]) for task in ("CartPole-v1", "Acrobot-v1") for name in reversed(pair)]
+        shown = (f"{least(report, task, *pair):,.0f}" for task in ("CartPole-v1", "Acrobot-v1"))
+        told = "means of the last 10% are {:,} here and {:,} on CartPole, and {:,} and {:,} on Acrobot, and differences"
+        assert (
+            f"{told.format(*numbers)} of {' and '.join(shown)} would have been shown." in FOUND["stream_q_vs_official"]
+        )
+        assert headline(report) == "mean" and set(verdicts(report)["verdict"]) == {"not decided"}
 
 
 def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
@@ -968,14 +982,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of thirteen methods, most of them with three seeds, which cannot decide;"
+    told = "no difference is decided for any of fifteen methods, seven of them with three seeds, which cannot decide;"
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 13 and sum(count == 3 for count in seeds.values()) > 5
+    assert len(seeds) == 15 and sum(count == 3 for count in seeds.values()) == 7
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():
