@@ -15,7 +15,7 @@ r"""The authors' own Stream AC, Q and SARSA as peers: streaming-drl, on the same
           --total-steps 50000 --eval-every 2500 --out runs/stream_${algorithm}_vs_official
       done
       python -m benchmarks.report runs/stream_${algorithm}_vs_official --score mean --formats png --no-page \
-        --title "Stream $algorithm beside its official code" --out results/stream_${algorithm}_vs_official
+        --title "Stream ${algorithm^^} beside its official code" --out results/stream_${algorithm}_vs_official
     done
 
 One process trains the seeds one after the other, as that code does. Networks, traces, steps and statistics are those of
