@@ -64,7 +64,7 @@ def test_random_files_become_the_transitions_of_d4rl(tmp_path):
     for i in range(8):
         arrays = d4rl_arrays(trajectories(23, seed=i))
         arrays |= {"terminals": rng.random(23) < 0.2, "timeouts": rng.random(23) < 0.2}
-        rows = np.array(qlearning_rows(arrays["terminals"], arrays["timeouts"], 0, False))
+        rows = np.array(qlearning_rows(arrays["terminals"], arrays["timeouts"], 0))
         got = transitions(load(hdf5(tmp_path / "file.hdf5", arrays), exact_d4rl=True))
         wanted = [arrays[key][rows] for key in ("observations", "actions", "rewards", "terminals")]
         assert_same([*got[:3], got[4]], wanted)
