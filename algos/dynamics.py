@@ -70,7 +70,7 @@ FORMS: dict[str, Form] = {
 
 @dataclass(kw_only=True)
 class Settings:
-    """What an ensemble needs to know besides the sizes of observations and actions."""
+    """Settings of an ensemble besides the sizes of observations and actions."""
 
     form: FormName = "offlinerl_kit"
     members: int = 7
@@ -142,7 +142,7 @@ def likelihood_loss(mean: Tensor, log_var: Tensor, target: Tensor) -> Tensor:
 
 
 def targets(obs: Tensor, reward: Tensor, next_obs: Tensor) -> Tensor:
-    """What an ensemble learns to predict: [..., O + 1]."""
+    """The targets of an ensemble: [..., O + 1]."""
     return torch.cat([next_obs - obs, reward[..., None]], -1)
 
 

@@ -62,7 +62,7 @@ def in_main_thread() -> bool:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """What takes long inside of an iteration, such as to compile: a signal does not wait for its end."""
+    """A long task inside of an iteration, such as to compile: a signal does not wait for its end."""
     if not in_main_thread():
         yield
         return

@@ -79,7 +79,10 @@ class D4RLTask(NamedTuple):
 
 
 def folder() -> Path:
-    """The folder of D4RL's files: $D4RL_DATASET_DIR, or D4RL's own cache; RuntimeError for a user without a home."""
+    """The folder of D4RL's files: $D4RL_DATASET_DIR, or D4RL's own cache.
+
+    Raises RuntimeError for a user without a home.
+    """
     return Path(os.environ.get("D4RL_DATASET_DIR") or "~/.d4rl/datasets").expanduser()
 
 

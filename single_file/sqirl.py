@@ -135,7 +135,7 @@ class Draws(NamedTuple):
 
 
 class SQIRL(Agent):
-    """What both forms share: the time that learning has reached, and random actions from there on."""
+    """The part that both forms share: the time that learning has reached, and random actions from there on."""
 
     PATIENCE = 0  # a run stops after more iterations in a row without a random step
     iteration: Tensor  # [R], i; runs that are over stand still, and the others are at the greatest one

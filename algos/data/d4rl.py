@@ -13,11 +13,12 @@ from envs import d4rl
 def load_d4rl(name: str, exact: bool, states: bool = False) -> Dataset:
     """One of D4RL's datasets, given by its name or by the path of its file; a missing file is downloaded."""
     task = d4rl.of_file(name) if is_file(name) else d4rl.find(name.removeprefix("d4rl/"))
-    assert task and task.file and task.url  # see `check_name`
+    assert task and task.url  # see `check_name`
     try:
-        path = Path(name) if is_file(name) else d4rl.folder() / Path(task.file).name
+        path = Path(name) if is_file(name) else task.place
     except RuntimeError:
         raise UserError(f"--dataset {name}: this user has no home folder; set D4RL_DATASET_DIR to another") from None
+    assert path
     if not path.exists():
         download(task.url, path, name)
     return replace(
