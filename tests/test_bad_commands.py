@@ -28,7 +28,7 @@ LONG, DIGITS = "x" * 400, "9" * 5_000
 # words with which a command would begin its work, unless other words are wrong
 GOOD = {
     "collect": ["maze2d-umaze-v0"], "d3rlpy_peer": ["iql", "--dataset", "data.hdf5"], "dataset": ["data.hdf5"],
-    "dsac_peer": ["--code", "empty"],
+    "dsac_peer": ["--code", "empty"], "dual_peer": ["f_dvl", "--code", "empty"],
     "budget": ["trained", "--out", "out"], "coverage": ["short", "--out", "out"],
     "edge_of_reach": ["short"], "ensembles": ["short", "--out", "out"], "evaluate": ["trained"],
     "export": ["trained", "--onnx", "p.onnx"],

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,16 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from dataset_files import npz, ogbench_arrays, trajectories
+from dataset_files import last, npz, ogbench_arrays, trajectories
 
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.goals import Goals
-from benchmarks import d3rlpy_peer, dsac_peer, peer_run, sb3, stream_peer
+from benchmarks import d3rlpy_peer, dsac_peer, dual_peer, peer_run, sb3, stream_peer
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
-from single_file import dqn, td3_bc, trpo
+from single_file import dqn, recoil, td3_bc, trpo
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -303,3 +304,132 @@ def test_d3rlpy_s_td3_bc_makes_the_same_updates_from_the_same_weights_batches_an
         ours = agent.update(data.gather(rows), td3_bc.Draws(noise), step % 2 == 0)
         for name in ours.keys() & {"critic_loss", "actor_loss"}:
             assert found[name] == pytest.approx(ours[name].item(), rel=1e-4), (step, name)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "temp", "flags"),
+    [
+        ("f_dvl", {}, 0.8, {"f": "chi-square"}),
+        ("recoil", {"expert_trajectories": 5, "scale": 3.0}, 3.0, {}),
+        ("xql", {"dataset": "d4rl/halfcheetah-medium-v2"}, 1.0, {"noise": True, "noise_std": 0.1}),
+        ("xql", {"dataset": "d4rl/hopper-medium-expert-v2"}, 2.0, {"sample_random_times": 1}),
+        ("xql", {"dataset": "d4rl/antmaze-medium-diverse-v0"}, 0.6, {"num_v_updates": 4}),
+        ("xql", {"dataset": "d4rl/walker2d-medium-expert-v2"}, 2.0, {"max_clip": 5.0}),
+    ],
+)
+def test_official_dual_code_gets_our_settings_as_its_flags(method, given, temp, flags):
+    ours = importlib.import_module(f"single_file.{method}").Args(**given)
+    got, theirs = dual_peer.flags_of(method, ours)
+    assert got == temp
+    if not theirs.noise:
+        theirs = replace(theirs, noise_std=0.1)  # which nothing reads
+    assert theirs == dual_peer.Flags(**flags)
+
+
+def dual_data(monkeypatch):
+    """Trajectories of 5 and 7 transitions, and an expert's of 3, 4 and 2; all actions are at their bounds."""
+    made = {}
+    for name, lengths in {"others": (5, 7), "expert": (3, 4, 2)}.items():
+        episodes = trajectories(*lengths, ends="terminal", seed=len(name))
+        obs, action, after = (
+            np.concatenate([part(t) for t in episodes])
+            for part in (lambda t: t.obs[:-1], lambda t: np.sign(t.action), lambda t: t.obs[1:])
+        )
+        ends = last(episodes, "terminal")
+        reward = np.concatenate([t.reward for t in episodes])
+        made[name] = lambda o=obs, a=action, r=reward, n=after, e=ends: Dataset.of(o, a, r, n, e, last=e)
+    monkeypatch.setattr(dual_peer, "load", lambda name: made[name]())
+    return made
+
+
+def test_the_official_recoil_learns_from_the_mixture_and_the_expert_of_ours(monkeypatch):
+    made = dual_data(monkeypatch)
+    ours = recoil.Args(dataset="others", expert_dataset="expert", expert_trajectories=2, expert_transitions=5)
+    data, (mixed, labelled) = dual_peer.learning_data("recoil", ours)
+    others, expert = (made[name]().gather(torch.arange(len(made[name]()))) for name in ("others", "expert"))
+    hidden = 3 + 4 - 1  # without the last transition of the last trajectory
+    np.testing.assert_array_equal(mixed.observations, torch.cat([others.obs, expert.obs[:hidden]]))
+    np.testing.assert_array_equal(mixed.next_observations, torch.cat([others.next_obs, expert.next_obs[:hidden]]))
+    np.testing.assert_array_equal(mixed.is_expert, [0] * 12 + [1] * hidden)
+    np.testing.assert_array_equal(1 - mixed.masks, torch.cat([others.terminated, expert.terminated[:hidden]]))
+    np.testing.assert_array_equal(labelled.observations, expert.obs[:5])
+    assert labelled.is_expert is None and len(data) == 12 + hidden
+    np.testing.assert_array_equal(abs(mixed.actions), np.float32(1 - 1e-5))
+
+
+@pytest.mark.parametrize("method", ["f_dvl", "xql"])
+def test_the_official_dual_code_learns_from_scaled_rewards(monkeypatch, method):
+    made = dual_data(monkeypatch)
+    ours = SimpleNamespace(dataset="others", reward="range")
+    _, (source,) = dual_peer.learning_data(method, ours)
+    plain = made["others"]()
+    plain.scale_rewards("range")
+    np.testing.assert_array_equal(source.rewards, plain.reward[plain.index])
+    totals = [source.rewards[:5].sum(), source.rewards[5:].sum()]
+    assert max(totals) - min(totals) == pytest.approx(1_000, rel=1e-5)
+
+
+@pytest.fixture
+def official_dual(tmp_path, monkeypatch):
+    """A folder with code of the official form, whose learner does nothing but keep what it is given."""
+    (tmp_path / "offline" / "configs").mkdir(parents=True)
+    (tmp_path / "offline" / "configs" / "mujoco_config.py").write_text("def get_config(): return {'tau': 0.25}\n")
+    (tmp_path / "offline" / "learner.py").write_text(
+        "import jax\n"
+        "from functools import partial\n"
+        "learners, batches = [], []\n"
+        "@partial(jax.jit, static_argnames=('kept', 'lost'))\n"
+        "def act(kept): return kept\n"
+        "assert act == ['kept'] and jax.tree_map is jax.tree_multimap\n"
+        "class Learner:\n"
+        "    def __init__(self, seed, observations, actions, **more):\n"
+        "        learners.append((seed, observations.shape, actions.shape, more))\n"
+        "        self.size = actions.shape[1]\n"
+        "    def sample_actions(self, obs, temperature):\n"
+        "        assert temperature == 0\n"
+        "        return 0 * obs[:, : self.size]\n"
+        "    def update(self, batch): batches.append(batch)\n"
+    )
+    tree_map = object()
+    jax = SimpleNamespace(
+        jit=lambda function, static_argnames=(): static_argnames, tree_util=SimpleNamespace(tree_map=tree_map)
+    )
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "flax", SimpleNamespace(config=SimpleNamespace(update=lambda *given: None)))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(dual_peer, "store", lambda folder, *given, **facts: stored.append((folder, given, facts)))
+    stored: list = []
+    yield tmp_path, stored
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("learner", "configs")]:
+        del sys.modules[name]
+
+
+def test_the_official_dual_code_makes_one_update_a_step_and_every_seed_is_stored(official_dual, tmp_path, monkeypatch):
+    code, stored = official_dual
+    rng, ends = np.random.default_rng(0), np.arange(40) % 20 == 19
+    obs, action = rng.normal(size=(40, 3)), rng.uniform(-1, 1, (40, 1))
+    data = Dataset.of(obs, action, np.ones(40), np.roll(obs, -1, 0), ends, last=ends)
+    data.env_id = "Pendulum-v1"
+    monkeypatch.setattr(dual_peer, "learning_data", lambda method, ours: (data, [dual_peer.transitions(data)]))
+    threads = torch.get_num_threads()
+    dual_peer.main(
+        dual_peer.Args(
+            method="xql", code=code, seeds=("3", "5"), total_steps=5, eval_every=2, eval_episodes=1, threads=threads,
+            out=tmp_path / "runs",
+        )
+    )  # fmt: skip
+    module = sys.modules["learner"]
+    assert [seed for seed, *_ in module.learners] == [3, 5]
+    assert module.learners[0][1:3] == ((1, 3), (1, 1))
+    assert module.learners[0][3]["tau"] == 0.25 and module.learners[0][3]["max_steps"] == 5
+    assert module.learners[0][3]["loss_temp"] == 2.0 and module.learners[0][3]["vanilla"] is False
+    assert len(module.batches) == 10 and module.batches[0].observations.shape == (256, 3)
+    assert not np.array_equal(module.batches[0].observations, module.batches[5].observations)
+    rows = stored[-1][1][2]
+    assert [(row[0], row[1]) for row in rows] == [(seed, step) for seed in (3, 5) for step in (0, 2, 4, 5)]
+    assert [facts["finished"] for *_, facts in stored] == [False, True]
+
+
+def test_another_folder_than_the_official_dual_code_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no offline/learner_imitate\.py: give a clone of recoil's official code"):
+        dual_peer.official(tmp_path, "recoil")
