@@ -8,16 +8,13 @@ import itertools
 import math
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 
-import docstring_parser
 import gymnasium as gym
 import torch
 import tyro
@@ -27,6 +24,7 @@ from algos.device import choose_device
 from algos.env_options import options_of
 from algos.errors import UserError, warn
 from algos.folders import check_usable, checked_part
+from algos.help_text import readable_help, wrapped
 from algos.memory import is_lack_of_memory, limit_memory
 from algos.per_run import PerRun
 from algos.signals import ended_by_signals
@@ -371,10 +369,10 @@ def parsed(main: Callable[[Any], None]) -> Any:
         if get_origin(hint) is tuple and given[flag(name)] > 1:  # a flag with one value takes the last
             raise UserError(f"{flag(name)} is given twice, and only the last would count: give all values after one")
     prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
-    if {"-h", "--help"} & set(sys.argv[1:]):
+    if asked := bool({"-h", "--help"} & set(sys.argv[1:])):
         print(wrapped(module.__doc__ or ""), end="\n\n")
     try:
-        with contextlib.redirect_stderr(said), help_in_paragraphs():
+        with contextlib.redirect_stderr(said), readable_help(args_type) if asked else contextlib.nullcontext():
             return tyro.cli(args_type, prog=prog, description="")
     except SystemExit as end:
         if not end.code:  # --help
@@ -389,35 +387,6 @@ def parsed(main: Callable[[Any], None]) -> Any:
     for pattern, words in PLAIN.items():
         problem = re.sub(pattern, words, problem)
     raise UserError(f"{problem[:500]}{'…' if len(problem) > 500 else ''}; --help explains all arguments")
-
-
-def wrapped(text: str) -> str:
-    """A docstring in lines that fit into the terminal; what is indented, such as a command, stays as it is."""
-    width = shutil.get_terminal_size().columns
-    return "\n\n".join(
-        part if part.startswith(" ") else textwrap.fill(part, width, break_long_words=False, break_on_hyphens=False)
-        for part in text.strip().split("\n\n")
-    )
-
-
-@contextlib.contextmanager
-def help_in_paragraphs() -> Iterator[None]:
-    """While it lasts, tyro reads the help of an argument as one paragraph, without the line ends of the file."""
-    read = docstring_parser.parse_from_object
-
-    def joined(
-        obj: Any, style: docstring_parser.DocstringStyle = docstring_parser.DocstringStyle.AUTO
-    ) -> docstring_parser.Docstring:
-        docs = read(obj, style)
-        for one in docs.params:
-            one.description = " ".join((one.description or "").split())
-        return docs
-
-    docstring_parser.parse_from_object = joined
-    try:
-        yield
-    finally:
-        docstring_parser.parse_from_object = read
 
 
 def check_all(args: RunArgs) -> None:

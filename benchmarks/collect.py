@@ -5,14 +5,16 @@
     python -m benchmarks.collect maze2d-umaze-v0 --d4rl data        # also as data/maze2d-umaze-v0.hdf5
     python -m benchmarks.collect pointmaze-medium-navigate-v0 --npz data
 
-| recipes (benchmarks/recipes) | data |
-|---|---|
-| halfcheetah, hopper, walker2d (locomotion.py) | D4RL's definitions, with this project's own policies |
-| maze2d (pointmaze.py) | D4RL's maze2d in today's environments, by a controller that knows the maze |
-| stitching (stitching.py) | short ways in mazes, of which tests need several |
-| pointmaze (pointmaze.py) | OGBench's, by a controller that knows the maze |
-| antmaze (antmaze.py) | OGBench's, by an ant of our own that walks where such a controller says |
-| cube, scene, puzzle (manipulation.py) | OGBench's, by its own scripted oracles |
+The recipes, which benchmarks/recipes has by these kinds:
+
+    locomotion     halfcheetah, hopper and walker2d by D4RL's definitions, with
+                   this project's own policies
+    pointmaze      D4RL's maze2d in today's environments, and OGBench's point
+                   mazes, by a controller that knows the maze
+    stitching      short ways in mazes, of which tests need several
+    antmaze        OGBench's, by an ant of our own that walks where such a
+                   controller says
+    manipulation   OGBench's cube, scene and puzzle, by its own scripted oracles
 
 On one kind of processor, the same seed gives the same data bit for bit; on another, sums round otherwise, and episodes
 of the same quality come out, with another digest, by which runs and reports tell them apart. Most recipes take a few

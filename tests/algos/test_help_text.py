@@ -1,0 +1,64 @@
+"""The form in which --help shows arguments."""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import pytest
+import tyro
+
+from algos.arguments import Range
+from algos.help_text import readable_help
+
+
+@dataclass
+class Base:
+    names: tuple[str, ...] = ()
+    """names that are
+    many"""
+    folder: Path | None = None
+    """a folder"""
+
+
+@dataclass
+class Args(Base):
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = Path("runs")
+    """a run"""
+    widths: Annotated[tuple[int, ...], Range(1)] = (8, 6)
+    """widths"""
+    formats: tuple[Literal["png", "pdf"], ...] = ("png",)
+    """files"""
+    step: Annotated[int, Range(0)] | None = None
+    """a step"""
+    three: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    """three numbers"""
+    title: str = ""
+    """a title"""
+    place: str = "here"
+    """a place"""
+
+
+def help_of(args_type: Any) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        tyro.cli(args_type, args=["--help"], description="")
+    return " ".join(said.getvalue().replace("│", " ").split())
+
+
+def test_arguments_are_shown_without_the_marks_of_a_parser(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    before = get_type_hints(Args, include_extras=True)
+    with readable_help(Args):
+        shown = help_of(Args)
+    for words in (
+        "--names STR … names that are many --folder PATH a folder --widths INT … widths (default: 8 6)",
+        "--formats {png,pdf} … files (default: png) --step INT a step --three",
+        "--title STR a title --place STR a place (default: here)",
+        "RUN a run (default: runs)",
+    ):
+        assert words in shown, words
+    assert "--three FLOAT FLOAT FLOAT three numbers (default: 0.0 0.0 1.0)" in shown
+    assert get_type_hints(Args, include_extras=True) == before
+    assert "[STR [STR ...]]" in help_of(Args)  # and all is as it was
