@@ -5,47 +5,30 @@ names the commit that was run. In the "strong" case the clips of z and of the sa
 at all, each critic has the smaller mean in some rows, and log standard deviations of actions exceed their upper bound.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dsac_t import DSACT, Args, Draws
+from official_updates import bias, for_two, kernel, stored_updates, told, transitions
 from torch import Tensor
 
-from algos.replay import Batch
 from envs import Task
 
-STORED = json.loads((Path(__file__).parent / "dsac_t_updates.json").read_text())["cases"]
+STORED = stored_updates("dsac_t")
 TASK = Task("made", (3,), 2, False, (-0.5, -2.0), (0.5, 1.0), 50)
 LOSSES = ("critic_loss", "actor_loss", "alpha_loss")
 NETWORKS = ("actor", "critic1", "critic2", "target_actor", "target_critic1", "target_critic2")
-
-
-def both(array: np.ndarray) -> Tensor:
-    """An array for two runs."""
-    return torch.as_tensor(array, dtype=torch.get_default_dtype()).expand(2, *array.shape).clone()
-
-
-def batch_of(step: int) -> Batch:
-    """The batch of the file's formulas."""
-    b, d, a, p = np.arange(5)[:, None], np.arange(3), np.arange(2), 0.3 * step
-    low, high = np.array(TASK.low), np.array(TASK.high)
-    obs = np.sin(0.7 * b + 1.1 * d + p)
-    action = (high + low) / 2 + 0.9 * (high - low) / 2 * np.sin(1.9 * b + 0.8 * a + p)
-    reward, terminated = 2 * np.sin(1.3 * b[:, 0] + p), np.where(b[:, 0] == 2, 1.0, 0.0)
-    return Batch(*map(both, (obs, action, reward, obs + 0.4 * np.cos(b + 2 * d + p), terminated)))
 
 
 def draws_of(step: int) -> Draws:
     """The noise of the file's formulas."""
     b, a, p = np.arange(5), np.arange(2), 0.3 * step
     return Draws(
-        next_action=both(1.5 * np.cos(1.7 * b[:, None] + 2.6 * a + p)),
-        action=both(1.5 * np.sin(2.1 * b[:, None] + 1.4 * a + p + 0.3)),
-        returns=both(4 * np.sin(1.6 * b + 2.2 * a[:, None] + p)),
+        next_action=for_two(1.5 * np.cos(1.7 * b[:, None] + 2.6 * a + p)),
+        action=for_two(1.5 * np.sin(2.1 * b[:, None] + 1.4 * a + p + 0.3)),
+        returns=for_two(4 * np.sin(1.6 * b + 2.2 * a[:, None] + p)),
     )
 
 
@@ -74,10 +57,7 @@ def moment(agent: DSACT, path: str) -> Tensor:
 
 def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
     """Weights by the formulas that the file states, `number` being its n."""
-    e = np.arange(shape.numel())
-    kernel = amp * np.sin(1.7 * e + 2.3 * number + 0.5) / np.sqrt(shape[0])
-    bias = 0.1 * amp * np.sin(1.3 * e + 0.7 * number + 0.2)
-    return torch.as_tensor(kernel if path.endswith("kernel") else bias).view(shape)
+    return kernel(shape, number, amp, inputs=shape[0]) if path.endswith("kernel") else bias(shape, number, amp)
 
 
 def updated(case: str) -> tuple[DSACT, list[dict[str, Tensor]]]:
@@ -106,7 +86,9 @@ def updated(case: str) -> tuple[DSACT, list[dict[str, Tensor]]]:
     updates = []
     for step in range(3):
         seen.clear()
-        metrics = agent.update(batch_of(step), draws_of(step), step % agent.args.actor_delay == 0)
+        metrics = agent.update(
+            transitions(step, 5, low=TASK.low, high=TASK.high), draws_of(step), step % agent.args.actor_delay == 0
+        )
         updates.append(metrics | seen | {"running_stds": agent.running_std[..., 0].clone()})
     return agent, updates
 
@@ -128,9 +110,7 @@ def test_updates_are_the_official_ones(case, float64):
     assert after.keys() == moments.keys() | {f"target_{path}" for path in moments if path != "log_alpha"}
     for name, found, stored in (("parameter", parameter, after), ("moment", moment, moments)):
         for path, theirs in stored.items():
-            ours = found(agent, path).detach()[1].flatten()
-            told = [ours.sum().item(), *ours[:3].tolist()] if ours.numel() > 1 else ours.tolist()
-            assert told == pytest.approx(theirs, rel=1e-7, abs=1e-8), f"{name} {path}"
+            assert told(found(agent, path)[1]) == pytest.approx(theirs, rel=1e-7, abs=1e-8), f"{name} {path}"
 
 
 def test_losses_in_float32_are_the_official_ones():

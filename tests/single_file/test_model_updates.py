@@ -6,20 +6,19 @@ formulas too. "strong" weights make clips, minima and the bound of MOBILE's targ
 temperature wants to be above 1; with "schedule" the actor's learning rate falls after each update.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from official_updates import bias, for_two, kernel, stored_updates, told, transitions
 from scripts import agent_type, module_of
 from torch import Tensor
 
 from algos.replay import Batch
 from envs import Task
 
-STORED = json.loads((Path(__file__).parent / "model_updates.json").read_text())["cases"]
+STORED = stored_updates("model")
 TASK = Task("made", (3,), 2, False, (-1.0, -1.0), (1.0, 1.0), 50)
 ROWS, REAL, ELITES, GUESSES = 6, 2, 3, 5
 RAVL = {"hidden": (8, 8, 8), "critics": 4, "eta": 1.0}
@@ -73,32 +72,10 @@ def parameter(agent: Any, path: str) -> Tensor:
 
 def weights(path: str, shape: torch.Size, number: int, amp: float, lower: float) -> Tensor:
     """Weights by the formulas that the file states, `number` being its n."""
-    e = np.arange(shape.numel())
     if path.endswith("weight"):
         inputs = shape[-2 if path.partition("/")[0].endswith("critic") else -1]
-        values = amp * np.sin(1.7 * e + 2.3 * number + 0.5) / np.sqrt(inputs)
-    else:
-        values = 0.1 * amp * np.sin(1.3 * e + 0.7 * number + 0.2) - lower * ("sigma" in path)
-    return torch.as_tensor(values).view(shape)
-
-
-def for_two(array: np.ndarray) -> Tensor:
-    """The same for two runs."""
-    return torch.as_tensor(array, dtype=torch.get_default_dtype()).expand(2, *array.shape).clone()
-
-
-def batch_of(step: int) -> Batch:
-    """The batch of the file's formulas."""
-    b, d, a, p = np.arange(ROWS)[:, None], np.arange(3), np.arange(2), 0.3 * step
-    obs = np.sin(0.7 * b + 1.1 * d + p)
-    arrays = [
-        obs,
-        0.9 * np.sin(1.9 * b + 0.8 * a + p),
-        2 * np.sin(1.3 * b[:, 0] + p),
-        obs + 0.4 * np.cos(b + 2 * d + p),
-        np.where(b[:, 0] == 2, 1.0, 0.0),
-    ]
-    return Batch(*map(for_two, arrays))
+        return kernel(shape, number, amp, inputs)
+    return bias(shape, number, amp) - lower * ("sigma" in path)
 
 
 def guesses_of(batch: Batch, step: int) -> Tensor:
@@ -138,7 +115,7 @@ def updated(case: str) -> tuple[Any, list[dict[str, Tensor]], dict[str, Any]]:
                 ours.copy_(weights(path, ours[0].shape, 20 * i + n, amp, lower))
     metrics = []
     for step in range(3):
-        batch, draws = batch_of(step), draws_of(script, step)
+        batch, draws = transitions(step, ROWS), draws_of(script, step)
         guesses = [guesses_of(batch, step)] if script == "mobile" else []
         metrics.append(agent.update(batch, *guesses, draws))
     return agent, metrics, stored
@@ -151,11 +128,10 @@ def test_updates_are_the_official_ones(case, float64):
         for name, value in theirs.items():
             assert ours[name].tolist() == pytest.approx([value] * 2, rel=1e-7), name
     for net in (agent.actor, agent.critic, agent.target_critic.net):  # every parameter is compared
-        told = [parameter(agent, path) for path in stored["after"] if "/" in path and network(agent, path) is net]
-        assert sum(p.numel() for p in told) == sum(p.numel() for p in net.parameters())
+        compared = [parameter(agent, path) for path in stored["after"] if "/" in path and network(agent, path) is net]
+        assert sum(p.numel() for p in compared) == sum(p.numel() for p in net.parameters())
     for path, after in stored["after"].items():
-        p = parameter(agent, path).detach()[1].flatten()
-        assert [p.sum().item(), *p[:3].tolist()] == pytest.approx(after, rel=1e-7, abs=1e-8), path
+        assert told(parameter(agent, path)[1]) == pytest.approx(after, rel=1e-7, abs=1e-8), path
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "strong" not in case])

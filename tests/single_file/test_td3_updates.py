@@ -5,8 +5,6 @@ names the commits that were run. The noise is clipped on either side and not at 
 smaller one in some rows; in "strong" cases the bounds of actions clip on either side too, and values have both signs.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,12 @@ import pytest
 import td3
 import td3_bc
 import torch
+from official_updates import bias, for_two, kernel, stored_updates, told, transitions
 from torch import Tensor
 
-from algos.replay import Batch
 from envs import Task
 
-STORED = json.loads((Path(__file__).parent / "td3_updates.json").read_text())["cases"]
+STORED = stored_updates("td3")
 NETWORKS = ("actor", "critic", "actor_target", "critic_target")
 ROWS = 6
 
@@ -27,19 +25,6 @@ ROWS = 6
 def bound_of(case: str) -> float:
     """The greatest magnitude of actions."""
     return 0.4 if "bound" in case else 1.0
-
-
-def for_two(array: np.ndarray) -> Tensor:
-    """The same for two runs."""
-    return torch.as_tensor(array, dtype=torch.get_default_dtype()).expand(2, *array.shape).clone()
-
-
-def batch_of(step: int, bound: float) -> Batch:
-    """The batch of the file's formulas."""
-    b, d, a, p = np.arange(ROWS)[:, None], np.arange(3), np.arange(2), 0.3 * step
-    obs, action = np.sin(0.7 * b + 1.1 * d + p), 0.9 * bound * np.sin(1.9 * b + 0.8 * a + p)
-    reward, terminated = 2 * np.sin(1.3 * b[:, 0] + p), np.where(b[:, 0] == 2, 1.0, 0.0)
-    return Batch(*map(for_two, (obs, action, reward, obs + 0.4 * np.cos(b + 2 * d + p), terminated)))
 
 
 def noise_of(step: int) -> Tensor:
@@ -72,10 +57,7 @@ def moment(agent: Any, path: str) -> Tensor:
 
 def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
     """Weights by the formulas that the file states, `number` being its n."""
-    e = np.arange(shape.numel())
-    weight = amp * np.sin(1.7 * e + 2.3 * number + 0.5) / np.sqrt(shape[-1])
-    bias = 0.1 * amp * np.sin(1.3 * e + 0.7 * number + 0.2)
-    return torch.as_tensor(weight if path.endswith("weight") else bias).view(shape)
+    return kernel(shape, number, amp, inputs=shape[-1]) if path.endswith("weight") else bias(shape, number, amp)
 
 
 def updated(case: str) -> tuple[Any, list[dict[str, Tensor]]]:
@@ -96,7 +78,8 @@ def updated(case: str) -> tuple[Any, list[dict[str, Tensor]]]:
                 ours = parameter(agent, path)
                 ours.copy_(weights(path, ours[0].shape, 20 * i + n, amp))
     due = agent.args.actor_delay
-    return agent, [agent.update(batch_of(k, bound), draws(noise_of(k)), (k + 1) % due == 0) for k in range(4)]
+    batches = (transitions(k, ROWS, low=task.low, high=task.high) for k in range(4))
+    return agent, [agent.update(batch, draws(noise_of(k)), (k + 1) % due == 0) for k, batch in enumerate(batches)]
 
 
 @pytest.mark.parametrize("case", STORED)
@@ -113,10 +96,8 @@ def test_updates_are_the_official_ones(case, float64):
     assert after.keys() == moments.keys() | {path.replace("/", "_target/") for path in moments}
     for name, found, stored in (("parameter", parameter, after), ("moment", moment, moments)):
         for path, theirs in stored.items():
-            for ours in found(agent, path).detach().flatten(1):
-                assert [ours.sum().item(), *ours[:3].tolist()] == pytest.approx(theirs, rel=1e-7, abs=1e-9), (
-                    f"{name} {path}"
-                )
+            for ours in found(agent, path):
+                assert told(ours) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{name} {path}"
 
 
 @pytest.mark.parametrize("case", [case for case in STORED if "strong" not in case])
