@@ -5,20 +5,17 @@ r"""The official code of f-DVL, XQL and ReCOIL as peers: on the same data, evalu
     git clone https://github.com/chufanchen/ReCOIL              # c88ba6d, which keeps the authors' commits
     pip install jax==0.4.35 flax==0.10.2 optax==0.2.4 tensorflow-probability==0.25.0 ml_collections
     python -m benchmarks.dual_peer f_dvl --code DVL
-    python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --seeds 0:5 --total-steps 20000 \
-      --eval-every 2500 --compile --threads 1 --out runs/f_dvl_vs_official
-    python -m benchmarks.report runs/f_dvl_vs_official --references d4rl --formats png --no-page \
-      --title "f-DVL beside its official code" --out results/f_dvl_vs_official
+    python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --batch-size 256 --seeds 0:5 \
+      --total-steps 20000 --eval-every 2500 --compile --threads 1 --out runs/dual_peer
+    python -m benchmarks.report runs/dual_peer --algorithms f_dvl official_f_dvl --references d4rl --formats png \
+      --no-page --title "f-DVL beside its official code" --out results/f_dvl_vs_official
 
-XQL is the same with `xql`, and for ReCOIL our script gets the settings that `SETTINGS` has for it:
+XQL is the same with `xql`. For ReCOIL, whose data are others, our script gets `--batch-size 256 --scale 3`.
 
-    python single_file/recoil.py --seeds 0:5 --total-steps 20000 --eval-every 2500 --batch-size 256 --scale 3 \
-      --compile --threads 1 --out runs/recoil_vs_official
-
-Networks, losses, optimizers and updates are those of the official code in JAX, with its configuration for MuJoCo; batch
-size and what its scripts take as flags are those of our scripts. Data, the scale of rewards and the choice of expert
-trajectories are ours, which tests hold to the official code's; minibatches are drawn as there, with other random
-numbers. One process trains the seeds one after the other, as that code does.
+Networks, losses, optimizers and updates are those of the official code in JAX, with its configuration for MuJoCo; the
+size of batches and what its scripts take as flags are those of our scripts, with `SETTINGS`. Data, the scale of rewards
+and the choice of expert trajectories are ours, which tests hold to the official code's; minibatches are drawn as there,
+with other random numbers. One process trains the seeds one after the other, as that code does.
 """
 
 import importlib

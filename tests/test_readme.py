@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scripts import SCRIPTS
 
 from algos.cli import run_command
 from algos.policy import load_policy
@@ -18,6 +19,7 @@ from benchmarks import index, suite
 from benchmarks.plan import plan
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
+LINES = " ".join(README.split())
 EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "from single_file" in code]
 ALONE = [code for code in EXAMPLES if "robot" not in code]
 
@@ -43,6 +45,13 @@ def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
         exec(compile(code.replace("runs/Hopper-v5/sac/default", str(folder)), "README.md", "exec"), names)
     assert names["action"].shape == (3,) and np.abs(names["action"]).max() > 1e-3
     np.testing.assert_allclose(names["act"](names["obs"]), names["action"], atol=1e-5)
+
+
+def test_the_scripts_whose_updates_are_compared_with_official_code_are_those_that_readme_names():
+    tests = [path.read_text() for path in (Path(__file__).parent / "single_file").glob("test_*_updates.py")]
+    compared = {script.split()[0] for script in SCRIPTS} & set(re.findall(r"[a-z_0-9]+", " ".join(tests)))
+    (told,) = re.findall("from the same weights, batches and noise, updates of (.*?) are those of their off", LINES)
+    assert set(re.findall("`([a-z_0-9]+)`", told)) == compared
 
 
 @pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="needs the extra onnx")
