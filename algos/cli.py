@@ -369,10 +369,10 @@ def parsed(main: Callable[[Any], None]) -> Any:
         if get_origin(hint) is tuple and given[flag(name)] > 1:  # a flag with one value takes the last
             raise UserError(f"{flag(name)} is given twice, and only the last would count: give all values after one")
     prog = f"python -m {module.__spec__.name}" if module.__spec__ else f"python {sys.argv[0]}"
-    if asked := bool({"-h", "--help"} & set(sys.argv[1:])):
+    if {"-h", "--help"} & set(sys.argv[1:]):
         print(wrapped(module.__doc__ or ""), end="\n\n")
     try:
-        with contextlib.redirect_stderr(said), readable_help(args_type) if asked else contextlib.nullcontext():
+        with contextlib.redirect_stderr(said), readable_help(args_type):
             return tyro.cli(args_type, prog=prog, description="")
     except SystemExit as end:
         if not end.code:  # --help

@@ -4,7 +4,7 @@ import contextlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Callable, Literal, get_type_hints  # noqa: UP035  that of typing has lists
 
 import pytest
 import tyro
@@ -24,6 +24,8 @@ class Base:
 
 @dataclass
 class Args(Base):
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    """words"""
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = Path("runs")
     """a run"""
     widths: Annotated[tuple[int, ...], Range(1)] = (8, 6)
@@ -38,6 +40,16 @@ class Args(Base):
     """a title"""
     place: str = "here"
     """a place"""
+    own: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="(mine)")] = "x"
+    """a form of its own"""
+    known: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """given again and again"""
+    either: int | str | None = None
+    """a number or a word"""
+    off: float | None = 0.5
+    """a number that may be left out"""
+    hook: tyro.conf.Suppress[Callable[[float], None]] = print
+    """a function"""
 
 
 def help_of(args_type: Any) -> str:
@@ -57,8 +69,14 @@ def test_arguments_are_shown_without_the_marks_of_a_parser(monkeypatch):
         "--formats {png,pdf} … files (default: png) --step INT a step --three",
         "--title STR a title --place STR a place (default: here)",
         "RUN a run (default: runs)",
+        "[-h] [OPTIONS] [STR …] RUN",
+        "[STR …] words",
+        "--own NAME a form of its own (mine)",
+        "--known STR given again and again (repeatable)",
+        "--either {None}|INT|STR a number or a word (default: None)",
+        "--off {None}|FLOAT a number that may be left out (default: 0.5)",
     ):
         assert words in shown, words
     assert "--three FLOAT FLOAT FLOAT three numbers (default: 0.0 0.0 1.0)" in shown
     assert get_type_hints(Args, include_extras=True) == before
-    assert "[STR [STR ...]]" in help_of(Args)  # and all is as it was
+    assert "--names [STR [STR ...]]" in help_of(Args)  # and all is as it was
