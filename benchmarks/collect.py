@@ -5,7 +5,7 @@
     python -m benchmarks.collect maze2d-umaze-v0 --d4rl data        # also as data/maze2d-umaze-v0.hdf5
     python -m benchmarks.collect pointmaze-medium-navigate-v0 --npz data
 
-The recipes, which benchmarks/recipes has by these kinds:
+There are recipes of these kinds, each a file in benchmarks/recipes:
 
     locomotion     halfcheetah, hopper and walker2d by D4RL's definitions, with
                    this project's own policies

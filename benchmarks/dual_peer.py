@@ -1,6 +1,6 @@
 r"""The official code of f-DVL, XQL and ReCOIL as peers: on the same data, evaluated as ours, stored in our tables.
 
-    git clone https://github.com/hari-sikchi/DVL                # results: commit 4b7cf11
+    git clone https://github.com/hari-sikchi/DVL                # run at commit 4b7cf11
     git clone https://github.com/Div99/XQL                      # dff09af
     git clone https://github.com/chufanchen/ReCOIL              # c88ba6d, which keeps the authors' commits
     pip install jax==0.4.35 flax==0.10.2 optax==0.2.4 tensorflow-probability==0.25.0 ml_collections
@@ -12,10 +12,10 @@ r"""The official code of f-DVL, XQL and ReCOIL as peers: on the same data, evalu
 
 XQL is the same with `xql`. For ReCOIL, whose data are others, our script gets `--batch-size 256 --scale 3`.
 
-Networks, losses, optimizers and updates are those of the official code in JAX, with its configuration for MuJoCo; the
-size of batches and what its scripts take as flags are those of our scripts, with `SETTINGS`. Data, the scale of rewards
-and the choice of expert trajectories are ours, which tests hold to the official code's; minibatches are drawn as there,
-with other random numbers. One process trains the seeds one after the other, as that code does.
+Networks, losses, optimizers and updates are those of the official code in JAX, with its configuration for MuJoCo. The
+size of batches and what its scripts take as flags are what our scripts have where they get the arguments in `SETTINGS`.
+Data, the scale of rewards and the choice of expert trajectories are ours, which follow the official code; minibatches
+are drawn as there, with other random numbers. One process trains the seeds one after the other.
 """
 
 import importlib
@@ -65,14 +65,14 @@ class Args:
     eval_episodes: Several = 10
     """deterministic episodes per evaluation"""
     threads: Several = 1
-    """threads for XLA and for torch"""
+    """threads for torch; XLA has one thread with 1, and otherwise as many as there are cores"""
     out: Path = Path("runs/dual_peer")
     """results go to OUT/<dataset>/official_METHOD/default/"""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What the official updates read of their command lines."""
+    """The options of their command lines that the official updates read."""
 
     max_clip: float = 7.0
     sample_random_times: int = 0
@@ -147,12 +147,12 @@ def learning_data(method: str, ours: Any) -> tuple[Dataset, list[Transitions]]:
         data.fit_actions(-1, 1)
         return data, [transitions(data)]
     expert, others = load(ours.expert_dataset), len(data)
-    hidden = expert.transitions_of(ours.expert_trajectories)
-    data = data.joined(expert.first(max(hidden, ours.expert_transitions)))
+    hidden, labelled = expert.transitions_of(ours.expert_trajectories), min(ours.expert_transitions, len(expert))
+    data = data.joined(expert.first(max(hidden, labelled)))
     data.fit_actions(-1, 1)
     is_expert = (np.arange(others + hidden) >= others).astype(np.float32)
     mixed = transitions(data.part(np.arange(others + hidden)))._replace(is_expert=is_expert)
-    return data, [mixed, transitions(data.part(np.arange(others, others + ours.expert_transitions)))]
+    return data, [mixed, transitions(data.part(np.arange(others, others + labelled)))]
 
 
 def transitions(data: Dataset) -> Transitions:

@@ -11,7 +11,8 @@ The official code acts with the mean action while it trains, and the value loss 
 with the entropy of every other one. The published figures probably came from both; `--explore mean` and `--value-loss
 broadcast` do the same. By default, actions are sampled, and each state has its own entropy. Two faults of that code are
 not repeated: after a time limit it bootstraps from the next episode's first observation, and it stores the random
-actions of the start in other units than those of the policy. Its Adam adds epsilon before it corrects the bias.
+actions of the start in other units than those of the policy. The official Adam adds epsilon before it corrects the
+bias, and ours afterwards.
 
     python single_file/mdpo_off_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 

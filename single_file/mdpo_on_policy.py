@@ -10,8 +10,8 @@ iterations in all steps, to 1/n, or to 2/n if nothing is left over (paper: from 
 A time limit ends an episode like any other end, without bootstrapping; `--bootstrap-limits` counts the value of the
 last observation instead. The official code differs in five things: it always trains for ten million steps, in its
 first iteration the policy that acts is not the one that learns, the first action of every later iteration is drawn by
-the policy of the one before it, its Adam adds epsilon before it corrects the bias, and to the norm of a gradient that
-it bounds it adds no 1e-6. Discrete actions are not supported.
+the policy of the one before it, its Adam adds epsilon before it corrects the bias, and it adds no 1e-6 to the norm by
+which it divides a gradient. Discrete actions are not supported.
 
     python single_file/mdpo_on_policy.py --env-id HalfCheetah-v5 --seeds 0:10
 

@@ -1,7 +1,7 @@
-"""What tests of updates against stored numbers of official code share: the formulas of weights and batches."""
+"""Formulas of weights and batches, for tests of updates against stored numbers of official code."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,56 @@ def bias(shape: torch.Size, number: int, amp: float) -> Tensor:
     return torch.as_tensor(0.1 * amp * np.sin(1.3 * e + 0.7 * number + 0.2)).view(shape)
 
 
-def told(x: Tensor) -> list[float]:
-    """What is stored of a tensor: its sum and its first three elements."""
+def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
+    """The parameter with this number and path: a kernel is [inputs, outputs], and a weight [outputs, inputs]."""
+    if path.endswith(("kernel", "weight")):
+        return kernel(shape, number, amp, inputs=shape[-2 if path.endswith("kernel") else -1])
+    return bias(shape, number, amp)
+
+
+@torch.no_grad()
+def set_weights(
+    paths: Iterable[str],
+    parameter: Callable[[str], Tensor],
+    amp: Callable[[str], float],
+    first: int = 0,
+    values: Callable[[str, torch.Size, int, float], Tensor] = weights,
+) -> None:
+    """Gives an agent of two runs its weights, network by network in the order of the paths.
+
+    `parameter` gives the place of a path, [2, ...]. Numbers begin with `first` in the first network, and 20 higher in
+    each of the next.
+    """
+    networks: dict[str, list[str]] = {}
+    for path in paths:
+        if "/" in path:
+            networks.setdefault(path.partition("/")[0], []).append(path)
+    for i, network in enumerate(networks.values()):
+        for n, path in enumerate(network):
+            ours = parameter(path)
+            ours.copy_(values(path, ours[0].shape, first + 20 * i + n, amp(path)))
+
+
+def noted(agent: Any, names: Iterable[str]) -> dict[str, list[Tensor]]:
+    """Lists that grow by what methods of an agent give, or the first part of it, whenever these are called."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in names}
+    for name, values in seen.items():
+        setattr(agent, name, noting(getattr(agent, name), values))
+    return seen
+
+
+def noting(method: Callable[..., Any], values: list[Tensor]) -> Callable[..., Any]:
+    """A method that adds what it gives to the values."""
+
+    def called(*inputs: Any) -> Any:
+        found = method(*inputs)
+        values.append((found[0] if isinstance(found, tuple) else found).detach())
+        return found
+
+    return called
+
+
+def summary(x: Tensor) -> list[float]:
+    """The numbers that are stored of a tensor: its sum and its first three elements."""
     x = x.detach().flatten()
     return [x.sum().item(), *x[:3].tolist()]

@@ -133,6 +133,7 @@ def test_what_is_called_better_is_decided(report, sentence, task, pairs):
         ("trpo_vs_sb3", "Not decided.", ""),
         ("dqn_vs_sb3", "Not decided.", ""),
         ("stream_q_vs_official", "Not decided.", ""),
+        ("xql_vs_official", "Not decided, on Hopper's medium-replay data:", ""),
         ("on_policy_limits", "Not decided.", ""),
         ("until_decided", "; on Reacher nothing is decided by 25.", "^Reacher"),
         ("mdpo_off_policy", "SAC's means are the highest; nothing is decided.", ""),
@@ -330,6 +331,20 @@ def test_findings_tell_how_stream_q_and_sarsa_end_in_both_codes():
             f"{told.format(*numbers)} of {' and '.join(shown)} would have been shown." in FOUND["stream_q_vs_official"]
         )
         assert headline(report) == "mean" and set(verdicts(report)["verdict"]) == {"not decided"}
+
+
+def test_findings_tell_how_xql_and_f_dvl_end_beside_their_official_code():
+    row, task, numbers, shown = FOUND["xql_vs_official"], "local/hopper-medium-replay-v0", [], []
+    for name in ("xql", "f_dvl"):
+        report, official = f"{name}_vs_official", f"official_{name}"
+        numbers += [means(report)[task][name], means(report)[task][official]]
+        shown.append(least(report, task, *sorted([name, official])))
+        assert set(verdicts(report)["verdict"]) == {"not decided"} and headline(report) == "last"
+        curves = stored(report, "scores").groupby(["algorithm", "step"])["return"].mean()
+        assert curves[official, 2_500] > max(curves[name, 2_500], curves[official, 0], curves[official, 5_000])
+    told = "means are {:.0f} here and {:.0f} for XQL, and {:.0f} and {:.0f} for f-DVL, and differences of {:.0f} and "
+    assert f"{told.format(*numbers, shown[0])}{shown[1]:.0f} would have been shown." in row
+    assert "The official means are higher after 2,500 updates too, where they peak first." in row
 
 
 def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
@@ -980,14 +995,14 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 
 
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
-    told = "no difference is decided for any of fifteen methods, seven of them with three seeds, which cannot decide;"
+    told = "no difference is decided for any of seventeen methods, seven of them with three seeds, which cannot decide;"
     assert told in LINES
     seeds = {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
         seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
-    assert len(seeds) == 15 and sum(count == 3 for count in seeds.values()) == 7
+    assert len(seeds) == 17 and sum(count == 3 for count in seeds.values()) == 7
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():

@@ -327,13 +327,13 @@ def test_official_dual_code_gets_our_settings_as_its_flags(method, given, temp, 
 
 
 def dual_data(monkeypatch):
-    """Trajectories of 5 and 7 transitions, and an expert's of 3, 4 and 2; all actions are at their bounds."""
+    """Trajectories of 5 and 7 transitions, and an expert's of 3, 4 and 2; some actions are beyond their bounds."""
     made = {}
-    for name, lengths in {"others": (5, 7), "expert": (3, 4, 2)}.items():
-        episodes = trajectories(*lengths, ends="terminal", seed=len(name))
+    for seed, (name, lengths) in enumerate({"others": (5, 7), "expert": (3, 4, 2)}.items()):
+        episodes = trajectories(*lengths, ends="terminal", seed=seed)
         obs, action, after = (
             np.concatenate([part(t) for t in episodes])
-            for part in (lambda t: t.obs[:-1], lambda t: np.sign(t.action), lambda t: t.obs[1:])
+            for part in (lambda t: t.obs[:-1], lambda t: 1.5 * t.action, lambda t: t.obs[1:])
         )
         ends = last(episodes, "terminal")
         reward = np.concatenate([t.reward for t in episodes])
@@ -346,25 +346,28 @@ def test_the_official_recoil_learns_from_the_mixture_and_the_expert_of_ours(monk
     made = dual_data(monkeypatch)
     ours = recoil.Args(dataset="others", expert_dataset="expert", expert_trajectories=2, expert_transitions=5)
     data, (mixed, labelled) = dual_peer.learning_data("recoil", ours)
-    others, expert = (made[name]().gather(torch.arange(len(made[name]()))) for name in ("others", "expert"))
     hidden = 3 + 4 - 1  # without the last transition of the last trajectory
-    np.testing.assert_array_equal(mixed.observations, torch.cat([others.obs, expert.obs[:hidden]]))
-    np.testing.assert_array_equal(mixed.next_observations, torch.cat([others.next_obs, expert.next_obs[:hidden]]))
+    assert len(data) == 12 + hidden and labelled.is_expert is None
     np.testing.assert_array_equal(mixed.is_expert, [0] * 12 + [1] * hidden)
-    np.testing.assert_array_equal(1 - mixed.masks, torch.cat([others.terminated, expert.terminated[:hidden]]))
-    np.testing.assert_array_equal(labelled.observations, expert.obs[:5])
-    assert labelled.is_expert is None and len(data) == 12 + hidden
-    np.testing.assert_array_equal(abs(mixed.actions), np.float32(1 - 1e-5))
+    others, expert = (made[name]().gather(torch.arange(len(made[name]()))) for name in ("others", "expert"))
+    assert_same_transitions(mixed, [torch.cat([a, b[:hidden]]) for a, b in zip(others, expert, strict=True)])
+    assert_same_transitions(labelled, [part[:5] for part in expert])
 
 
-@pytest.mark.parametrize("method", ["f_dvl", "xql"])
-def test_the_official_dual_code_learns_from_scaled_rewards(monkeypatch, method):
+def assert_same_transitions(theirs, ours):
+    """The peer's transitions are ours, given as the parts of a batch, with actions clipped within their bounds."""
+    obs, action, reward, next_obs, terminated = (np.asarray(part) for part in ours)
+    wanted = (obs, action.clip(1e-5 - 1, 1 - 1e-5), reward, 1 - terminated, next_obs)
+    for given, part in zip(theirs[:5], wanted, strict=True):
+        np.testing.assert_allclose(given, part, rtol=1e-6)
+
+
+def test_the_official_dual_code_learns_from_our_data_with_scaled_rewards(monkeypatch):
     made = dual_data(monkeypatch)
-    ours = SimpleNamespace(dataset="others", reward="range")
-    _, (source,) = dual_peer.learning_data(method, ours)
+    _, (source,) = dual_peer.learning_data("xql", SimpleNamespace(dataset="others", reward="range"))
     plain = made["others"]()
     plain.scale_rewards("range")
-    np.testing.assert_array_equal(source.rewards, plain.reward[plain.index])
+    assert_same_transitions(source, plain.gather(torch.arange(12)))
     totals = [source.rewards[:5].sum(), source.rewards[5:].sum()]
     assert max(totals) - min(totals) == pytest.approx(1_000, rel=1e-5)
 
@@ -395,11 +398,15 @@ def official_dual(tmp_path, monkeypatch):
         jit=lambda function, static_argnames=(): static_argnames, tree_util=SimpleNamespace(tree_map=tree_map)
     )
     monkeypatch.setitem(sys.modules, "jax", jax)
-    monkeypatch.setitem(sys.modules, "flax", SimpleNamespace(config=SimpleNamespace(update=lambda *given: None)))
+    flax = SimpleNamespace(config=SimpleNamespace(update=lambda name, value: frozen.append((name, value))))
+    monkeypatch.setitem(sys.modules, "flax", flax)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(dual_peer, "store", lambda folder, *given, **facts: stored.append((folder, given, facts)))
     stored: list = []
+    frozen: list = []
     yield tmp_path, stored
+    assert frozen == [("flax_return_frozendict", True)]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("learner", "configs")]:
         del sys.modules[name]
 

@@ -5,13 +5,14 @@ names the commit that was run. In the "strong" case the clips of z and of the sa
 at all, each critic has the smaller mean in some rows, and log standard deviations of actions exceed their upper bound.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from dsac_t import DSACT, Args, Draws
-from official_updates import bias, for_two, kernel, stored_updates, told, transitions
+from official_updates import for_two, noted, set_weights, stored_updates, summary, transitions
 from torch import Tensor
 
 from envs import Task
@@ -19,7 +20,6 @@ from envs import Task
 STORED = stored_updates("dsac_t")
 TASK = Task("made", (3,), 2, False, (-0.5, -2.0), (0.5, 1.0), 50)
 LOSSES = ("critic_loss", "actor_loss", "alpha_loss")
-NETWORKS = ("actor", "critic1", "critic2", "target_actor", "target_critic1", "target_critic2")
 
 
 def draws_of(step: int) -> Draws:
@@ -55,41 +55,24 @@ def moment(agent: DSACT, path: str) -> Tensor:
     return part(path, actor, critic, alpha)
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
-    """Weights by the formulas that the file states, `number` being its n."""
-    return kernel(shape, number, amp, inputs=shape[0]) if path.endswith("kernel") else bias(shape, number, amp)
-
-
 def updated(case: str) -> tuple[DSACT, list[dict[str, Tensor]]]:
     """An agent of two runs after the updates, and the losses and metrics of each of them."""
     agent = DSACT(Args(hidden=(8, 6), batch_size=5), TASK, (0, 1))
-    with torch.no_grad():
-        for i, network in enumerate(NETWORKS):
-            amp = 1.0 if case == "moderate" else 3.0 if "actor" in network else 4.0
-            for n, path in enumerate(path for path in STORED[case]["after"] if path.startswith(f"{network}/")):
-                ours = parameter(agent, path)
-                ours.copy_(weights(path, ours[0].shape, 20 * i + 4 + n, amp))
-    seen: dict[str, Tensor] = {}
 
-    def noted(name: str) -> None:
-        inner = getattr(agent, name)
+    def amp(path: str) -> float:
+        return 1.0 if case == "moderate" else 3.0 if "actor" in path else 4.0
 
-        def loss(*inputs: Tensor) -> Any:
-            found = inner(*inputs)
-            seen[name] = (found[0] if isinstance(found, tuple) else found).detach()
-            return found
-
-        setattr(agent, name, loss)
-
-    for name in LOSSES:
-        noted(name)
-    updates = []
+    set_weights(STORED[case]["after"], partial(parameter, agent), amp, first=4)
+    seen, updates = noted(agent, LOSSES), []
     for step in range(3):
-        seen.clear()
         metrics = agent.update(
             transitions(step, 5, low=TASK.low, high=TASK.high), draws_of(step), step % agent.args.actor_delay == 0
         )
-        updates.append(metrics | seen | {"running_stds": agent.running_std[..., 0].clone()})
+        updates.append(
+            metrics
+            | {name: losses[-1] for name, losses in seen.items()}
+            | {"running_stds": agent.running_std[..., 0].clone()}
+        )
     return agent, updates
 
 
@@ -110,7 +93,7 @@ def test_updates_are_the_official_ones(case, float64):
     assert after.keys() == moments.keys() | {f"target_{path}" for path in moments if path != "log_alpha"}
     for name, found, stored in (("parameter", parameter, after), ("moment", moment, moments)):
         for path, theirs in stored.items():
-            assert told(found(agent, path)[1]) == pytest.approx(theirs, rel=1e-7, abs=1e-8), f"{name} {path}"
+            assert summary(found(agent, path)[1]) == pytest.approx(theirs, rel=1e-7, abs=1e-8), f"{name} {path}"
 
 
 def test_losses_in_float32_are_the_official_ones():

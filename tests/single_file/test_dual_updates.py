@@ -4,12 +4,13 @@
 commits that were run. "strong" weights make clips, minima and the signs of advantages fall on both sides.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from official_updates import bias, kernel, stored_updates, told, transitions
+from official_updates import set_weights, stored_updates, summary, transitions, weights
 from scripts import agent_type, module_of
 from torch import Tensor
 
@@ -44,13 +45,11 @@ def parameter(agent: Any, path: str) -> Tensor:
     return found[:, int(inner[0][-1])] if "critic" in top else found
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
-    """Weights by the formulas that the file states, `number` being its n."""
+def weights_of(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
+    """The weights, scales and log standard deviations by the formulas that the file states."""
     e, last = np.arange(shape.numel()), path.rpartition("/")[2]
-    if last == "kernel":
-        return kernel(shape, number, amp, inputs=shape[-2])
-    if last == "bias":
-        return bias(shape, number, amp)
+    if last in ("kernel", "bias"):
+        return weights(path, shape, number, amp)
     return torch.as_tensor(1 + 0.1 * np.sin(0.9 * e + number) if last == "scale" else 0.3 * np.sin(e + 1.0)).view(shape)
 
 
@@ -59,11 +58,7 @@ def updated(case: str, strong: bool) -> tuple[Any, list[dict[str, Tensor]], dict
     script, overrides = CASES[case]
     stored = STORED[case + "_strong" * strong]
     agent = agent_type(script)(module_of(script).Args(**SMALL, **overrides), TASK, (0, 1))
-    with torch.no_grad():
-        for i, top in enumerate(("actor", "critic", "value", "target_critic")):
-            for n, path in enumerate(path for path in stored["after"] if path.startswith(f"{top}/")):
-                ours = parameter(agent, path)
-                ours.copy_(weights(path, ours[0].shape, 20 * i + n, 6.0 if strong else 1.0))
+    set_weights(stored["after"], partial(parameter, agent), lambda path: 6.0 if strong else 1.0, values=weights_of)
     draws = module_of(script).Draws(*[None] * len(module_of(script).Draws._fields))
     expert = [[transitions(step, 5, phase=1.0)] if script == "recoil" else [] for step in range(3)]
     return agent, [agent.update(transitions(step, 5), *expert[step], draws) for step in range(3)], stored
@@ -80,7 +75,7 @@ def test_updates_are_the_official_ones(case, strong, float64):
     compared = [path for path in stored["after"] if not path.startswith("target")]
     assert ours == sum(parameter(agent, path).numel() for path in compared)  # every parameter is compared
     for path, after in stored["after"].items():
-        assert told(parameter(agent, path)[1]) == pytest.approx(after, rel=1e-7, abs=1e-8), path
+        assert summary(parameter(agent, path)[1]) == pytest.approx(after, rel=1e-7, abs=1e-8), path
 
 
 @pytest.mark.parametrize("case", CASES)

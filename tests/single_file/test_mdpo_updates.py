@@ -8,6 +8,7 @@ above its bound in some steps of "strong", and the clip of values acts in "stron
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mdpo_off_policy
@@ -15,7 +16,7 @@ import mdpo_on_policy
 import numpy as np
 import pytest
 import torch
-from official_updates import bias, for_two, kernel, stored_updates, told, transitions
+from official_updates import for_two, noted, set_weights, stored_updates, summary, transitions
 from torch import Tensor
 
 from algos.optim import BETA2, Adam
@@ -69,20 +70,6 @@ def moment(agent: Any, path: str) -> Tensor:
     return cut(found)
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
-    """Weights by the formulas that the file states, `number` being its n."""
-    return kernel(shape, number, amp, inputs=shape[0]) if path.endswith("kernel") else bias(shape, number, amp)
-
-
-@torch.no_grad()
-def set_weights(agent: Any, paths: list[str], amp: Callable[[str], float]) -> None:
-    """Gives the agent the weights of the file's formulas."""
-    for i, name in enumerate(networks(agent)):
-        for n, path in enumerate(path for path in paths if path.startswith(f"{name}/")):
-            ours = parameter(agent, path)
-            ours.copy_(weights(path, ours[0].shape, 20 * i + n, amp(path)))
-
-
 def follow_tensorflow(adam: Adam) -> None:
     """Lets this Adam add epsilon before it corrects the bias, and add nothing to norms that it bounds, as theirs do."""
     inner, eps, bound = adam.step, adam.eps, adam.max_norm
@@ -104,7 +91,7 @@ def assert_same(agent: Any, stored: dict[str, Any]) -> None:
     assert learned == sum(parameter(agent, path).numel() for path in moments)  # every parameter is compared
     for name, found, values in (("parameter", parameter, after), ("moment", moment, moments)):
         for path, theirs in values.items():
-            assert told(found(agent, path)[1]) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{name} {path}"
+            assert summary(found(agent, path)[1]) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{name} {path}"
 
 
 # -- off-policy --------------------------------------------------------------------------------------------------------
@@ -127,7 +114,7 @@ def off_updated(case: str) -> tuple[mdpo_off_policy.MDPO, list[dict[str, Tensor]
             return 16.0 if kind == "kl" else 10.0
         return 3.0 if path.startswith("old") else 4.0
 
-    set_weights(agent, list(OFF[case]["after"]), amp)
+    set_weights(OFF[case]["after"], partial(parameter, agent), amp)
     follow_tensorflow(agent.actor_adam)
     follow_tensorflow(agent.critic_adam)
     metrics = []
@@ -181,30 +168,22 @@ def on_updated(case: str) -> tuple[mdpo_on_policy.MDPO, list[dict[str, Any]]]:
         critic_lr=rate, normalise_obs=False, normalise_reward=False,
     )  # fmt: skip
     agent = mdpo_on_policy.MDPO(args, TASK, (0, 1))
-    set_weights(agent, list(ON[case]["after"]), lambda path: (2.0 if "policy" in path else 4.0) if strong else 1.0)
-    seen: dict[str, list[Tensor]] = {}
 
-    def noted(name: str) -> None:
-        inner = getattr(agent, name)
+    def amp(path: str) -> float:
+        return (2.0 if path.startswith("policy") else 4.0) if strong else 1.0
 
-        def loss(*inputs: Any) -> Tensor:
-            found = inner(*inputs)
-            seen[name].append(found.detach())
-            return found
-
-        setattr(agent, name, loss)
-
-    for name in ("policy_loss", "value_loss"):
-        noted(name)
+    set_weights(ON[case]["after"], partial(parameter, agent), amp)
+    seen = noted(agent, ("policy_loss", "value_loss"))
     for adam in (agent.actor_adam, agent.critic_adam):
         follow_tensorflow(adam)
     rollout, updates = Rollout(2, STEPS, 1, TASK), []
     for number in range(3):
-        seen |= {"policy_loss": [], "value_loss": []}
+        for losses in seen.values():
+            losses.clear()
         fill(rollout, number)
         e, m = np.arange(STEPS), np.arange(2 * number, 2 * number + 2)[:, None]
         metrics = agent.update(rollout, for_two(np.sin(2.3 * e + 1.7 * m)))
-        updates.append({"kl": metrics["kl"], "step_size": metrics["step_size"]} | seen)
+        updates.append({"kl": metrics["kl"], "step_size": metrics["step_size"]} | {k: [*v] for k, v in seen.items()})
     return agent, updates
 
 

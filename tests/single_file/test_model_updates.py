@@ -6,12 +6,13 @@ formulas too. "strong" weights make clips, minima and the bound of MOBILE's targ
 temperature wants to be above 1; with "schedule" the actor's learning rate falls after each update.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from official_updates import bias, for_two, kernel, stored_updates, told, transitions
+from official_updates import bias, for_two, kernel, set_weights, stored_updates, summary, transitions
 from scripts import agent_type, module_of
 from torch import Tensor
 
@@ -70,7 +71,7 @@ def parameter(agent: Any, path: str) -> Tensor:
     return found if top.endswith("critic") or kind == "bias" else found.mT
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float, lower: float) -> Tensor:
+def weights_of(path: str, shape: torch.Size, number: int, amp: float, lower: float) -> Tensor:
     """Weights by the formulas that the file states, `number` being its n."""
     if path.endswith("weight"):
         inputs = shape[-2 if path.partition("/")[0].endswith("critic") else -1]
@@ -107,12 +108,8 @@ def updated(case: str) -> tuple[Any, list[dict[str, Tensor]], dict[str, Any]]:
     more = {"elites": ELITES, "guesses": GUESSES} if script == "mobile" else {}
     agent = agent_type(script)(module_of(script).Args(**SMALL | CASES[case] | more), TASK, (0, 1))
     amp, lower = (6.0 if script == "ravl" else 4.0) if "strong" in case else 1.0, 3.0 if "bound" in case else 0.0
-    paths = [path for path in stored["after"] if "/" in path]
-    with torch.no_grad():
-        for i, top in enumerate(dict.fromkeys(path.partition("/")[0] for path in paths)):
-            for n, path in enumerate(path for path in paths if path.startswith(f"{top}/")):
-                ours = parameter(agent, path)
-                ours.copy_(weights(path, ours[0].shape, 20 * i + n, amp, lower))
+    values = partial(weights_of, lower=lower)
+    set_weights(stored["after"], partial(parameter, agent), lambda path: amp, values=values)
     metrics = []
     for step in range(3):
         batch, draws = transitions(step, ROWS), draws_of(script, step)
@@ -131,7 +128,7 @@ def test_updates_are_the_official_ones(case, float64):
         compared = [parameter(agent, path) for path in stored["after"] if "/" in path and network(agent, path) is net]
         assert sum(p.numel() for p in compared) == sum(p.numel() for p in net.parameters())
     for path, after in stored["after"].items():
-        assert told(parameter(agent, path)[1]) == pytest.approx(after, rel=1e-7, abs=1e-8), path
+        assert summary(parameter(agent, path)[1]) == pytest.approx(after, rel=1e-7, abs=1e-8), path
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "strong" not in case])

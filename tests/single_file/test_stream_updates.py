@@ -3,8 +3,9 @@
 `stream_updates.json` holds what that code, in its own wrappers, computed in float64 from weights, observations, rewards
 and random numbers that are formulas, and names the commit that was run. The observations and rewards that our agents
 take are raw. Two episodes end, by a termination and by a time limit; actions are clipped on either side and not at all,
-and Q takes actions that are greedy, random but greedy, and not greedy. In "strong" and "adaptive" cases the bound of
-ObGD acts in some steps of each network and not in others.
+and Q takes actions that are greedy, random but greedy, and not greedy. The first action of an episode is drawn for it,
+as here, where the official SARSA keeps the one that it drew for the last observation of the episode before. In "strong"
+and "adaptive" cases the bound of ObGD acts in some steps of each network and not in others.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import stream_ac
 import stream_q
 import torch
-from official_updates import bias, for_two, kernel, stored_updates, told
+from official_updates import for_two, stored_updates, summary, weights
 from torch import Tensor
 
 from algos.stream import Step
@@ -67,11 +68,6 @@ def part(agent: Any, path: str, kind: str) -> Tensor:
     return found[:, :2] if layer == "linear_mu" else found[:, 2:] if layer == "linear_std" else found
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
-    """Weights by the formulas that the file states, `number` being its n."""
-    return kernel(shape, number, amp, inputs=shape[-1]) if path.endswith("weight") else bias(shape, number, amp)
-
-
 def made(case: str) -> Any:
     """An agent of two runs with the file's weights."""
     form, stored = case.split("_")[0], STORED[case]
@@ -122,7 +118,7 @@ def test_steps_are_the_official_ones(case, float64):
     for kind, stored, sign in (("weight", after, 1), ("trace", traces, -1), ("square", squares, 1)):
         for path, theirs in stored.items():
             for ours in part(agent, path, kind):
-                assert told(sign * ours) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{kind} {path}"
+                assert summary(sign * ours) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{kind} {path}"
 
 
 @pytest.mark.parametrize("case", STORED)

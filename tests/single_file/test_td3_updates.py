@@ -5,6 +5,7 @@ names the commits that were run. The noise is clipped on either side and not at 
 smaller one in some rows; in "strong" cases the bounds of actions clip on either side too, and values have both signs.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,12 @@ import pytest
 import td3
 import td3_bc
 import torch
-from official_updates import bias, for_two, kernel, stored_updates, told, transitions
+from official_updates import for_two, set_weights, stored_updates, summary, transitions
 from torch import Tensor
 
 from envs import Task
 
 STORED = stored_updates("td3")
-NETWORKS = ("actor", "critic", "actor_target", "critic_target")
 ROWS = 6
 
 
@@ -55,11 +55,6 @@ def moment(agent: Any, path: str) -> Tensor:
     return in_their_layout([adam.get_buffer(name) for name in adam.names[0]], path)
 
 
-def weights(path: str, shape: torch.Size, number: int, amp: float) -> Tensor:
-    """Weights by the formulas that the file states, `number` being its n."""
-    return kernel(shape, number, amp, inputs=shape[-1]) if path.endswith("weight") else bias(shape, number, amp)
-
-
 def updated(case: str) -> tuple[Any, list[dict[str, Tensor]]]:
     """An agent of two runs after the updates, and the metrics of each of them."""
     bound = bound_of(case)
@@ -71,12 +66,11 @@ def updated(case: str) -> tuple[Any, list[dict[str, Tensor]]]:
         agent = td3_bc.TD3BC(td3_bc.Args(dataset="local/hopper-medium-replay-v0", alpha=alpha, **sizes), task, (0, 1))
     else:
         agent, draws = td3.TD3(td3.Args(**sizes), task, (0, 1)), td3.Draws
-    with torch.no_grad():
-        for i, network in enumerate(NETWORKS):
-            amp = (3.0 if "actor" in network else 4.0) if "strong" in case else 1.0
-            for n, path in enumerate(path for path in STORED[case]["after"] if path.startswith(f"{network}/")):
-                ours = parameter(agent, path)
-                ours.copy_(weights(path, ours[0].shape, 20 * i + n, amp))
+
+    def amp(path: str) -> float:
+        return (3.0 if path.startswith("actor") else 4.0) if "strong" in case else 1.0
+
+    set_weights(STORED[case]["after"], partial(parameter, agent), amp)
     due = agent.args.actor_delay
     batches = (transitions(k, ROWS, low=task.low, high=task.high) for k in range(4))
     return agent, [agent.update(batch, draws(noise_of(k)), (k + 1) % due == 0) for k, batch in enumerate(batches)]
@@ -97,7 +91,7 @@ def test_updates_are_the_official_ones(case, float64):
     for name, found, stored in (("parameter", parameter, after), ("moment", moment, moments)):
         for path, theirs in stored.items():
             for ours in found(agent, path):
-                assert told(ours) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{name} {path}"
+                assert summary(ours) == pytest.approx(theirs, rel=1e-7, abs=1e-9), f"{name} {path}"
 
 
 @pytest.mark.parametrize("case", [case for case in STORED if "strong" not in case])
