@@ -15,7 +15,7 @@ The stored comparison of CRL is a quarter as long: both got `--total-steps 10000
 
 Networks, goals and updates are those of the official code in JAX. Width, batch and number of updates are smaller than
 there, and the same for both; all else is as in the official commands for the navigate data of point mazes up to the
-large one, and so are our defaults. One process trains the seeds one after the other, as that code does.
+large one, and so are our defaults. One process trains the seeds one after the other.
 """
 
 import importlib

@@ -41,7 +41,7 @@ r"""Stable-Baselines3's SAC, TD3, PPO, TRPO and DQN as peers: trained, evaluated
       --purpose "DQN of this project and Stable-Baselines3's, with the hyperparameters of the former." \
       --out results/dqn_vs_sb3
 
-One process trains the seeds one after the other, as the library does.
+One process trains the seeds one after the other.
 
 Hyperparameters of SAC are the library's defaults (networks 2 x 256, batch 256, replay 1M, learning rate 3e-4 for all
 three parts, one update per step) except for the random start, which is that of `single_file/sac.py`. The runs of
