@@ -18,15 +18,14 @@ two seeds of d3rlpy with 60,000 updates and three of iql.py with 100,000; --mix 
 Because these five seeds of each seemed to decide, that report has more, of processes of their own with other folders:
 --seeds 5:10 of d3rlpy, and --seeds 5:15 of td3_bc.py.
 
-One process trains the seeds one after the other. IQL's settings are those of its paper for
-locomotion, which are `single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates
-3e-4, batches of 256, rewards scaled to a range of returns of 1,000. d3rlpy differs in five ways: the actor's learning
-rate is constant (as `--decay none` makes it in iql.py), weights begin uniform and not orthogonal, the policy's standard
-deviation begins at 0.22 and not at 1, critics and value take one step together, so that the critics' target has the
-value from before this step, and the last transition of a truncated episode is left out. TD3+BC's settings are the
-library's own and those of its paper; there, the last transitions are left out too, also of the statistics by which
-observations are standardised, and the actor and the targets move in odd updates, and in `single_file/td3_bc.py` in even
-ones.
+One process trains the seeds one after the other. IQL's settings are those of its paper for locomotion, which are
+`single_file/iql.py`'s too: expectile 0.7, temperature 3, weights of at most 100, learning rates 3e-4, batches of 256,
+rewards scaled to a range of returns of 1,000. d3rlpy differs in five ways: the actor's learning rate is constant (as
+`--decay none` makes it in iql.py), weights begin uniform and not orthogonal, the policy's standard deviation begins at
+0.22 and not at 1, critics and value take one step together, so that the critics' target has the value from before this
+step, and the last transition of a truncated episode is left out. TD3+BC's settings are the library's own and those of
+its paper; there, the last transitions are left out too, also of the statistics by which observations are standardised,
+and the actor and the targets move in odd updates, and in `single_file/td3_bc.py` in even ones.
 """
 
 import contextlib

@@ -9,9 +9,9 @@ r"""The authors' own DSAC-T as a peer: DSAC-v2, on the same tasks, evaluated as 
 
 Our runs are those of the suite mujoco_short, which are evaluated twice as often; --mix says so.
 
-One process trains the seeds one after the other. Networks, losses, updates and replay are those of
-the official code, with its own hyperparameters but for one environment step per update, where its scripts take 20. One
-difference remains: single_file/dsac_t.py updates with the transitions up to the one before the current step.
+One process trains the seeds one after the other. Networks, losses, updates and replay are those of the official code,
+with its own hyperparameters but for one environment step per update, where its scripts take 20. One difference remains:
+single_file/dsac_t.py updates with the transitions up to the one before the current step.
 """
 
 import importlib

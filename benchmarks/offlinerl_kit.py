@@ -11,8 +11,8 @@ The networks, the ensemble and its training, the rollouts, the buffers and the u
 values of its own command (`run_example/run_mopo.py`) and those that it suggests for the dataset, which are the defaults
 of `single_file/mopo.py` too. The loop around them is that of its trainer. The number of rollouts, and the number of
 epochs over which the actor's rate falls, are smaller than there, and the same for both. One process trains the seeds
-one after the other. Its random numbers are others than ours, and it trains in float32 without a
-compiler; no other difference is known.
+one after the other. Its random numbers are others than ours, and it trains in float32 without a compiler; no other
+difference is known.
 """
 
 import importlib

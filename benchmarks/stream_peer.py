@@ -18,12 +18,12 @@ r"""The authors' own Stream AC, Q and SARSA as peers: streaming-drl, on the same
         --title "Stream ${algorithm^^} beside its official code" --out results/stream_${algorithm}_vs_official
     done
 
-One process trains the seeds one after the other. Networks, traces, steps and statistics are those of
-the official code, with its own hyperparameters, and the loop is that of its script; no difference from
-single_file/stream_ac.py is known on MuJoCo, and single_file/stream_q.py says what differs from its own. As in the
-official scripts of Q and SARSA, episodes run up to 10,000 steps on every task. The score is the return of the training
-episodes, which are counted at the next multiple of --eval-every, as there; where no episode ended, the last ones count
-again. A policy that gives NaN ends this command; in our scripts it ends its own seed only.
+One process trains the seeds one after the other. Networks, traces, steps and statistics are those of the official code,
+with its own hyperparameters, and the loop is that of its script; no difference from single_file/stream_ac.py is known
+on MuJoCo, and single_file/stream_q.py says what differs from its own. As in the official scripts of Q and SARSA,
+episodes run up to 10,000 steps on every task. The score is the return of the training episodes, which are counted at
+the next multiple of --eval-every, as there; where no episode ended, the last ones count again. A policy that gives NaN
+ends this command; in our scripts it ends its own seed only.
 """
 
 import importlib
