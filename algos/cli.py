@@ -31,7 +31,7 @@ from algos.signals import ended_by_signals
 from envs import find_spec, make_vec
 from envs.make import TABULAR
 
-PLAIN = {  # what Python says of a value, and the same in words
+PLAIN = {  # Python's words on a value, and plain ones
     r"invalid literal for int\(\) with base 10: ('[^']*')": r"\1 is no whole number in digits",
     r"could not convert string to float: ('[^']*')": r"\1 is no number",
     r"Could not find valid parse for arguments: \[('.*')\]": r"\1 does not fit; spaces separate values",
@@ -404,7 +404,7 @@ def check_all(args: RunArgs) -> None:
 def report_errors(command: Callable[[], None]) -> None:
     """Runs a command, and turns a UserError into one printed sentence and exit code 2, and a signal into 130."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is no error
+        if isinstance(stream, io.TextIOWrapper):  # a character that a terminal cannot show is no error
             stream.reconfigure(errors="backslashreplace")
     try:
         with ended_by_signals():

@@ -9,7 +9,7 @@ from algos.errors import UserError, describe
 
 NUMBER = r"[-+]?(\d+\.|\.\d+)(e[-+]?\d+)?|\+\d+(\.\d+)?(e[-+]?\d+)?"  # that JSON does not know
 PYTHON = {"True": True, "False": False, "None": None}  # as many write them
-# what scripts and commands choose themselves
+# options that scripts and commands choose themselves
 RESERVED = (
     "actions", "autoreset_mode", "device", "dtype", "envs_per_run", "every_step_valid", "levels", "num_envs",
     "render_mode", "seeds", "threads", "vector_kwargs", "vectorization_mode", "wrappers",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from unittest import mock
 
 import docstring_parser
 import tyro
@@ -33,11 +32,13 @@ def readable_help(args_type: type) -> Iterator[None]:
     that takes any number of them is `STR …` and not `[STR [STR ...]]`, one that is None by default is `PATH` and not
     `{None}|PATH`, and nothing is said of an empty default.
     """
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(docstring_parser, "parse_from_object", described))
+    with contextlib.ExitStack() as undo:
+        undo.callback(setattr, docstring_parser, "parse_from_object", parse_from_object)
+        docstring_parser.parse_from_object = described
         for base in args_type.__mro__:
             if "__dataclass_fields__" in vars(base):
-                patches.enter_context(mock.patch.dict(base.__annotations__, shown(base)))
+                undo.callback(base.__annotations__.update, dict(base.__annotations__))
+                base.__annotations__.update(shown(base))
         yield
 
 

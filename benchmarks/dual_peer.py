@@ -20,7 +20,6 @@ are drawn as there, with other random numbers. One process trains the seeds one 
 
 import importlib
 import inspect
-import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -39,7 +38,7 @@ from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, store
+from benchmarks.peer_run import facts_of, limit_threads, store
 
 LEARNERS = {"f_dvl": "learner", "xql": "learner", "recoil": "learner_imitate"}
 # by method: the dataset, and arguments of our script that are not its defaults
@@ -170,8 +169,7 @@ def chosen(source: Transitions, indices: np.ndarray) -> Transitions:
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={str(args.threads > 1).lower()}"
-    torch.set_num_threads(args.threads)
+    limit_threads(args.threads)
     make, config = official(args.code, args.method)
     ours = importlib.import_module(f"single_file.{args.method}").Args(**SETTINGS[args.method])
     temp, flags = flags_of(args.method, ours)

@@ -19,7 +19,6 @@ large one, and so are our defaults. One process trains the seeds one after the o
 """
 
 import importlib
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from algos.evaluate import Evaluator
 from algos.folders import writable
 from algos.goal_data import check_goals, load_states
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, store
+from benchmarks.peer_run import facts_of, limit_threads, store
 from envs.goals import make_goal_vec
 
 PLACES = (
@@ -71,7 +70,7 @@ class Args:
     eval_episodes: Several = 20
     """deterministic episodes of each task per evaluation"""
     threads: Several = 1
-    """threads for XLA and for torch"""
+    """threads for torch; XLA has one thread with 1, and otherwise as many as there are cores"""
     out: Path = Path("runs/ogbench_peer")
     """results go to OUT/<dataset>/ogbench_<method>/default/"""
 
@@ -103,8 +102,7 @@ def main(args: Args) -> None:
         raise UserError(f"--dataset takes data of {' or '.join(PLACES)}, got {args.dataset}")
     if not (args.code / "agents").is_dir():
         raise UserError(f"--code {args.code} has no folder agents: give the folder impls of a clone of OGBench")
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={str(args.threads > 1).lower()}"
-    torch.set_num_threads(args.threads)
+    limit_threads(args.threads)
     sys.path.insert(0, str(args.code))
     try:
         import jax

@@ -1,6 +1,7 @@
 """The files that a run of another library leaves, in the form of this project's own runs."""
 
 import json
+import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from algos.data import Dataset
 
@@ -22,6 +24,12 @@ def facts_of(data: Dataset, name: str) -> dict[str, Any]:
         "steps": "gradient updates",
         "facts": {"digest": data.digest, "evaluated_in": data.env_id},
     }
+
+
+def limit_threads(threads: int) -> None:
+    """Lets torch use so many threads, and XLA one, or as many as there are cores; call it before JAX is imported."""
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={str(threads > 1).lower()}"
+    torch.set_num_threads(threads)
 
 
 def store(
