@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Callable, Literal, get_type_hints  # noqa: UP035  that of typing has lists
 
+import docstring_parser
 import pytest
 import tyro
 
@@ -79,4 +80,5 @@ def test_arguments_are_shown_without_the_marks_of_a_parser(monkeypatch):
         assert words in shown, words
     assert "--three FLOAT FLOAT FLOAT three numbers (default: 0.0 0.0 1.0)" in shown
     assert get_type_hints(Args, include_extras=True) == before
+    assert docstring_parser.parse_from_object is docstring_parser.parser.parse_from_object
     assert "--names [STR [STR ...]]" in help_of(Args)  # and all is as it was
