@@ -82,11 +82,12 @@ def npz(path, arrays) -> str:
     return str(path)
 
 
-def in_minari(name, episodes, obs_space=BOX, act_space=ACTIONS, **metadata) -> str:
-    """Makes a Minari dataset; returns its name."""
+def in_minari(name, episodes, obs_space=BOX, act_space=ACTIONS, states=False, **metadata) -> str:
+    """Makes a Minari dataset, with the observations as states of a simulator if `states`; returns its name."""
     buffers = [
         EpisodeBuffer(
-            id=i, observations=t.obs, actions=t.action, rewards=t.reward, infos={},
+            id=i, observations=t.obs, actions=t.action, rewards=t.reward,
+            infos={"qpos": t.obs[:, :1], "qvel": t.obs[:, 1:]} if states else {},
             terminations=last([t], "terminal"), truncations=last([t], "timeout"),
         )
         for i, t in enumerate(episodes)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces.utils import flatdim, flatten_space
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from algos.data.build import Builder
 from algos.data.files import check_stored
+from algos.data.kept import read_once
 from algos.data.record import Dataset
 from algos.errors import UserError
 from envs import register
 from envs.mujoco import RENDERING
+
+MANY = 2_000  # episodes that take seconds to read
 
 
 def load_minari(name: str, states: bool = False) -> Dataset:
@@ -57,13 +62,12 @@ def load_minari(name: str, states: bool = False) -> Dataset:
     obs_size, act_size = int(np.prod(space.shape or ())), int(np.prod(data.action_space.shape or ()))
     low, high = (_score(data.storage.metadata, key) for key in ("ref_min_score", "ref_max_score"))
     builder = Builder(int(data.total_steps + data.total_episodes), obs_size, act_size)
-    for episode in data.iterate_episodes():
-        steps = len(episode.rewards)
-        obs = _flat(data.observation_space, episode.observations, steps + 1)
-        builder.add(obs, episode.actions.reshape(len(episode.actions), -1), episode.rewards, episode.terminations)
-        infos = episode.infos or {}
-        if states and {"qpos", "qvel"} <= set(infos):
-            builder.add_states(infos["qpos"][:steps], infos["qvel"][:steps])
+    read = partial(_read, data, builder, states)
+    if data.total_episodes < MANY:
+        read()
+    else:
+        kept = f"{minari_id}-states" if states else minari_id
+        read_once(builder, read, path, get_dataset_path() / ".read" / f"{kept}.safetensors")
     of_parts = data.observation_space.spaces.items() if isinstance(data.observation_space, gym.spaces.Dict) else ()
     metadata = data.storage.metadata
     recipe = recipe_of(metadata.get("description")) if name.startswith("local/") else {}
@@ -80,6 +84,18 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         source=str(recipe.get("command") or metadata.get("code_permalink") or minari_id),
         recipe=recipe,
     )
+
+
+def _read(data: Any, builder: Builder, states: bool) -> None:
+    """Adds all episodes of a dataset, with a bar in a terminal where there are many."""
+    style = {"desc": data.id, "unit": " episodes", "leave": False, "disable": data.total_episodes < MANY or None}
+    for episode in tqdm(data.iterate_episodes(), total=data.total_episodes, **style):
+        steps = len(episode.rewards)
+        obs = _flat(data.observation_space, episode.observations, steps + 1)
+        builder.add(obs, episode.actions.reshape(len(episode.actions), -1), episode.rewards, episode.terminations)
+        infos = episode.infos or {}
+        if states and {"qpos", "qvel"} <= set(infos):
+            builder.add_states(infos["qpos"][:steps], infos["qvel"][:steps])
 
 
 def recipe_of(description: Any) -> dict[str, Any]:

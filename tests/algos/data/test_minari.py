@@ -1,14 +1,20 @@
 """Minari's datasets: observations in parts, evaluation environments, downloads."""
 
+import contextlib
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
 import minari
 import numpy as np
 import pytest
 from dataset_files import assert_same, expected, in_minari, refused, trajectories, transitions
+from filelock import FileLock
 from minari.storage import get_dataset_path
 from offline_data import record
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from algos.data import load, validate
 from algos.goal_data import load_states
@@ -236,3 +242,96 @@ def test_a_damaged_minari_dataset(tmp_path):
     assert "damaged" in refused(name)
     file.unlink()
     assert "damaged" in refused(name)
+
+
+@pytest.fixture
+def many(monkeypatch) -> list[int]:
+    """Three episodes count as many here; the list grows by one whenever a dataset is read."""
+    readings: list[int] = []
+    read = minari.MinariDataset.iterate_episodes
+
+    def noted(data):
+        readings.append(data.total_episodes)
+        return read(data)
+
+    monkeypatch.setattr("algos.data.minari.MANY", 3)
+    monkeypatch.setattr(minari.MinariDataset, "iterate_episodes", noted)
+    return readings
+
+
+def test_many_episodes_are_read_once(many):
+    name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    first = load(name)
+    for _ in range(2):
+        data = load(name)
+        assert data.digest == first.digest and data.env_id == first.env_id
+        assert_same(transitions(data), expected(episodes))
+        data.scale_rewards("range")  # in place, which changes nothing of what is kept
+    assert many == [3] and list(minari.list_local_datasets()) == ["test/many-v0"]
+    few = in_minari("test/few-v0", trajectories(5, 4))
+    load(few), load(few)
+    assert many == [3, 2, 2]
+
+
+def test_what_is_kept_of_many_episodes_has_states_if_they_were_asked_for(many):
+    name = in_minari("test/states-v0", trajectories(5, 4, 3), states=True)
+    for states in (False, True, False, True):
+        data = load(name, states=states)
+        assert (data.states is not None) == states
+        if states:
+            np.testing.assert_array_equal(data.states, data.obs[data.index].double())
+    assert many == [3, 3]
+
+
+@pytest.mark.parametrize("fault", ["other", "half", "empty", "folder", "narrow", "no rows", "other source"])
+def test_many_episodes_are_read_again_if_files_changed_or_what_was_kept_is_damaged(fault, many):
+    name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    load(name)
+    kept = get_dataset_path() / ".read" / "test" / "many-v0.safetensors"
+    content = kept.read_bytes()
+    if fault == "other":
+        shutil.rmtree(get_dataset_path("test/many-v0"))
+        in_minari("test/many-v0", episodes := trajectories(5, 4, 3, seed=1))
+    elif fault in ("half", "empty"):
+        kept.write_bytes(content[: len(content) // 2] if fault == "half" else b"")
+    elif fault == "folder":
+        kept.unlink()
+        kept.mkdir()
+    else:
+        with safe_open(kept, "pt") as file:
+            source, arrays = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        arrays["rows"] = arrays["rows"][:, 1:].clone() if fault == "narrow" else arrays["rows"]
+        if fault == "no rows":
+            del arrays["rows"]
+        save_file(arrays, kept, source if fault != "other source" else {"source": "another"})
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="is read anew") if fault == "folder" else contextlib.nullcontext():
+            assert_same(transitions(load(name)), expected(episodes))
+    assert many == [3, 3, 3] if fault == "folder" else [3, 3]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_many_episodes_are_read_where_nothing_can_be_kept(full, many, monkeypatch):
+    name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    if full:
+
+        def no_space(*_):
+            raise OSError("No space left on device")
+
+        monkeypatch.setattr("algos.data.kept.write_atomically", no_space)
+    else:
+        (get_dataset_path() / ".read").write_text("")
+    with pytest.warns(UserWarning, match=r"what was read of .*many-v0 cannot be kept \(.*\) and is read anew"):
+        assert_same(transitions(load(name)), expected(episodes))
+
+
+def test_one_process_reads_many_episodes_and_another_waits(many):
+    name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    place = get_dataset_path() / ".read" / "test" / "many-v0.safetensors"
+    place.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(f"{place}.lock"):
+            waiting = pool.submit(load, name)
+            time.sleep(0.2)
+            assert not many and not waiting.done()
+        assert_same(transitions(waiting.result(60)), expected(episodes))
