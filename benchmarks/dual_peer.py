@@ -138,20 +138,24 @@ def flags_of(method: str, ours: Any) -> tuple[float, Flags]:
     )
 
 
-def learning_data(method: str, ours: Any) -> tuple[Dataset, list[Transitions]]:
-    """The dataset, and the transitions that a method learns from: ReCOIL's are mixed and labelled ones."""
+def learning_data(method: str, ours: Any) -> tuple[dict[str, Any], Dataset, list[Transitions]]:
+    """What config.json says of the data, the dataset, and the transitions that a method learns from.
+
+    Those of ReCOIL are mixed and labelled ones, and the dataset has the expert's too.
+    """
     data = load(ours.dataset)
     if method != "recoil":
         data.scale_rewards(ours.reward)
         data.fit_actions(-1, 1)
-        return data, [transitions(data)]
-    expert, others = load(ours.expert_dataset), len(data)
+        return facts_of(data, ours.dataset), data, [transitions(data)]
+    alone, expert, others = data, load(ours.expert_dataset), len(data)
     hidden, labelled = expert.transitions_of(ours.expert_trajectories), min(ours.expert_transitions, len(expert))
     data = data.joined(expert.first(max(hidden, labelled)))
     data.fit_actions(-1, 1)
     is_expert = (np.arange(others + hidden) >= others).astype(np.float32)
     mixed = transitions(data.part(np.arange(others + hidden)))._replace(is_expert=is_expert)
-    return data, [mixed, transitions(data.part(np.arange(others, others + labelled)))]
+    labelled_ones = transitions(data.part(np.arange(others, others + labelled)))
+    return facts_of(data, ours.dataset, alone), data, [mixed, labelled_ones]
 
 
 def transitions(data: Dataset) -> Transitions:
@@ -173,7 +177,7 @@ def main(args: Args) -> None:
     make, config = official(args.code, args.method)
     ours = importlib.import_module(f"single_file.{args.method}").Args(**SETTINGS[args.method])
     temp, flags = flags_of(args.method, ours)
-    data, sources = learning_data(args.method, ours)
+    facts, data, sources = learning_data(args.method, ours)
     name = f"official_{args.method}"
     folder = writable(args.out / folder_name(ours.dataset) / name / "default")
     rows: list[tuple] = []
@@ -205,7 +209,7 @@ def main(args: Args) -> None:
         store(
             folder, name, vars(args) | {"temp": temp, "batch_size": ours.batch_size} | asdict(flags), rows,
             ["jax", "flax", "optax", "tensorflow-probability"], finished=seed == seeds[-1],
-            **facts_of(data, ours.dataset),
+            **facts,
         )  # fmt: skip
 
 

@@ -16,13 +16,17 @@ from algos.data import Dataset
 COLUMNS = ("seed", "step", "episode", "return", "length")
 
 
-def facts_of(data: Dataset, name: str) -> dict[str, Any]:
-    """What config.json says of a run on a dataset, which the command calls `name`."""
+def facts_of(data: Dataset, name: str, alone: Dataset | None = None) -> dict[str, Any]:
+    """What config.json says of a run on a dataset, which the command calls `name`.
+
+    Where others were joined to it, `data` are all of them, and `alone` is the dataset without them.
+    """
+    digests = {"digest": data.digest} | ({"dataset_digest": alone.digest} if alone else {})
     return {
         "task": name,
         "env_id": data.env_id,
         "steps": "gradient updates",
-        "facts": {"digest": data.digest, "evaluated_in": data.env_id},
+        "facts": digests | {"evaluated_in": data.env_id},
     }
 
 

@@ -14,8 +14,8 @@ numbers, so that intervals over seeds leave out the chance in them. Validation l
 replaced.
 
 That paper has a Decision Transformer, which is not here, and RvS with positions as goals: each trajectory counts alike
-however long it is, all later states alike and the last one too, and an MLP with tanh at its end is fitted by squared
-errors:
+however long it is (the official code takes them in shuffled passes, and here each is drawn by itself), all later states
+alike and the last one too, and an MLP with tanh at its end is fitted by squared errors:
 
     python single_file/gcbc.py --dataset local/stitching-medium-v0 --anchors trajectories --goal position --loss mse \
       --hidden 1024 1024 --lr 1e-3 --batch-size 256 --max-norm 0.25 --augment 0.5 \

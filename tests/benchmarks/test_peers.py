@@ -338,20 +338,22 @@ def dual_data(monkeypatch):
         ends = last(episodes, "terminal")
         reward = np.concatenate([t.reward for t in episodes])
         made[name] = lambda o=obs, a=action, r=reward, n=after, e=ends: Dataset.of(o, a, r, n, e, last=e)
-    monkeypatch.setattr(dual_peer, "load", lambda name: made[name]())
+    monkeypatch.setattr(dual_peer, "load", lambda name: replace(made[name](), digest=f"of {name}"))
     return made
 
 
 def test_the_official_recoil_learns_from_the_mixture_and_the_expert_of_ours(monkeypatch):
     made = dual_data(monkeypatch)
     ours = recoil.Args(dataset="others", expert_dataset="expert", expert_trajectories=2, expert_transitions=5)
-    data, (mixed, labelled) = dual_peer.learning_data("recoil", ours)
+    facts, data, (mixed, labelled) = dual_peer.learning_data("recoil", ours)
     hidden = 3 + 4 - 1  # without the last transition of the last trajectory
     assert len(data) == 12 + hidden and labelled.is_expert is None
     np.testing.assert_array_equal(mixed.is_expert, [0] * 12 + [1] * hidden)
     others, expert = (made[name]().gather(torch.arange(len(made[name]()))) for name in ("others", "expert"))
     assert_same_transitions(mixed, [torch.cat([a, b[:hidden]]) for a, b in zip(others, expert, strict=True)])
     assert_same_transitions(labelled, [part[:5] for part in expert])
+    assert facts["facts"] == {"digest": data.digest, "dataset_digest": "of others", "evaluated_in": None}
+    assert data.digest != "of others"
 
 
 def assert_same_transitions(theirs, ours):
@@ -364,10 +366,11 @@ def assert_same_transitions(theirs, ours):
 
 def test_the_official_dual_code_learns_from_our_data_with_scaled_rewards(monkeypatch):
     made = dual_data(monkeypatch)
-    _, (source,) = dual_peer.learning_data("xql", SimpleNamespace(dataset="others", reward="range"))
+    facts, _, (source,) = dual_peer.learning_data("xql", SimpleNamespace(dataset="others", reward="range"))
     plain = made["others"]()
     plain.scale_rewards("range")
     assert_same_transitions(source, plain.gather(torch.arange(12)))
+    assert facts["facts"] == {"digest": "of others", "evaluated_in": None}
     totals = [source.rewards[:5].sum(), source.rewards[5:].sum()]
     assert max(totals) - min(totals) == pytest.approx(1_000, rel=1e-5)
 
@@ -417,7 +420,7 @@ def test_the_official_dual_code_makes_one_update_a_step_and_every_seed_is_stored
     obs, action = rng.normal(size=(40, 3)), rng.uniform(-1, 1, (40, 1))
     data = Dataset.of(obs, action, np.ones(40), np.roll(obs, -1, 0), ends, last=ends)
     data.env_id = "Pendulum-v1"
-    monkeypatch.setattr(dual_peer, "learning_data", lambda method, ours: (data, [dual_peer.transitions(data)]))
+    monkeypatch.setattr(dual_peer, "learning_data", lambda method, ours: ({}, data, [dual_peer.transitions(data)]))
     threads = torch.get_num_threads()
     dual_peer.main(
         dual_peer.Args(
