@@ -10,6 +10,8 @@ deterministic task, it chooses as `sqirl.py --form table` does.
 `--score max` takes the greatest return in place of the mean, as the official code can, though with k = 1 only. A run
 stops early after more than ten iterations in a row whose episodes all ended before time i, and it has learned all that
 it can when i reaches the time limit. An iteration takes A^k m episodes. From time i on, an evaluation plays action 0.
+The official code in Python goes on past the time limit, for nothing; that in Julia never stops early, and compares
+returns of whole episodes, which in deterministic tasks without discount chooses alike.
 
     python single_file/gorp.py --env-id tabular/frozen-lake-4x4 --m 100 --seeds 0:10
 
