@@ -139,23 +139,23 @@ def flags_of(method: str, ours: Any) -> tuple[float, Flags]:
 
 
 def learning_data(method: str, ours: Any) -> tuple[dict[str, Any], Dataset, list[Transitions]]:
-    """What config.json says of the data, the dataset, and the transitions that a method learns from.
+    """What config.json says of the data, the data, and the transitions in them that a method learns from.
 
-    Those of ReCOIL are mixed and labelled ones, and the dataset has the expert's too.
+    ReCOIL's data are the dataset and the expert's, of which it learns from two parts: the mixed and the labelled one.
     """
     data = load(ours.dataset)
     if method != "recoil":
         data.scale_rewards(ours.reward)
         data.fit_actions(-1, 1)
         return facts_of(data, ours.dataset), data, [transitions(data)]
-    alone, expert, others = data, load(ours.expert_dataset), len(data)
+    dataset, expert, others = data, load(ours.expert_dataset), len(data)
     hidden, labelled = expert.transitions_of(ours.expert_trajectories), min(ours.expert_transitions, len(expert))
     data = data.joined(expert.first(max(hidden, labelled)))
     data.fit_actions(-1, 1)
     is_expert = (np.arange(others + hidden) >= others).astype(np.float32)
     mixed = transitions(data.part(np.arange(others + hidden)))._replace(is_expert=is_expert)
-    labelled_ones = transitions(data.part(np.arange(others, others + labelled)))
-    return facts_of(data, ours.dataset, alone), data, [mixed, labelled_ones]
+    of_expert = transitions(data.part(np.arange(others, others + labelled)))
+    return facts_of(data, ours.dataset, dataset), data, [mixed, of_expert]
 
 
 def transitions(data: Dataset) -> Transitions:

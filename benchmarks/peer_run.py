@@ -21,7 +21,7 @@ def facts_of(data: Dataset, name: str, alone: Dataset | None = None) -> dict[str
 
     Where others were joined to it, `data` are all of them, and `alone` is the dataset without them.
     """
-    digests = {"digest": data.digest} | ({"dataset_digest": alone.digest} if alone else {})
+    digests = {"digest": data.digest} | ({} if alone is None else {"dataset_digest": alone.digest})
     return {
         "task": name,
         "env_id": data.env_id,

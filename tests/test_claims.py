@@ -351,6 +351,10 @@ def test_findings_tell_how_xql_f_dvl_and_recoil_end_beside_their_official_code()
     assert f"{told.format(*numbers[:4], shown[0])}{shown[1]:.0f} would have been shown." in row
     told = "means are {:.0f} and {:.0f}, and a difference of {:.0f} would have been shown."
     assert told.format(*numbers[4:], shown[2]) in row
+    pairs = stored("recoil_vs_official", "final").pivot(index="seed", columns="algorithm", values="last")
+    assert len(pairs) == 5 and (pairs["official_recoil"] > pairs["recoil"]).all()
+    paired = scipy.stats.ttest_rel(pairs["official_recoil"], pairs["recoil"]).pvalue
+    assert f"a paired test, which no rule had fixed before, would have p = {paired:.3f}." in row
     assert "that all three official means are the higher ones may be chance." in row
     assert "The official means are higher after 2,500 updates too, where they peak first." in row
 

@@ -27,7 +27,7 @@ from algos.errors import UserError
 from envs import register
 from envs.mujoco import RENDERING
 
-MANY = 2_000  # episodes that take seconds to read
+MANY = 2_000  # episodes, which take seconds to read
 
 
 def load_minari(name: str, states: bool = False) -> Dataset:
@@ -67,7 +67,7 @@ def load_minari(name: str, states: bool = False) -> Dataset:
         read()
     else:
         kept = f"{minari_id}-states" if states else minari_id
-        read_once(builder, read, path, get_dataset_path() / ".read" / f"{kept}.safetensors")
+        read_once(builder, read, path, get_dataset_path() / ".read" / f"{kept}.npz")
     of_parts = data.observation_space.spaces.items() if isinstance(data.observation_space, gym.spaces.Dict) else ()
     metadata = data.storage.metadata
     recipe = recipe_of(metadata.get("description")) if name.startswith("local/") else {}

@@ -420,8 +420,8 @@ def test_the_official_dual_code_makes_one_update_a_step_and_every_seed_is_stored
     obs, action = rng.normal(size=(40, 3)), rng.uniform(-1, 1, (40, 1))
     data = Dataset.of(obs, action, np.ones(40), np.roll(obs, -1, 0), ends, last=ends)
     data.env_id = "Pendulum-v1"
-    monkeypatch.setattr(dual_peer, "learning_data", lambda method, ours: ({}, data, [dual_peer.transitions(data)]))
-    threads = torch.get_num_threads()
+    monkeypatch.setattr(dual_peer, "learning_data", lambda method, ours: (made, data, [dual_peer.transitions(data)]))
+    threads, made = torch.get_num_threads(), {"task": "made"}
     dual_peer.main(
         dual_peer.Args(
             method="xql", code=code, seeds=("3", "5"), total_steps=5, eval_every=2, eval_episodes=1, threads=threads,
@@ -437,7 +437,7 @@ def test_the_official_dual_code_makes_one_update_a_step_and_every_seed_is_stored
     assert not np.array_equal(module.batches[0].observations, module.batches[5].observations)
     rows = stored[-1][1][2]
     assert [(row[0], row[1]) for row in rows] == [(seed, step) for seed in (3, 5) for step in (0, 2, 4, 5)]
-    assert [facts["finished"] for *_, facts in stored] == [False, True]
+    assert [facts["finished"] for *_, facts in stored] == [False, True] and stored[0][2]["task"] == "made"
 
 
 def test_another_folder_than_the_official_dual_code_is_refused(tmp_path):

@@ -101,6 +101,12 @@ def test_updates_are_the_official_ones(case, float64):
                 assert summary(ours) == pytest.approx(theirs, rel=1e-9, abs=1e-12), f"{name} {path}"
 
 
+def test_the_bound_of_the_norm_acts_in_some_updates_and_not_in_others():
+    for case in ("plain", "augmented"):
+        norms = [update["norm"] for update in CASES[case]["updates"]]
+        assert min(norms) < command().max_norm < max(norms)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_losses_in_float32_are_the_official_ones(case):
     for ours, theirs in zip(updated(case)[1], CASES[case]["updates"], strict=True):

@@ -10,11 +10,8 @@ import minari
 import numpy as np
 import pytest
 from dataset_files import assert_same, expected, in_minari, refused, trajectories, transitions
-from filelock import FileLock
 from minari.storage import get_dataset_path
 from offline_data import record
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from algos.data import load, validate
 from algos.goal_data import load_states
@@ -283,31 +280,38 @@ def test_what_is_kept_of_many_episodes_has_states_if_they_were_asked_for(many):
     assert many == [3, 3]
 
 
-@pytest.mark.parametrize("fault", ["other", "half", "empty", "folder", "narrow", "no rows", "other source"])
+@pytest.mark.parametrize("fault", ["other", "linked", "half", "empty", "folder", "a bit", "no rows", "other source"])
 def test_many_episodes_are_read_again_if_files_changed_or_what_was_kept_is_damaged(fault, many):
     name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    place = get_dataset_path("test/many-v0")
+    if fault == "linked":
+        (place / "data").rename(get_dataset_path() / ".elsewhere")
+        (place / "data").symlink_to(get_dataset_path() / ".elsewhere")
     load(name)
-    kept = get_dataset_path() / ".read" / "test" / "many-v0.safetensors"
+    kept = get_dataset_path() / ".read" / "test" / "many-v0.npz"
     content = kept.read_bytes()
-    if fault == "other":
-        shutil.rmtree(get_dataset_path("test/many-v0"))
-        in_minari("test/many-v0", episodes := trajectories(5, 4, 3, seed=1))
+    if fault in ("other", "linked"):
+        other = in_minari("test/other-v0", episodes := trajectories(5, 4, 3, seed=1)).removeprefix("minari/")
+        main = "data/main_data.hdf5"
+        (place / main).write_bytes((get_dataset_path(other) / main).read_bytes())
     elif fault in ("half", "empty"):
         kept.write_bytes(content[: len(content) // 2] if fault == "half" else b"")
     elif fault == "folder":
         kept.unlink()
         kept.mkdir()
+    elif fault == "a bit":
+        middle = len(content) // 2
+        kept.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
     else:
-        with safe_open(kept, "pt") as file:
-            source, arrays = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        arrays["rows"] = arrays["rows"][:, 1:].clone() if fault == "narrow" else arrays["rows"]
+        with np.load(kept) as arrays:
+            changed = {**arrays, "source": "another"} if fault == "other source" else {**arrays}
         if fault == "no rows":
-            del arrays["rows"]
-        save_file(arrays, kept, source if fault != "other source" else {"source": "another"})
+            del changed["rows"]
+        np.savez(kept, **changed)
     for _ in range(2):
-        with pytest.warns(UserWarning, match="is read anew") if fault == "folder" else contextlib.nullcontext():
+        with pytest.warns(UserWarning, match="was not kept") if fault == "folder" else contextlib.nullcontext():
             assert_same(transitions(load(name)), expected(episodes))
-    assert many == [3, 3, 3] if fault == "folder" else [3, 3]
+    assert many == ([3, 3, 3] if fault == "folder" else [3, 3])
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -315,23 +319,33 @@ def test_many_episodes_are_read_where_nothing_can_be_kept(full, many, monkeypatc
     name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
     if full:
 
-        def no_space(*_):
+        def no_space(*_, **__):
             raise OSError("No space left on device")
 
-        monkeypatch.setattr("algos.data.kept.write_atomically", no_space)
+        monkeypatch.setattr(np, "savez", no_space)
     else:
         (get_dataset_path() / ".read").write_text("")
-    with pytest.warns(UserWarning, match=r"what was read of .*many-v0 cannot be kept \(.*\) and is read anew"):
+    with pytest.warns(UserWarning, match=r"what was read of .*many-v0 was not kept for the next run \(.*\)"):
         assert_same(transitions(load(name)), expected(episodes))
 
 
-def test_one_process_reads_many_episodes_and_another_waits(many):
+def test_one_of_several_that_ask_at_once_reads_many_episodes(many, monkeypatch):
     name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
-    place = get_dataset_path() / ".read" / "test" / "many-v0.safetensors"
-    place.parent.mkdir(parents=True)
-    with ThreadPoolExecutor(1) as pool:
-        with FileLock(f"{place}.lock"):
-            waiting = pool.submit(load, name)
-            time.sleep(0.2)
-            assert not many and not waiting.done()
-        assert_same(transitions(waiting.result(60)), expected(episodes))
+    read = minari.MinariDataset.iterate_episodes
+
+    def slow(data):
+        time.sleep(0.3)
+        return read(data)
+
+    monkeypatch.setattr(minari.MinariDataset, "iterate_episodes", slow)
+    with ThreadPoolExecutor(3) as pool:
+        for data in pool.map(load, [name] * 3):
+            assert_same(transitions(data), expected(episodes))
+    assert many == [3]
+
+
+def test_many_episodes_are_read_where_a_file_of_the_dataset_is_a_link_to_nowhere(many):
+    name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
+    (get_dataset_path(name.removeprefix("minari/")) / "data" / "lost").symlink_to("nowhere")
+    with pytest.warns(UserWarning, match="was not kept"):
+        assert_same(transitions(load(name)), expected(episodes))
