@@ -24,9 +24,9 @@ Three things differ from the official code. Networks are an MLP, on MiniGrid wit
 it has an MLP on the codes themselves, and with sticky actions a convolution on the codes divided by 255; images have
 MinAtar's convolution. With sticky actions, the official codes also have a channel for the time, which by a fault is 1
 at the first step and 0 at all others; here the time is shown only with `--append-time`. And up to 1,024 episodes of a
-table are played at once, and there at most eight. Less weighs that the official code evaluates within an iteration, by
-the policy of the one before, learns nothing from the iteration after which a run stops early, and never draws the step
-of a full buffer that is overwritten next.
+table are played at once, and there at most eight. Smaller differences are that the official code evaluates within an
+iteration, by the policy of the one before, learns nothing from the iteration after which a run stops early, and never
+draws the step of a full buffer that is overwritten next.
 
     python single_file/sqirl.py --env-id tabular/frozen-lake-4x4 --seeds 0:10 --m 300 --lr 1e-3
     python single_file/sqirl.py --env-id tabular/gate-0.375 --form table --k 3 --m 512 --seeds 0:100

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -92,6 +93,14 @@ def noting(method: Callable[..., Any], values: list[Tensor]) -> Callable[..., An
         return found
 
     return called
+
+
+def assert_step(ours: dict[str, Tensor], theirs: dict[str, float], step: int, rel: float) -> None:
+    """What a step of a stream gave is the stored, with both runs; ours knows the size of the TD error only."""
+    for name, stored in theirs.items():
+        wanted = abs(stored) if name == "td_error" else stored
+        for run in ours[name].tolist():
+            assert run == pytest.approx(wanted, rel=rel, abs=1e-9), f"{name} of step {step}"
 
 
 def summary(x: Tensor) -> list[float]:

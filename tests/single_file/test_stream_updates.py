@@ -15,7 +15,7 @@ import pytest
 import stream_ac
 import stream_q
 import torch
-from official_updates import for_two, stored_updates, summary, weights
+from official_updates import assert_step, for_two, stored_updates, summary, weights
 from torch import Tensor
 
 from algos.stream import Step
@@ -106,10 +106,7 @@ def test_steps_are_the_official_ones(case, float64):
     agent, rows = stepped(case)
     for step, (ours, theirs) in enumerate(zip(rows, STORED[case]["steps"], strict=True)):
         assert ours.keys() - theirs.keys() <= {"nongreedy"}  # the official SARSA does not know whether it was
-        for name, stored in theirs.items():
-            wanted = abs(stored) if name == "td_error" else stored
-            for run in ours[name].tolist():
-                assert run == pytest.approx(wanted, rel=1e-7, abs=1e-9), f"{name} of step {step}"
+        assert_step(ours, theirs, step, rel=1e-7)
 
     after, traces, squares = (STORED[case].get(kind, {}) for kind in ("after", "traces", "squares"))
     compared = sum(part(agent, path, "weight").numel() for path in after)

@@ -241,6 +241,20 @@ def test_a_damaged_minari_dataset(tmp_path):
     assert "damaged" in refused(name)
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_files_of_minari_are_checked_also_in_a_folder_that_is_a_link(linked, monkeypatch):
+    name, place = in_minari("test/linked-v0", trajectories(5, 4)), get_dataset_path("test/linked-v0") / "data"
+    if linked:
+        place.rename(get_dataset_path() / ".elsewhere")
+        place.symlink_to(get_dataset_path() / ".elsewhere")
+
+    def refuse(*_):
+        raise ValueError("it was checked")
+
+    monkeypatch.setattr("algos.data.minari.check_stored", refuse)
+    assert "it was checked" in refused(name)
+
+
 @pytest.fixture
 def many(monkeypatch) -> list[int]:
     """Three episodes count as many here; the list grows by one whenever a dataset is read."""
