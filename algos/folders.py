@@ -3,9 +3,12 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from algos.errors import UserError
+from filelock import FileLock, Timeout
+
+from algos.errors import UserError, warn
 
 LONGEST = 200  # bytes of a part of a path; most file systems take 255
 
@@ -23,6 +26,23 @@ def writable(folder: Path, flag: str = "--out") -> Path:
                 path.rmdir()
         raise UserError(f"{flag}: cannot write to {folder}: {error.strerror or error}") from None
     return folder
+
+
+@contextlib.contextmanager
+def alone(lock: Path, does: str, patience: float = 1) -> Iterator[None]:
+    """Within this context, no other process has the same lock; a warning says that another `does` what takes long.
+
+    The warning comes after seconds of `patience`. Raises OSError if the file cannot be made or opened, and
+    NotImplementedError where the file system has no locks.
+    """
+    held = FileLock(lock)
+    try:
+        until_done = held.acquire(timeout=patience)
+    except Timeout:
+        warn(f"another process {does}, and this one waits for it")
+        until_done = held.acquire()
+    with until_done:
+        yield
 
 
 def nearest(path: Path) -> Path:

@@ -6,9 +6,8 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
-from filelock import FileLock
-
 from algos.errors import UserError
+from algos.folders import alone
 
 
 def download(url: str, path: Path, name: str) -> None:
@@ -20,7 +19,7 @@ def download(url: str, path: Path, name: str) -> None:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(path.name + ".lock")):
+        with alone(path.with_name(path.name + ".lock"), f"downloads {name}"):
             if path.exists():
                 return
             _fetch(url, part, name)

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from algos.checkpoint import written_aside
 from algos.data.build import Builder
+from algos.folders import alone
 from algos.stored import regular
 
 FORM = 1  # change it whenever other rows come of the same files
@@ -29,7 +29,7 @@ def read_once(builder: Builder, read: Callable[[], None], folder: Path, file: Pa
         try:
             source = _state_of(folder)
             file.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(f"{file}.lock"))
+            stack.enter_context(alone(Path(f"{file}.lock"), f"reads {folder}"))
         except (OSError, NotImplementedError) as error:  # the latter where the file system has no locks
             failure = error
         if source and _restore(builder, file, source):

@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium as gym
 import h5py
 import numpy as np
-from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces.utils import flatdim, flatten_space
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from algos.data.files import check_stored
 from algos.data.kept import read_once
 from algos.data.record import Dataset
 from algos.errors import UserError
+from algos.folders import alone
 from envs import register
 from envs.mujoco import RENDERING
 
@@ -154,7 +154,7 @@ def _download(minari_id: str, root: Path) -> None:
     import minari
 
     aside = root / ".downloads" / minari_id.replace("/", "-")
-    with FileLock(root / ".downloads.lock"):
+    with alone(root / ".downloads.lock", "downloads a dataset of Minari's"):
         if (root / minari_id).exists():  # another process was faster
             return
         with minari_in(aside):

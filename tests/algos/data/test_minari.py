@@ -1,8 +1,9 @@
 """Minari's datasets: observations in parts, evaluation environments, downloads."""
 
 import contextlib
+import functools
+import queue
 import shutil
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from minari.storage import get_dataset_path
 from offline_data import record
 
 from algos.data import load, validate
+from algos.folders import alone
 from algos.goal_data import load_states
 from benchmarks import dataset
 from envs import make_vec
@@ -345,13 +347,16 @@ def test_many_episodes_are_read_where_nothing_can_be_kept(full, many, monkeypatc
 
 def test_one_of_several_that_ask_at_once_reads_many_episodes(many, monkeypatch):
     name = in_minari("test/many-v0", episodes := trajectories(5, 4, 3))
-    read = minari.MinariDataset.iterate_episodes
+    place = get_dataset_path("test/many-v0")
+    read, told = minari.MinariDataset.iterate_episodes, queue.Queue()
 
     def slow(data):
-        time.sleep(0.3)
+        assert told.get(timeout=60) == f"another process reads {place}, and this one waits for it"
         return read(data)
 
+    monkeypatch.setattr("algos.folders.warn", told.put)
     monkeypatch.setattr(minari.MinariDataset, "iterate_episodes", slow)
+    monkeypatch.setattr("algos.data.kept.alone", functools.partial(alone, patience=0.01))
     with ThreadPoolExecutor(3) as pool:
         for data in pool.map(load, [name] * 3):
             assert_same(transitions(data), expected(episodes))
