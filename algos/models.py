@@ -89,7 +89,7 @@ class Simulated:
 
     def _check(self) -> None:
         """Warns if MuJoCo's steps are not those of the dataset, as in other versions of the task or of MuJoCo."""
-        index = torch.linspace(0, len(self.data) - 1, min(CHECKED, len(self.data))).long()[None]
+        index = torch.linspace(0, len(self.data) - 1, min(CHECKED, len(self.data)), dtype=torch.float64).long()[None]
         batch, rows = self.data.gather(index.to(self.data.index.device)), index[0].numpy()
         sent = self.data.raw_action(batch.action)[0].double().cpu().numpy()
         _, obs, reward, _ = self.simulator.step(self.states[rows], sent)

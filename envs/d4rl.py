@@ -46,7 +46,9 @@ LIMITS = {
     "kitchen": 280, "pen": 100, "door": 200, "hammer": 200, "relocate": 200, "maze2d-open": 150, "maze2d-umaze": 300,
     "maze2d-medium": 600, "maze2d-large": 800,
     "maze2d-umaze-v0": 150, "maze2d-medium-v0": 250, "maze2d-large-v0": 600,
+    "bullet-halfcheetah": 1000, "bullet-hopper": 1000, "bullet-walker2d": 1000, "bullet-ant": 1000,
 }  # fmt: skip
+LONG_HORIZONS = {"hammer": 600, "pen": 200, "relocate": 500, "door": 300}  # of Adroit's …-human-longhorizon-…
 
 
 class D4RLTask(NamedTuple):
@@ -102,8 +104,12 @@ def _task(row: dict[str, str]) -> D4RLTask:
         place = rest.removesuffix("-v0")
     versioned = f"{place}-{name.rpartition('-')[2]}" if family == "maze2d" else place
     limit = LIMITS.get(versioned, LIMITS.get(place, LIMITS.get(family, 0)))
+    options = OPTIONS.get(family, {})
+    if "-longhorizon-" in name:
+        limit = LONG_HORIZONS[family]
+        options = options | {"max_episode_steps": limit}
     low, high = (float(row[key]) if row[key] else None for key in ("low", "high"))
-    env_id, options, note = row["env_id"] or None, OPTIONS.get(family, {}), NOTES.get(family, "")
+    env_id, note = row["env_id"] or None, NOTES.get(family, "")
     return D4RLTask(name, row["file"] or None, env_id, options, low, high, limit, note, FAULTS.get(name, ""))
 
 

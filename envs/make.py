@@ -27,6 +27,7 @@ from envs.adroit import D4RLReward
 from envs.cores import reserving
 from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
+from envs.own_random import FreshGame, OwnRandom
 
 TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 # ids of the packages Gymnasium-Robotics and OGBench
@@ -77,7 +78,7 @@ def make_vec(
         if others := sorted(kwargs.keys() - {"previous_action", "time"}):
             raise ValueError(f"{env_id} has no option {others[0]}; it has previous_action, time")
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
-    wrappers: list[Callable[[gym.Env], Any]] = [flat]
+    wrappers: list[Callable[[gym.Env], Any]] = [by_seed_alone, flat]
     if atari.is_game(env_id):
         options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
         wrappers.append(partial(atari.preprocess, **options))
@@ -118,13 +119,21 @@ def tidy() -> Iterator[None]:
 
 def vector_of(envs: Sequence[gym.Env], autoreset_mode: AutoresetMode) -> VectorEnv:
     """A vector environment of environments that exist already, with the observations that `make_vec` gives."""
-    makers = [lambda env=env: channels_first(flat(env)) for env in envs]
+    makers = [lambda env=env: channels_first(flat(by_seed_alone(env))) for env in envs]
     return SyncVectorEnv(makers, autoreset_mode=autoreset_mode)
 
 
 def is_batched(env_id: str) -> bool:
     """Whether this is one of the MuJoCo tasks that are batched natively, as Gymnasium itself registered it."""
     return env_id in TASKS and str(gym.spec(env_id).entry_point).startswith("gymnasium.envs.mujoco")
+
+
+def by_seed_alone(env: gym.Env) -> gym.Env:
+    """Lets the episodes of an environment depend on the seed of its reset alone, where its package does not."""
+    env_id = env.spec.id if env.spec else ""
+    if re.match(OGBENCH, env_id):
+        return OwnRandom(env)
+    return FreshGame(env) if env_id.startswith("MinAtar/") else env
 
 
 def flat(env: gym.Env) -> gym.Env:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from envs.make import find_spec, tidy
 from envs.mujoco import quiet_mujoco
+from envs.own_random import keep_spaces
 
 OGBENCH_MAZE = r"(pointmaze|antmaze|humanoidmaze|antsoccer)-"
 
@@ -101,7 +102,5 @@ def world_of(env_id: str, **options: Any) -> Any:
     with quiet_mujoco(), tidy(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glfw misses a display, and Gymnasium dislikes the precision of bounds
         world: Any = gym.make(env_id, disable_env_checker=True, **options).unwrapped
-        if "action_space" not in vars(world):  # manipulation makes a new one at each access, which cannot be seeded
-            spaces = {name: getattr(world, name) for name in ("observation_space", "action_space")}
-            world.__class__ = type("World", (type(world),), spaces)
+        keep_spaces(world)
     return world

@@ -4,8 +4,7 @@ All of them begin an episode with the reset of the original environment. What th
 original gives that is reset with the same seed (see `begin`) and gets the same actions.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from envs.mazes import ogbench_maze, world_of
 from envs.mujoco.physics import Physics
 from envs.mujoco.tasks import norm
+from envs.own_random import as_global
 
 RADIUS = 0.7 + 1e-6  # of OGBench's point, and room for rounding
 REACHED = 0.45  # distance to the goal at which Gymnasium-Robotics' mazes are solved
@@ -47,18 +47,6 @@ class Worlds(Protocol):
 
 
 # -- OGBench -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def as_global(generator: np.random.RandomState) -> Iterator[None]:
-    """Makes a generator NumPy's global one, from which OGBench's mazes draw, and afterwards restores the former one."""
-    state = np.random.get_state()  # noqa: NPY002
-    np.random.set_state(generator.get_state())  # noqa: NPY002
-    try:
-        yield
-    finally:
-        generator.set_state(np.random.get_state())  # noqa: NPY002
-        np.random.set_state(state)  # noqa: NPY002
 
 
 def begin(world: Any, seed: int, task: int) -> tuple[NDArray, dict[str, Any], np.random.RandomState]:

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
 from envs.make import require
+from envs.own_random import as_global
 from envs.seeding import sub_seed
-from envs.worlds import as_global
 
 NOISE, SMOOTHING = 0.1, 0.5  # of the plan, before it is scaled to the bounds of actions, and in steps
 ROWS = 1001  # of one episode in OGBench's files

@@ -34,8 +34,8 @@ from benchmarks.recipes.grid import Grid, pick
 from benchmarks.recipes.trajectory import Tape, Trajectory, bounded, check
 from envs.make import register, require
 from envs.mazes import world_of
+from envs.own_random import as_global
 from envs.seeding import sub_seed
-from envs.worlds import as_global
 
 NOISE = 0.5  # standard deviation of the noise on each action dimension
 OGBENCH_MAZES = ("medium", "large", "giant", "teleport")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -360,3 +361,19 @@ def test_a_mixture_with_the_simulator_goes_from_one_to_the_other(weight, standar
     torch.testing.assert_close(step.std, (1 - weight) * alone.std)  # the simulator has no doubt
     kept = data.prepared_obs(torch.from_numpy(two.simulator.observe(two.now[0])).float())
     torch.testing.assert_close(kept, step.next_obs[0], atol=1e-5, rtol=0)  # the next step begins there
+
+
+def test_the_rows_that_are_checked_lie_within_large_datasets():
+    """Whole numbers beyond 2^24 are no float32."""
+
+    class Large:
+        index = torch.zeros(1)
+
+        def __len__(self):
+            return 2**24 + 4
+
+        def gather(self, index):
+            raise LookupError(int(index.max()))
+
+    with pytest.raises(LookupError, match=str(2**24 + 3)):
+        Simulated._check(SimpleNamespace(data=Large()))

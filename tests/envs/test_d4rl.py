@@ -125,11 +125,25 @@ def test_files_and_where_they_lie(name, file, monkeypatch, tmp_path):
         ("antmaze-eval-large-play-v0", 1000),
         ("bullet-maze2d-umaze-v0", 300),
         ("bullet-maze2d-large-v0", 800),
+        ("bullet-ant-medium-replay-v0", 1000),
         ("flow-ring-random-v0", 0),
     ],
 )
 def test_limits_of_episodes(name, limit):
     assert find(name).limit == limit
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("hammer-human-longhorizon-v1", 600), ("pen-human-longhorizon-v0", 200),
+        ("relocate-human-longhorizon-v1", 500), ("door-human-longhorizon-v0", 300),
+    ],
+)  # fmt: skip
+def test_long_horizons_are_those_of_evaluations_too(name, limit):
+    task, short = find(name), find(name.replace("-longhorizon", ""))
+    assert (task.limit, task.env_options) == (limit, short.env_options | {"max_episode_steps": limit})
+    assert short.limit < limit
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,43 @@ def test_minatar_is_the_original_with_channels_first(env_id):
     assert ends
 
 
+def test_a_game_of_minatar_forgets_its_last_action_at_a_reset_with_a_seed_only():
+    """A sticky action of one evaluation's last step was the first action of the next one's."""
+    pytest.importorskip("minatar")
+    venv = make_vec("MinAtar/Breakout-v1", 1, autoreset_mode=AutoresetMode.SAME_STEP)
+    game = venv.envs[0].unwrapped.game
+    for seed, left in ((None, 3), ([3], 0)):
+        game.last_action = 3
+        venv.reset(seed=seed)
+        assert game.last_action == left
+
+
+@pytest.mark.parametrize(
+    "env_id", ["pointmaze-medium-v0", "antmaze-medium-singletask-v0", "cube-single-v0", "pointmaze-teleport-v0"]
+)
+def test_episodes_of_ogbench_depend_on_the_seed_of_their_environment_alone(env_id):
+    """OGBench draws from NumPy's global generator, and manipulation from a space that it makes anew each time."""
+    pytest.importorskip("ogbench")
+    rng = np.random.default_rng(0)
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+
+    def begun(seeds, before=0):
+        venv = make_vec(env_id, len(seeds), autoreset_mode=AutoresetMode.SAME_STEP)
+        for _ in range(before):
+            venv.reset()
+        obs, _ = venv.reset(seed=list(seeds))
+        venv.step(np.zeros(venv.action_space.shape, venv.action_space.dtype))
+        again, _ = venv.reset()
+        return np.stack([obs, again], 1)
+
+    whole = begun([3, 7, 3])
+    np.testing.assert_array_equal(whole[0], whole[2])
+    np.random.seed(int(rng.integers(1_000)))  # noqa: NPY002
+    np.testing.assert_array_equal(begun([7], before=2)[0], whole[1])
+    assert not np.array_equal(whole[0], whole[1]) and not np.array_equal(whole[0, 0], whole[0, 1])
+    np.random.set_state(("MT19937", state, 624))  # noqa: NPY002
+
+
 def test_only_images_are_turned():
     venv = make_vec("Pendulum-v1", 1)
     assert venv.single_observation_space == gym.make("Pendulum-v1").observation_space

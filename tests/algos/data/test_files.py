@@ -56,7 +56,7 @@ def test_ends_of_the_task_are_kept_where_a_timeout_is_marked_too_and_at_the_end_
     assert data.trajectories().tolist() == [[0, 3], [3, 5], [5, 7]] and not validate(data)
     np.testing.assert_array_equal(next_obs[-1], obs[-1])  # any number that is like others
     assert transitions(load(path, exact_d4rl=True))[4].tolist() == [0, 0, 0, 0, 0]
-    assert len(read(Path(path), "d4rl/bullet-ant-medium-v0")) == 5  # of which D4RL does not say the limit
+    assert len(read(Path(path), "d4rl/flow-ring-random-v0")) == 5  # whose limit is not known
 
 
 def test_random_files_become_the_transitions_of_d4rl(tmp_path):
