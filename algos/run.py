@@ -338,7 +338,7 @@ class Run(Generic[Args]):
                 yield before + stride
                 self.done += stride
                 self.taken[done < args.total_steps] += stride
-                self.step = int(self.done.min())
+                self.step = self._slowest()
                 last = self.step >= args.total_steps
                 self._after_iteration()
                 started = self._count_seconds(started)
@@ -521,7 +521,12 @@ class Run(Generic[Args]):
                 self.done[run] = max(self.done[run], total)
             if self.done[run] >= total > step:
                 self.tables.add_scores(run, total, scores)
-        self.step = int(self.done.min())
+        self.step = self._slowest()
+
+    def _slowest(self) -> int:
+        """The steps of the run that has done the fewest, diverged ones aside, for which no others wait."""
+        alive = [run for run in range(self.runs) if run not in self.diverged]
+        return int(self.done[alive or slice(None)].min())
 
     def _freeze_finished(self, before: np.ndarray) -> None:
         """Freezes the runs that have done all their steps, if others have not."""
@@ -678,7 +683,9 @@ class Run(Generic[Args]):
                 lost = ", ".join(self.exports)
                 warn(f"{self.folder.path} has lost its checkpoint, so that {lost} cannot be made; its tables are whole")
                 return
-            self.step, self.diverged = min(values["done"]), {int(run): step for run, step in values["diverged"].items()}
+            self.diverged = {int(run): step for run, step in values["diverged"].items()}
+            self.done[:] = values["done"]
+            self.step = self._slowest()
             self._write_exports()
             self.say(f"wrote {', '.join(self.exports)} from its checkpoint")
 
@@ -700,8 +707,9 @@ class Run(Generic[Args]):
             self.final = values["final"]
             for name in KEPT:
                 setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
-            self.step, self.done[:], self.taken[:] = min(values["done"]), values["done"], values["taken"]
+            self.done[:], self.taken[:] = values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
+            self.step = self._slowest()
             for run in self.diverged:
                 self._freeze(run)
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))

@@ -78,7 +78,7 @@ class RunFolder:
         lock = FileLock(self.path / ".lock")  # the system drops it when the process ends, however it ends
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=0.3)  # another process that only looks has it for a moment
             write_atomically(self.path / ".writable", b"")
             (self.path / ".writable").unlink()
         except Timeout:
@@ -164,8 +164,13 @@ class RunFolder:
         write_atomically(self.path / "config.json", json.dumps(origin | config, indent=2).encode())
 
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+        """Bytes of all files, but for those that another command takes away meanwhile."""
+        total = 0
+        for place, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(place, name)).st_size
+        return total
 
 
 def parquet_bytes(frame: pd.DataFrame) -> bytes:
@@ -225,6 +230,7 @@ def versions() -> dict[str, str]:
     installed = {"python": platform.python_version()}
     packages = (
         "torch", "gymnasium", "mujoco", "numpy", "seedbed", "dm_control", "shimmy", "minatar", "minigrid", "ale-py",
+        "ogbench", "gymnasium-robotics",
     )  # fmt: skip
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):

@@ -1,6 +1,7 @@
 """The engines of a sweep: they run jobs as processes of this machine or as tasks of a Ray cluster."""
 
 import contextlib
+import math
 import os
 import queue
 import subprocess
@@ -16,6 +17,8 @@ from filelock import FileLock, Timeout
 from algos.errors import UserError, warn
 from benchmarks.plan import state_of
 from benchmarks.suite import ROOT
+
+PATIENCE = 10  # seconds after which a job says that it waits for another process
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ def run_job(
             assert process.stdin
             process.stdin.close()
         code = process.returncode
-        if code in (0, 3) and state_of(folder) == "finished":  # 3: all runs diverged, which is a result
+        # 3: all runs diverged, which is a result; what asks a process to end may come after its last step
+        if (code in (0, 3) or stop.exists()) and state_of(folder) == "finished":
             return Outcome("finished", attempt, code, path)
         if stop.exists():
             return Outcome("interrupted", attempt, code, path)
@@ -161,10 +165,12 @@ def logs_of(log: Path) -> int:
 
 def wait_for_lock(folder: Path, stop: Path) -> None:
     """Waits until no process trains in a folder: after a kill of the sweep, its jobs still write their checkpoints."""
-    until = time.monotonic() + 120
-    while (folder / ".lock").exists() and time.monotonic() < until and not stop.exists():
+    warn_at = time.monotonic() + PATIENCE
+    while (folder / ".lock").exists() and not stop.exists():
         try:
             with FileLock(folder / ".lock", timeout=0.5):
                 return
         except Timeout:
-            pass
+            if time.monotonic() > warn_at:
+                warn(f"another process is training in {folder}, and a job waits until it ends")
+                warn_at = math.inf

@@ -208,9 +208,9 @@ def set_aside(run: Path, out: Path) -> None:
     """Moves a damaged run to out/damaged, and renames its configuration so that nothing reads it."""
     place = out / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
     place.parent.mkdir(exist_ok=True)
-    shutil.move(run, place)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        (place / "config.json").rename(place / "config.damaged.json")
+        (run / "config.json").rename(run / "config.damaged.json")
+    shutil.move(run, place)
     warn(f"{run} is damaged: it is now {place}, and is trained anew")
 
 

@@ -112,8 +112,8 @@ def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
     return plan(suite, out, batch, torch.device(args.device).type, flags)
 
 
-def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str]) -> dict[str, Outcome]:
-    """Runs all jobs that are not finished, and returns how each of them ended."""
+def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str]) -> tuple[dict[str, Outcome], bool]:
+    """Runs all jobs that are not finished: how each of them ended, and whether a signal asked the sweep to end."""
     stop, logs = out / "stop", out / "logs"
     logs.mkdir(exist_ok=True)
     for job in jobs:
@@ -125,8 +125,8 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
     else:
         context = engines.local(workers, gpus, args.retries)
     outcomes: dict[str, Outcome] = {}
-    # signals come second: Ray has handlers of its own
-    with context as engine, stopped_by_signals(stop):
+    # signals come after the engine, as Ray has handlers of its own, and `stop` stays until its last job has ended
+    with absent(stop), context as engine, stopped_by_signals(stop):
         display = Display(jobs, workers)
         todo = [job for job in jobs if job.state != "finished"]
         pending = {engine.submit(job.command, job.folder, logs / job.id, stop, environment): job for job in todo}
@@ -156,7 +156,7 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
             raise
         finally:
             display.close()
-    return outcomes
+        return outcomes, stop.exists()
 
 
 def check_jobs(jobs: list[Job], device: str, elsewhere: bool, cuda: bool) -> None:
@@ -182,11 +182,21 @@ def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> N
     print(f"{job.name}, {job.total_steps:,} steps", flush=True)
     prepare(job, out)
     stop = out / f"stop.{job.id}"
-    with stopped_by_signals(stop):
+    with absent(stop), stopped_by_signals(stop):
         environment = {"OMP_NUM_THREADS": str(args.threads)} | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
         outcome = engines.run_job(job.command, job.folder, None, stop, environment, args.retries)
     if outcome.status != "finished":
         raise SystemExit(130 if outcome.status in ("interrupted", "not begun") else 1)
+
+
+@contextlib.contextmanager
+def absent(stop: Path) -> Iterator[None]:
+    """Removes the file `stop` now and at the end."""
+    stop.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        stop.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -199,11 +209,9 @@ def stopped_by_signals(stop: Path) -> Iterator[None]:
         tqdm.write("stopping: every run writes a checkpoint; the same command continues", file=sys.stderr)
 
     old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    stop.unlink(missing_ok=True)
     try:
         yield
     finally:
-        stop.unlink(missing_ok=True)
         for number, handler in old.items():
             signal.signal(number, handler)
 
@@ -307,15 +315,17 @@ def main(args: Args) -> None:
             jobs = planned(args, suite, out, batch)  # again, since another sweep may have ended meanwhile
             describe(suite, out)
             outcomes: dict[str, Outcome] = {}
+            stopped = False
             if not args.until_decided:
-                outcomes = sweep(args, jobs, out, workers, gpus)
+                outcomes, _ = sweep(args, jobs, out, workers, gpus)
             else:
 
                 def train(part: Suite) -> tuple[list[Job], bool]:
-                    nonlocal jobs
+                    nonlocal jobs, stopped
                     jobs = planned(args, part, out, batch)
-                    outcomes.update(ended := sweep(args, jobs, out, workers, gpus))
-                    return jobs, all(outcome.status == "finished" for outcome in ended.values())
+                    ended, stopped = sweep(args, jobs, out, workers, gpus)
+                    outcomes.update(ended)
+                    return jobs, not stopped and all(outcome.status == "finished" for outcome in ended.values())
 
                 until_decided(suite, out, size, most, train)
     except Timeout:
@@ -332,7 +342,7 @@ def main(args: Args) -> None:
         ", ".join([*words, *([f"{skipped} finished before"] if skipped else [])])
         + f", of {max(len(jobs), len(outcomes))} jobs in {out}"
     )
-    if counts["interrupted"] or counts["not begun"]:
+    if counts["interrupted"] or counts["not begun"] or stopped:
         raise SystemExit(130)
     if counts["failed"]:
         raise SystemExit(1)

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import Count, Fraction, Incidental, Positive, PositiveFraction, Size, Tunable, Widths
 from algos.cli import EnvArgs, cli
+from algos.errors import UserError
 from algos.nn import MLP
 from algos.optim import Adam, Target
 from algos.random import Random
@@ -73,6 +74,11 @@ class Args(EnvArgs):
     """critic loss: that of the published results, or that of the authors' repository since July 2025"""
     hidden: Widths = (256, 256, 256)
     """widths of the hidden layers of actor and critics"""
+
+    def check_ready(self) -> None:
+        super().check_ready()
+        if self.buffer_size < (least := self.env_steps_per_update):
+            raise UserError(f"--buffer-size must be at least --env-steps-per-update, {least}, got {self.buffer_size}")
 
 
 class Draws(NamedTuple):

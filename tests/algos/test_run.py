@@ -522,6 +522,47 @@ def test_a_run_that_diverges_says_what_was_not_finite(loop, capsys):
     assert "warning: seed 1 diverged before step 10: zeal is not finite" in capsys.readouterr().err
 
 
+def test_no_run_waits_for_one_that_diverged(loop):
+    """Where runs do different numbers of steps; also after a run was resumed."""
+
+    def work(run, agent, iterations):
+        done = 0
+        for _ in run.steps(stride=0):
+            run.log(agent.update() | {"zeal": torch.tensor([1.0, np.nan])})
+            run.took(np.array([3, 1]), np.array([False, False]))
+            if (done := done + 1) == iterations:
+                raise KeyboardInterrupt
+        return done
+
+    run, agent = loop(log_every=3, checkpoint_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        work(run, agent, 5)
+    assert list(run.diverged) == [1] and run.step == 12
+    run, agent = loop(resume=True, log_every=3, checkpoint_every=3)
+    assert work(run, agent, 100) <= 8
+    assert config_of(run)["status"] == "diverged" and config_of(run)["step"] == 24
+    assert config_of(run)["taken"][0] == 24 > config_of(run)["taken"][1]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_size_of_a_folder_is_told_while_other_commands_take_files_away(last, loop, monkeypatch):
+    run, _ = loop()
+    run.folder.path.mkdir(parents=True)
+    for name in ("file", "gone"):
+        (run.folder.path / name).write_bytes(b"12345")
+    seen, stat = [], os.stat
+
+    def vanishing(path, *rest, **flags):
+        if str(path).endswith("gone"):
+            seen.append(path)
+            if len(seen) > last:
+                raise FileNotFoundError(path)
+        return stat(path, *rest, **flags)
+
+    monkeypatch.setattr(os, "stat", vanishing)
+    assert run.folder.size() == 5 * (1 + last)
+
+
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 

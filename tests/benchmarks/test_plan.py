@@ -414,3 +414,21 @@ def test_a_sweep_until_it_is_decided_plans_the_most_seeds_that_it_can_take(tmp_p
         sweep.main(sweep.Args(str(suite), tmp_path / "out", True, device="cpu", **look | {"max_seeds": 9}))
     assert said.endswith("this is the most that it can take: 5 seeds are added at a time, until the pair is decided\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_run_that_a_kill_left_half_set_aside_is_found_by_no_report(tmp_path, monkeypatch):
+    run = tmp_path / "seeds_0-1" / "Hopper-v5" / "sac" / "default"
+    (run / "checkpoint").mkdir(parents=True)
+    (run / "checkpoint" / "000000000010.json").write_text("{}")
+    (run / "config.json").write_text("{")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "move", killed)
+        with pytest.raises(KeyboardInterrupt):
+            plan.set_aside(run, tmp_path)
+    assert not list(tmp_path.rglob("config.json")) and plan.state_of(run) == "damaged"
+    plan.set_aside(run, tmp_path)
+    assert not run.exists() and len(list((tmp_path / "damaged").rglob("config.damaged.json"))) == 1

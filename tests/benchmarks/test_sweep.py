@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gymnasium as gym
@@ -16,10 +17,11 @@ import psutil
 import pytest
 import torch
 import tyro
+from filelock import FileLock
 from small_suite import SECOND, SUITE, jobs, write
 
 from algos.errors import UserError
-from benchmarks import sweep
+from benchmarks import engines, sweep
 from benchmarks.engines import run_job
 from benchmarks.suite import ROOT
 
@@ -128,6 +130,53 @@ def test_what_a_job_refuses_at_first_it_is_not_asked_again(tmp_path, monkeypatch
     refuses = [sys.executable, "-c", "raise SystemExit(2)"]
     outcome = run_job(refuses, tmp_path / "run", tmp_path / "job", tmp_path / "stop", {}, retries=2)
     assert (outcome.status, outcome.attempts) == ("failed", attempts)
+
+
+def test_a_run_that_finished_while_the_sweep_was_asked_to_end_is_finished(tmp_path, monkeypatch):
+    """A process may be ended after its last step, when it frees its memory."""
+    monkeypatch.setattr("benchmarks.engines.state_of", lambda folder: "finished")
+    ended = [sys.executable, "-c", f"open({str(tmp_path / 'stop')!r}, 'w'); raise SystemExit(130)"]
+    outcome = run_job(ended, tmp_path / "run", tmp_path / "job", tmp_path / "stop", {}, retries=2)
+    assert (outcome.status, outcome.attempts) == ("finished", 1)
+
+
+def test_a_job_waits_while_another_process_trains_in_its_folder(tmp_path, monkeypatch, capsys):
+    """However long that takes, and without an attempt."""
+    monkeypatch.setattr("benchmarks.engines.PATIENCE", 0)
+    monkeypatch.setattr("benchmarks.engines.state_of", lambda folder: "finished")
+    (tmp_path / "run").mkdir()
+    command = [sys.executable, "-c", ""]
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(tmp_path / "run" / ".lock"):
+            job = pool.submit(run_job, command, tmp_path / "run", tmp_path / "job", tmp_path / "stop", {}, 0)
+            until = time.monotonic() + 60
+            while not (said := capsys.readouterr().err) and time.monotonic() < until:
+                time.sleep(0.05)
+            assert "another process is training in" in said and not job.done()
+        assert job.result(60).status == "finished"
+
+
+def test_a_sweep_that_is_stopped_says_so_even_if_all_its_jobs_have_finished(tmp_path, monkeypatch):
+    """So that no further batch of seeds is begun, and `stop` is there until the last job has ended."""
+    there = []
+
+    def job(command, folder, log, stop, environment):
+        stop.touch()
+        return engines.Outcome("finished", 1, 0, log)
+
+    @contextlib.contextmanager
+    def engine(*_):
+        with ThreadPoolExecutor(1) as pool:
+            yield engines.Engine(lambda *given: pool.submit(job, *given), lambda future: False)
+        there.append((tmp_path / "out" / "stop").exists())
+
+    monkeypatch.setattr(engines, "local", engine)
+    suite, out = write(tmp_path, SUITE + SECOND), tmp_path / "out"
+    out.mkdir()
+    args = tyro.cli(sweep.Args, args=[str(suite), "--out", str(out), "--device", "cpu"])
+    outcomes, stopped = sweep.sweep(args, jobs(suite, out), out, 1, [])
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"} and len(outcomes) == 2
+    assert stopped and there == [True] and not (out / "stop").exists()
 
 
 @pytest.mark.slow
@@ -284,7 +333,7 @@ def test_a_suite_may_lie_in_its_own_folder_beside_its_references(tmp_path, monke
     """As the copies do that a sweep keeps."""
     started = []
     monkeypatch.setattr(sweep, "check_all", lambda args: None)
-    monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend(jobs) or {})
+    monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend(jobs) or ({}, False))
     (tmp_path / "refs.csv").write_text("task,low,high,source\nInvertedPendulum-v5,0,1000,me\n")
     suite = write(tmp_path, SUITE.replace("[flags]", 'references = "refs.csv"\n[flags]'))
     sweep.main(tyro.cli(sweep.Args, args=[str(suite), "--out", str(tmp_path), "--device", "cpu"]))
@@ -313,14 +362,16 @@ def test_jobs_on_gpus_share_the_cores_of_their_machine(flags, threads, tmp_path,
     )
     monkeypatch.setattr(sweep, "core_count", lambda: 16)
     monkeypatch.setattr(sweep, "check_all", lambda args: None)
-    monkeypatch.setattr(sweep, "sweep", lambda args, jobs, *_: started.extend([args.threads, jobs[0].command]) or {})
+    monkeypatch.setattr(
+        sweep, "sweep", lambda args, jobs, *_: started.extend([args.threads, jobs[0].command]) or ({}, False)
+    )
     sweep.main(tyro.cli(sweep.Args, args=[str(write(tmp_path)), "--out", str(tmp_path / "out"), *flags.split()]))
     assert started[0] == threads and started[1][started[1].index("--threads") + 1] == str(threads)
 
 
 def test_a_suite_for_gpus_on_ray_may_leave_compile_out(tmp_path, monkeypatch):
     """This machine, which may have no GPU, checks its jobs; on CUDA updates are always compiled."""
-    monkeypatch.setattr(sweep, "sweep", lambda *_: {})
+    monkeypatch.setattr(sweep, "sweep", lambda *_: ({}, False))
     suite = str(write(tmp_path, SUITE.replace("[8]", "[64, 64]\nbf16 = true")))
     for device in ("cuda", "cpu"):
         args = tyro.cli(sweep.Args, args=[suite, "--out", str(tmp_path / "out"), "--engine", "ray", "--device", device])
