@@ -186,9 +186,19 @@ def ranking(tasks: pd.DataFrame, score: Score) -> list[str]:
     return [str(name) for name in order.sort_values(["missing", "rank"], kind="stable").index]
 
 
+def by_step(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Values of each seed at each step that any seed has, from the first on at which all have one: [seeds, steps].
+
+    Between its own steps, and after the last of them, a seed keeps its score. Of what is no score, only the steps that
+    all seeds have are there.
+    """
+    wide = frame.pivot(index="seed", columns="step", values=column)
+    return (wide.ffill(axis=1) if column in ("return", "normalised") else wide).dropna(axis=1)
+
+
 def curve_of(frame: pd.DataFrame, column: str) -> Curve | None:
-    """Mean over seeds with its interval, at the steps that all seeds have."""
-    wide = frame.pivot(index="seed", columns="step", values=column).dropna(axis=1)
+    """Mean over seeds with its interval, at all steps of `by_step`."""
+    wide = by_step(frame, column)
     if wide.empty:
         return None
     values = wide.to_numpy()
@@ -211,7 +221,7 @@ def efficiency(results: Results) -> tuple[dict[str, Curve], str]:
     table = results.scores.table
     grids = {}
     for (task, algorithm), frame in table[table["task"].isin(results.common)].groupby(["task", "algorithm"]):
-        grids[task, algorithm] = frame.pivot(index="seed", columns="step", values="normalised").dropna(axis=1)
+        grids[task, algorithm] = by_step(frame, "normalised")
     same = len({tuple(wide.columns) for wide in grids.values()}) == 1
     curves = {}
     for algorithm in results.in_curves:

@@ -40,7 +40,7 @@ from benchmarks import figures
 from benchmarks.load_scores import no_seed_twice
 from benchmarks.parts import file_name
 from benchmarks.read_scores import part_of
-from benchmarks.scores import label
+from benchmarks.scores import label, measure_of
 from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 
@@ -142,13 +142,14 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     varied = config.get("varied", [])
     keys = ["seed", *varied]
     stored = sorted((folder / "evaluation").glob("*/episodes.parquet"))
-    said = [(path, read_json(path.with_name("evaluation.json"), dict)) for path in stored]
+    told = [(path, path.with_name("evaluation.json")) for path in stored]
+    said = [(path, read_json(about, dict)) for path, about in told if os.path.lexists(about)]  # which is written last
     whole = len(seeds_of(config)) * len(config.get("settings") or [{}]) - len(config.get("diverged", []))
     own = [
         path for path, made in said
         if made.get("own", True) and made.get("step") == config.get("step") and len(made.get("runs", [])) >= whole
     ]  # fmt: skip
-    success = ["success"] * (config.get("score") == "success")
+    success = ["task", "success"] if config.get("score") == "success" else []
     table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
     if table.empty:
         raise UserError(f"{folder} has no evaluations, and its policies have no scores")
@@ -166,6 +167,9 @@ def of_run(folder: Path, config: dict[str, Any]) -> pd.DataFrame:
     returns = 100.0 * table["success"].astype(float) if success else table["return"]
     rows = table[keys].assign(**{"return": returns})
     rows["policy"] = rows.groupby(keys, sort=True).ngroup()
+    if success:  # one episode to each goal after the other, so that the first ones of a policy are to all goals alike
+        rows["turn"] = table.groupby([*keys, "task"]).cumcount()
+        rows = rows.sort_values(["policy", "turn"], kind="stable").drop(columns="turn")
     rows["episode"] = rows.groupby("policy").cumcount()
     logged = pd.DataFrame(columns=[*keys, "metric", "value", "step"])
     if os.path.lexists(folder / "train.parquet"):
@@ -227,8 +231,8 @@ def best_of(truth: NDArray, most: int, by: NDArray | None = None) -> NDArray:
     return np.array([(ordered * comb(ranks, k - 1) / comb(len(truth), k)).sum() for k in range(1, most + 1)])
 
 
-def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
-    """Return against episodes, a curve for each algorithm, with the middle 80% of games; and against policies."""
+def draw(found: dict[str, dict[str, Any]], title: str, unit: str) -> Figure:
+    """Scores against episodes, a curve for each algorithm, with the middle 80% of games; and against policies."""
     figure = figures.Drawing(figsize=(9.2, 3.8), layout="constrained")
     axes, beside = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     styles = figures.styles_of(list(found))
@@ -244,7 +248,7 @@ def draw(found: dict[str, dict[str, Any]], title: str) -> Figure:
         beside.plot(counts, one["best"], color=color, linestyle=":", marker=".")
         beside.plot(counts, one["by_value"], color=color, linewidth=0.8, marker="D", markersize=4)  # NaN: nothing
     figures.make_log(axes, "x")
-    axes.set(xlabel="episodes played to choose", ylabel="true mean return of the chosen policy", title=title)
+    axes.set(xlabel="episodes played to choose", ylabel=f"true mean {unit} of the chosen policy", title=title)
     beside.set(xlabel="policies among which is chosen", title="without a bandit")
     beside.xaxis.get_major_locator().set_params(integer=True)
     handles, labels = axes.get_legend_handles_labels()
@@ -294,10 +298,12 @@ def main(args: Args) -> None:
     lines = ["# Choosing among policies", purpose(__doc__), *(f"> {escape(note)}" for note in notes_of(sources))]
     curves, best = [], []
     for task, algorithms in found.items():
+        units = {measure_of(part) for config in sources for part in settings_of(config) if part["task"] == task}
+        unit = units.pop() if len(units) == 1 else "score"
         with figures.style():
             name = f"budget_{file_name(task)}"
-            figures.save(draw(algorithms, task), args.out / "figures" / name, ("png",))
-        lines.append(f"![return of the chosen policy on {task}](figures/{name}.png)")
+            figures.save(draw(algorithms, task, unit), args.out / "figures" / name, ("png",))
+        lines.append(f"![{unit} of the chosen policy on {task}](figures/{name}.png)")
         for algorithm, one in algorithms.items():
             means = one["chosen"].mean(0)
             low, high = np.quantile(one["chosen"][:, -1], [0.1, 0.9])

@@ -80,7 +80,7 @@ def load(
     notes = [f"Differs between runs: {sentence}." for sentence in _differences(sources, mix)]
     left_out = [(task, note) for task, note in dict.fromkeys(found.left_out) if not tasks or task in tasks]
     notes += [note for _, note in left_out]
-    unfinished = _unfinished(found.unfinished, sources, tasks, algorithms)
+    unfinished = _unfinished(found.unfinished, sources, found.lost, tasks, algorithms)
     notes += _not_finished(unfinished, sources)
     names, places = {family_name(config) for config in sources}, {task.partition(OF_TASK)[0] for task in tasks}
     wanted = dict.fromkeys(found.cells)
@@ -159,12 +159,18 @@ def _differences(sources: list[dict[str, Any]], mix: bool) -> list[str]:
 
 
 def _unfinished(
-    runs: list[Unfinished], sources: list[dict[str, Any]], tasks: Sequence[str], algorithms: Sequence[str]
+    runs: list[Unfinished],
+    sources: list[dict[str, Any]],
+    lost: list[tuple[str, str, int]],
+    tasks: Sequence[str],
+    algorithms: Sequence[str],
 ) -> list[Unfinished]:
-    """Those of some unfinished runs that are asked for, each with the seeds that no source has."""
+    """Those of some unfinished runs that are asked for, each with the seeds that are in no source and not lost."""
     known: dict[tuple[str, str], set[int]] = defaultdict(set)
     for config in sources:
         known[label(config), config["task"]] |= {*config["seeds"], *config.get("identity", {}).get("seeds", [])}
+    for task, name, seed in lost:  # it diverged, and its process is at its end
+        known[name, task].add(seed)
     seeds: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for name, family, task, own in runs:
         if (not algorithms or {name, family} & set(algorithms)) and (not tasks or task in tasks):
@@ -348,10 +354,10 @@ def _without_numbers(scores: Scores) -> None:
 
 
 def _without_learning(scores: Scores) -> None:
-    """Leaves out seeds that diverged before they were evaluated: they have only the return of an untrained policy."""
-    table, diverged = scores.table, _diverged(scores)
+    """Leaves out seeds without an evaluation after step 0: they have only the return of an untrained policy."""
+    table = scores.table
     ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
-    scores.table = table[~(_among(table, diverged) & (ends == 0))]
+    scores.table = table[ends > 0]
     for task in sorted({config["task"] for config in scores.sources} - set(scores.table["task"])):
         scores.notes.append(f"All runs on {task} diverged before their first evaluation, and are left out.")
 
@@ -381,6 +387,10 @@ def _align(scores: Scores, cut: bool) -> None:
             scores.notes.append(
                 f"{task} is compared at step {end:,} of {wanted:,}, the last that all runs have reached; the shortest "
                 f"{'is' if len(shortest) == 1 else 'are'} {names}."
+                + "".join(
+                    f" The last evaluations of {name} up to there are at step{where}."
+                    for name, where in _behind(frame, list(alive.index), end).items()
+                )
             )
         parts.append(frame[frame["step"] <= end])
         steps = np.unique([*frame["step"], end])
@@ -404,6 +414,17 @@ def _align(scores: Scores, cut: bool) -> None:
         setattr(
             scores, name, frame.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True, kind="stable")
         )
+
+
+def _behind(frame: pd.DataFrame, alive: list[tuple[str, int]], end: int) -> dict[str, str]:
+    """The steps of the last evaluations of an algorithm's seeds until a step, in words, where they lie before it."""
+    last = frame[frame["step"] <= end].groupby(["algorithm", "seed"])["step"].max().reindex(alive).dropna()
+    ends = last.groupby("algorithm").agg(["min", "max"]).astype(int)
+    return {
+        str(name): f" {first:,}" if first == final else f"s {first:,} to {final:,}"
+        for name, first, final in ends.itertuples()
+        if first < end
+    }
 
 
 def _without_scores(scores: Scores) -> list[str]:

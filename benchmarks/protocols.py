@@ -4,16 +4,24 @@ import functools
 from collections import defaultdict
 from typing import Any
 
+import gymnasium as gym
+
 from algos.cli import RunArgs
 from algos.run_folder import defaults, differing
+from algos.stream import time_limit
 from benchmarks.scores import family_name, label
 from benchmarks.suite import ROOT, load_args
+from envs.make import plain_id
+
+# the packages that tasks with such a name are of, besides Gymnasium and MuJoCo
+PACKAGES = {"MinAtar/": "minatar", "MiniGrid-": "minigrid", "dm_control/": "dm_control", "ALE/": "ale-py"}
 
 
 def protocol(config: dict[str, Any]) -> dict[str, Any]:
     """Everything that must be the same for scores on a task to be compared."""
     arguments = config.get("identity") or config.get("args", {})
     versions, data = config.get("versions", {}), config.get("facts", {})
+    package = next((name for start, name in PACKAGES.items() if config.get("env_id", "").startswith(start)), "")
     return {
         "score": "success" if config.get("score") == "success" else "return",
         "steps": arguments.get("total_steps"),
@@ -24,13 +32,20 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
         "environment": data.get("evaluated_in"),
         "options of the environment": options_in_words(config) or None,
         "data": data.get("dataset_digest", data.get("digest")),
-    }
+    } | ({package: versions.get(package)} if package else {})
 
 
 def options_in_words(config: dict[str, Any]) -> str:
-    """The words of --env-option of a run, in the order of the alphabet."""
+    """The options of a run's environment as words of --env-option, in the order of the alphabet.
+
+    A time limit that a streaming script has as an argument, or by default, is one of them, if it is not the task's own.
+    """
     arguments = config.get("identity") or config.get("args", {})
-    return " ".join(sorted(arguments.get("env_option", ())))
+    words = list(arguments.get("env_option", ()))
+    if (wanted := arguments.get("max_episode_steps")) is not None:
+        words += [f"{name}={value}" for name, value in time_limit(config["env_id"], wanted).items()]
+    spec = gym.registry.get(plain_id(config.get("env_id", "")))
+    return " ".join(sorted(set(words) - {f"max_episode_steps={spec.max_episode_steps}" if spec else ""}))
 
 
 def differences(sources: list[dict[str, Any]]) -> list[str]:
@@ -43,7 +58,7 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
         for name in protocol(configs[0]):
             groups: dict[Any, set[str]] = defaultdict(set)
             for config in configs:
-                groups[protocol(config)[name]].add(family_name(config))
+                groups[protocol(config).get(name)].add(family_name(config))
             if len(groups) > 1:
                 parts = [f"{value} ({', '.join(sorted(names))})" for value, names in groups.items()]
                 found.append(f"{name} on {task}: {' but '.join(parts)}")

@@ -132,16 +132,19 @@ def settings_figure(results: Results, grid: Grid, title: str, unit: str) -> Figu
 
 def ranking_tables(results: Results, family: str, algorithms: list[str]) -> list[tuple[str, Table]]:
     """All settings by their headline score: over the common tasks if scores of tasks have one scale, else for each."""
-    how = f"{results.unit}, {LABELS[results.score]}"
     if len(results.aggregates):
         frame = results.aggregates[(results.aggregates["score"] == results.score)]
         frame = frame[frame["statistic"] == "mean"].rename(columns={"value": "mean"})
         digits = None if results.references is None else 3
         where = f"on {results.common[0]}" if len(results.common) == 1 else f"over {len(results.common)} tasks"
+        how = f"{results.unit}, {LABELS[results.score]}"
         return [(f"Settings of {family} ranked {where}: {how}", ranking_table(results, frame, algorithms, digits))]
     frame = results.tasks[results.tasks["score"] == results.score]
     return [
-        (f"Settings of {family} ranked on {task}: {how}", ranking_table(results, rows, algorithms, None))
+        (
+            f"Settings of {family} ranked on {task}: {results.scores.measure_of(str(task))}, {LABELS[results.score]}",
+            ranking_table(results, rows, algorithms, None),
+        )
         for task, rows in frame.groupby("task")
         if rows["algorithm"].isin(algorithms).any()
     ]

@@ -8,6 +8,7 @@ from scipy.special import stdtrit
 
 from benchmarks.analysis import Results, each
 from benchmarks.parts import Part
+from benchmarks.protocols import protocol
 from benchmarks.scores import label
 from benchmarks.tables import Table, number, word
 
@@ -68,7 +69,10 @@ def variance_part(results: Results, precision: float) -> Part | None:
         "checkpoints: seeds then count for both. The column before the last two says how many seeds, and how many "
         f"episodes in each evaluation, would give an interval of ±{100 * precision:.3g}% of the mean at least cost, "
         "with as many evaluations as now, by the seconds that training and evaluation took here; the estimates rest on "
-        "few seeds, so take them as a rough guide." + " Seeds that diverged are left out." * bool(lost)
+        "few seeds, so take them as a rough guide."
+        + " Where the episodes are those of training, their number is no choice, and there is no advice."
+        * any(map(of_training, results.scores.sources))
+        + " Seeds that diverged are left out, but for the half width, which is that of the report." * bool(lost)
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     if by_seeds:
@@ -77,6 +81,11 @@ def variance_part(results: Results, precision: float) -> Part | None:
             "episodes would make an interval little narrower, and more seeds would."
         ]
     return part
+
+
+def of_training(config: dict[str, Any]) -> bool:
+    """Whether the scores of a run are the returns of its episodes of training."""
+    return protocol(config)["evaluation episodes"] == 0
 
 
 def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
@@ -93,7 +102,7 @@ def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
         count = len(trained[str(config.get("folder") or id(config))])
         rows = table[(table["task"] == key[0]) & (table["algorithm"] == key[1])]
         seconds: Any = config.get("seconds")
-        if seconds and len(rows):
+        if seconds and len(rows) and not of_training(config):
             episodes = float(rows["episodes"].mean())  # of one evaluation
             costs[key] = (
                 (seconds + config.get("phase_seconds", 0.0)) / count,

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import synthetic
 
 from algos.errors import UserError
 from benchmarks import budget
@@ -125,6 +126,27 @@ def test_episodes_of_evaluate_elsewhere_or_of_some_policies_do_not_count(what, r
     last = pd.read_parquet(run / "eval.parquet").query("step == 20")
     assert rows.groupby("policy").size().tolist() == [3] * 4
     assert sorted(rows["return"]) == pytest.approx(sorted(last["return"]))
+
+
+def test_an_evaluation_that_a_kill_left_half_does_not_count(run):
+    half = run / "evaluation" / "half"
+    half.mkdir(parents=True)
+    shutil.copy(run / "eval.parquet", half / "episodes.parquet")  # its evaluation.json comes last
+    rows = budget.of_run(run, json.loads((run / "config.json").read_text()))
+    assert rows.groupby("policy").size().tolist() == [3] * 4
+
+
+def test_policies_with_fewer_episodes_are_compared_on_all_goals_alike(tmp_path):
+    """Of 6 and of 3 episodes to each of two goals, of which the first is always reached, and the second never."""
+    for seed, each in enumerate((6, 3)):
+        rows = [(seed, 10, f"task{goal}", episode, 1.0, goal == 1) for goal in (1, 2) for episode in range(each)]
+        table = pd.DataFrame(rows, columns=["seed", "step", "task", "episode", "return", "success"])
+        synthetic.store(tmp_path / str(seed), "gciql", table, "maze-v0", score="success")
+    table, _ = budget.episodes_of((tmp_path,))
+    returns, _ = budget.matrix(table)
+    assert returns.shape == (2, 6) and returns.mean(1).tolist() == [50.0, 50.0]
+    budget.main(budget.Args((tmp_path,), tmp_path / "page", plays=20, repetitions=50))
+    assert "![success (%) of the chosen policy on maze-v0]" in (tmp_path / "page" / "page.md").read_text()
 
 
 def test_the_values_are_the_last_ones_of_the_log(run):

@@ -231,6 +231,19 @@ def test_a_seed_that_diverged_tells_nothing_of_variance(tmp_path):
     assert "Seeds that diverged are left out" in found.text and "diverged" not in wanted.text
 
 
+def test_where_scores_are_of_training_there_is_no_advice_on_episodes(tmp_path):
+    """Their number is that of the episodes which end between two evaluations."""
+    rng = np.random.default_rng(0)
+    rows = [(s, step, e, 100 + 10 * rng.normal()) for s in range(5) for step in (0, 95, 100) for e in range(3)]
+    table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+    for count in (0, 3):
+        identity = {"total_steps": 100, "eval_episodes": count, "eval_every": 10, "seeds": list(range(5))}
+        synthetic.store(tmp_path / str(count), "a", table, "Made-v0", identity=identity, evaluation_seconds=20.0)
+    trained, played = (variance_part(results_of(tmp_path / name), 0.05) for name in ("0", "3"))
+    assert trained.tables[0][1].rows[0][6][0] == "–" and "those of training" in trained.text
+    assert "×" in played.tables[0][1].rows[0][6][0] and "those of training" not in played.text
+
+
 def test_seconds_are_shared_by_all_settings_of_a_process(tmp_path):
     grid = {"tau": [0.1, 0.2]}
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], grid, evaluation_seconds=20.0, phase_seconds=10.0)

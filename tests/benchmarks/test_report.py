@@ -161,11 +161,15 @@ def test_a_verdict_counts_processes_that_diverged_before_any_score(tmp_path):
             store(
                 tmp_path / "in" / f"seed_{seed}", name, frame[frame["step"] == 0] if lost else frame, "Hopper-v5", **how
             )
+    told = {"suite": "s", "purpose": "p", "command": "c", "commit": None, "date": "2026-01-01"}
+    told |= {"cells": [("a", "Hopper-v5"), ("b", "Hopper-v5")], "seeds": list(range(8))}
+    (tmp_path / "in" / "sweep.json").write_text(json.dumps(told))
     make(tmp_path / "in", tmp_path / "out", built=True)
     make(tmp_path / "out", tmp_path / "again")
     for folder in ("out", "again"):
         told = (tmp_path / folder / "report.md").read_text()
         assert "after correction; without 2 runs of b that diverged before any score)" in told
+        assert "not finished" not in told
 
 
 def test_a_return_that_is_no_number_is_a_divergence(tmp_path):
@@ -445,6 +449,20 @@ def test_with_mixed_grids_no_algorithm_is_lost(tmp_path):
     store(tmp_path, "b", often, "Hopper-v5", identity={"total_steps": 100, "eval_episodes": 2, "eval_every": 5})
     final = scores.final_scores(load([tmp_path], mix=True).table).set_index("algorithm")["last"]
     assert final.to_dict() == {"a": 5.0, "b": 95.0}
+    assert any(
+        "compared at step 95 of 100" in note and note.endswith(" The last evaluations of a up to there are at step 50.")
+        for note in load([tmp_path], mix=True).notes
+    )
+
+
+def test_a_seed_without_an_evaluation_after_step_0_does_not_hold_up_the_others(tmp_path):
+    """Seeds of one process may do different numbers of steps."""
+    frame = table({0: {0: [0.0], 1: [0.0]}, 50: {0: [5.0]}, 100: {0: [7.0]}})
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10, "seeds": [0, 1]}
+    store(tmp_path, "a", frame, "Hopper-v5", identity=identity, status="running")
+    loaded = load([tmp_path])
+    assert scores.final_scores(loaded.table)["last"].tolist() == [7.0]
+    assert "Seed 1 of a on Hopper-v5 has no score by step 100, and is left out." in loaded.notes
 
 
 def test_unfinished_runs_are_compared_at_the_last_common_step_and_that_is_said(tmp_path):
@@ -473,6 +491,49 @@ def test_protocols_are_not_mixed_silently(tmp_path, change, said):
     with pytest.raises(UserError, match=re.escape(said)):
         load([tmp_path])
     assert any(said in note for note in load([tmp_path], mix=True).notes)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "limit", "words"),
+    [
+        ("CartPole-v1", 0, "max_episode_steps=10000"),  # the default of streaming scripts there
+        ("CartPole-v1", 500, ""),  # that of the task
+        ("CartPole-v1", 200, "max_episode_steps=200"),
+        ("Hopper-v5", 0, ""),
+    ],
+)
+def test_time_limits_of_streaming_scripts_are_part_of_the_protocol(tmp_path, env_id, limit, words):
+    identity = {"total_steps": 100, "eval_episodes": 2, "eval_every": 10}
+    store(tmp_path, "dqn", table(ten(1, 2, 3)), env_id, identity=identity)
+    store(tmp_path, "stream_q", table(ten(1, 2, 3)), env_id, identity=identity | {"max_episode_steps": limit})
+    if words:
+        said = f"options of the environment on {env_id}: None (dqn) but {words} (stream_q)"
+        with pytest.raises(UserError, match=re.escape(said)):
+            load([tmp_path])
+    else:
+        assert len(load([tmp_path]).sources) == 2
+
+
+@pytest.mark.parametrize("env_id", ["MinAtar/Breakout-v1", "Hopper-v5"])
+def test_the_version_of_the_tasks_own_package_is_part_of_the_protocol(tmp_path, env_id):
+    versions = {"gymnasium": "1", "mujoco": "3", "minatar": "1.0"}
+    for name, own in (("a", "1.0"), ("b", "1.1")):
+        store(tmp_path, name, table(ten(1, 2, 3)), env_id, versions=versions | {"minatar": own})
+    if env_id == "Hopper-v5":
+        assert len(load([tmp_path]).sources) == 2
+    else:
+        with pytest.raises(UserError, match=r"minatar on MinAtar/Breakout-v1: 1.0 \(a\) but 1.1 \(b\)"):
+            load([tmp_path])
+
+
+def test_a_curve_has_all_steps_and_a_seed_keeps_its_score_between_its_own():
+    """Runs that stop when they have solved a table, or that count their own steps."""
+    frame = table({0: {0: [0.0], 1: [0.0]}, 5: {0: [4.0]}, 7: {1: [2.0]}, 10: {1: [6.0]}, 20: {0: [4.0], 1: [6.0]}})
+    steps, means, _, values = analysis.curve_of(frame, "return")
+    assert steps.tolist() == [0, 5, 7, 10, 20] and means.tolist() == [0, 2, 3, 5, 5]
+    assert values.tolist() == [[0, 4, 4, 4, 4], [0, 0, 2, 6, 6]]
+    steps, *_ = analysis.curve_of(frame.rename(columns={"return": "bias"}), "bias")  # is no score
+    assert steps.tolist() == [0, 20]
 
 
 def test_options_of_environments_are_told(tmp_path):

@@ -250,6 +250,14 @@ def test_settings_are_ranked_by_the_headline_score(tmp_path, references):
     assert best.idxmax() == f"iql (expectile={table.rows[0][1][0]}, temperature={table.rows[0][2][0]})"
 
 
+def test_rankings_by_returns_say_so_where_no_task_is_common_to_all(tmp_path):
+    synthetic.vary(tmp_path, "iql", ["Hopper-v5"], GRID)
+    synthetic.vary(tmp_path, "bc", ["Ant-v5"], {"lr": [1.0, 2.0]})
+    results = results_of(tmp_path, "d4rl")
+    ((title, table),) = sensitivity.ranking_tables(results, "iql", results.scores.grids["iql"])
+    assert title.startswith("Settings of iql ranked on Hopper-v5: return, ") and float(table.rows[0][3][1]) > 10
+
+
 def test_few_combinations_are_lines_and_many_are_one_mean(tmp_path):
     synthetic.vary(tmp_path, "iql", ["Hopper-v5"], {"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0], "c": [1.0, 2.0, 3.0]})
     results = results_of(tmp_path)
