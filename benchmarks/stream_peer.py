@@ -163,7 +163,7 @@ def main(args: Args) -> None:
         last = np.mean([total for _, total, _ in episodes[-10:]]) if episodes else float("nan")
         seconds = time.perf_counter() - started
         print(f"{args.env_id} seed {seed}: {last:.1f} in the last episodes, {seconds:.0f} s", flush=True)
-        settings = vars(args) | {"eval_episodes": 0}
+        settings = vars(args) | {"eval_episodes": 0, "max_episode_steps": 0 if args.algorithm == "ac" else LIMIT}
         store(folder, name, settings, rows, [], finished=seed == seeds[-1], env_id=args.env_id)
 
 
