@@ -127,6 +127,7 @@ class Run(Generic[Args]):
         self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
+        self.closed: set[int] = set()  # runs that had done all their steps when metrics were last written
         self.frozen: list[Tensor] = []  # tensors of diverged runs
         self.frozen_values: list[Tensor] = []  # their values when they were frozen
         self.seconds = 0.0  # spent in steps, without evaluation
@@ -464,7 +465,7 @@ class Run(Generic[Args]):
         for episode in self.episodes:
             ended[episode.run].append(episode)
         for run in range(self.runs):
-            if run in self.diverged:
+            if run in self.diverged or run in self.closed:
                 continue
             row = {prefix + name: float(values[run]) for name, values in means.items()}
             if ended[run]:
@@ -473,11 +474,12 @@ class Run(Generic[Args]):
             row[f"{prefix}seconds"] = self.phase_seconds if prefix else self.seconds
             self.tables.add_metrics(run, step, row)
         self.episodes.clear()
+        self.closed |= set(map(int, np.flatnonzero(self.done >= self.given.total_steps)))
 
     def _find_diverged(self) -> None:
-        """Marks and freezes the runs that have a metric which is not finite."""
+        """Marks and freezes the runs that have a metric which is not finite, unless they had come to their end."""
         for run, metric in self.metrics.bad_runs().items():
-            if run not in self.diverged:
+            if run not in self.diverged and run not in self.closed:
                 self._mark_diverged(run, self.step, metric)
 
     def _mark_diverged(self, run: int, step: int, what: str) -> None:
@@ -647,6 +649,7 @@ class Run(Generic[Args]):
         names = ("diverged", "episodes", "scored", *KEPT)
         values = {name: getattr(self, name) for name in names}
         values |= {"final": final, "done": self.done.tolist(), "taken": self.taken.tolist()}
+        values["closed"] = sorted(self.closed)
         values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
         with self.folder.writing():
             self.tables.write()
@@ -709,7 +712,7 @@ class Run(Generic[Args]):
                 setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.done[:], self.taken[:] = values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
-            self.step = self._slowest()
+            self.step, self.closed = self._slowest(), set(values.get("closed", []))
             for run in self.diverged:
                 self._freeze(run)
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))

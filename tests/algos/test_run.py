@@ -544,6 +544,26 @@ def test_no_run_waits_for_one_that_diverged(loop):
     assert config_of(run)["taken"][0] == 24 > config_of(run)["taken"][1]
 
 
+def test_a_run_at_its_end_has_no_more_metrics_and_does_not_diverge(loop):
+    """What it does until the others are at theirs is undone."""
+
+    def work(run, agent, iterations):
+        for count, _ in enumerate(run.steps(stride=0)):
+            if count == iterations:
+                raise KeyboardInterrupt
+            run.log(agent.update() | {"zeal": torch.tensor([1.0 if run.done[0] < 24 else np.nan, 1.0])})
+            run.took(np.array([2, 1]), np.array([False, False]))
+
+    with pytest.raises(KeyboardInterrupt):
+        work(*loop(log_every=3, checkpoint_every=3), 17)
+    run, agent = loop(resume=True, log_every=3, checkpoint_every=3)
+    work(run, agent, 100)
+    log = pd.read_parquet(run.folder.path / "train.parquet").query("metric == 'zeal'")
+    assert log[log["seed"] == 0]["step"].tolist() == [3, 6, 9, 12]
+    assert log[log["seed"] == 1]["step"].tolist() == list(range(3, 25, 3))
+    assert config_of(run)["status"] == "finished"
+
+
 @pytest.mark.parametrize("last", [0, 1])
 def test_the_size_of_a_folder_is_told_while_other_commands_take_files_away(last, loop, monkeypatch):
     run, _ = loop()
