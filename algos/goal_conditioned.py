@@ -90,6 +90,7 @@ class GoalArgs(OfflineArgs):
             check_goals(self.env_id)
         elif self.env_id:
             check_env_id(self.env_id)
+        self.check_apart()
 
     def check_ready(self) -> None:
         super().check_ready()
@@ -319,7 +320,7 @@ def goal_run(
     for part in filter(None, (data, held_out)):
         for warning in validate(part, obs_space, act_space):
             # goals give rewards, and the episodes of some mazes are longer than those of their evaluation
-            if "rewards" not in warning and "of the task" not in warning:
+            if not any(words in warning for words in ("rewards", "of the task", "values are wrong")):
                 warn(f"{part.name}: {warning}")
     note = "" if data.note == GOALS else data.note
     if note and tasks:
@@ -336,12 +337,13 @@ def goal_run(
         done.append(f"states are {data.parts_in_words}")
     if held_out:
         done.append(f"{len(held_out):,} more for validation")
+    env_id = args.env_id or data.env_id  # the former may have a module, which others need to make it
     if tasks:
-        run.evaluate_goals(str(data.env_id), tasks, options)
+        run.evaluate_goals(str(env_id), tasks, options)
         done.append(f"evaluated on {len(tasks)} tasks of {data.env_id}")
-    elif data.env_id:  # for those who evaluate the policies later
+    elif env_id:  # for those who evaluate the policies later
         with contextlib.suppress(UserError):
-            run.acts_in(data.env_id, options, check_goals(data.env_id, options=options))
+            run.acts_in(env_id, options, check_goals(env_id, options=options))
     run.say(f"{data.name}: {', '.join(done)}")
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None

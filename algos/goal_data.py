@@ -60,7 +60,8 @@ def validation_data(name: str, exact_d4rl: bool = False, env_id: str = "") -> Da
     if name.startswith("ogbench/"):  # it is downloaded with the dataset, but never later
         return load_states(f"{name}-val") if cached(f"{name}-val").exists() or not cached(name).exists() else None
     other = "-val-v".join(name.rsplit("-v", 1))
-    return load_states(other) if name.startswith("local/") and get_dataset_path(other).exists() else None
+    there = name.startswith("local/") and get_dataset_path(other).exists()
+    return load_states(other, env_id=env_id) if there else None
 
 
 def family_in_d4rl(name: str) -> str:

@@ -78,6 +78,10 @@ class OfflineArgs(RunArgs):
         check_name(self.dataset, self.exact_d4rl)
         if self.env_id:
             check_env_id(self.env_id)
+        self.check_apart()
+
+    def check_apart(self) -> None:
+        """Raises UserError for data of D4RL whose observations no environment of today has, if one is needed."""
         task = d4rl.tasks().get(self.known_as)
         if task and task.family in d4rl.APART and self.eval_episodes and not self.env_id:
             raise UserError(
@@ -214,8 +218,11 @@ def offline_run(
     run = Run(args, algorithm, score="return" if low is None else "score", show=show, facts=facts)
     run.adapts = data.is_prepared
     place = ""
-    if data.env_id and args.eval_episodes:
-        run.evaluate_in(data.env_id, data.env_options)
+    env_id = args.env_id or data.env_id  # the former may have a module, which others need to make it
+    if env_id and not args.eval_episodes:
+        run.acts_in(env_id, data.env_options)
+    elif env_id:
+        run.evaluate_in(env_id, data.env_options)
         place = f", evaluated in {data.env_id}" + (f" ({data.note})" if data.note else "")
         if low is not None and high is not None:
             form = ",.0f" if high - low > 10 else ".3g"

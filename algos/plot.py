@@ -53,11 +53,14 @@ def noted(width: float, height: float, note: str) -> Any:
 
 
 def curves(frames: dict[str, pd.DataFrame], path: Path, title: str, label: str, steps_are: str = "environment steps"):
-    """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …)."""
+    """Writes a PNG with one curve for each name; each frame is an eval table (seed, step, episode, return, …).
+
+    A seed keeps its score between its own steps, and after the last of them.
+    """
     figure = noted(7, 4.2, "mean over seeds with its 95% interval; thin lines are seeds")
     axes = figure.subplots()
     for color, (name, frame) in zip(PALETTE * len(frames), frames.items(), strict=False):
-        table = frame.groupby(["seed", "step"])["return"].mean().unstack().dropna(axis=1)
+        table = frame.groupby(["seed", "step"])["return"].mean().unstack().ffill(axis=1).dropna(axis=1)
         steps, scores = table.columns.to_numpy(), table.to_numpy()
         seeds = f"{len(scores)} seed{'s' if len(scores) > 1 else ''}"
         axes.plot(steps, scores.T, color=color, alpha=0.18, linewidth=0.7)

@@ -34,8 +34,8 @@ class StreamArgs(EnvArgs):
     bf16: bool = False
     """refused: networks are sparse, and are computed in float32"""
     threads: FewOrNone = 1
-    """CPU threads of torch and of physics; 0: one for each core that other processes leave free. With any number but 1,
-    sums are rounded in another way"""
+    """CPU threads of torch and of physics; 0: one for each core that other processes leave free, so that numbers differ
+    from run to run. With any number but 1, sums are rounded in another way"""
     eval_episodes: Annotated[int, Range(0, 0, why=OWN_SCORE)] = 0
     """always 0: the score is taken while the algorithm learns"""
     log_every: Count = 10_000

@@ -41,7 +41,7 @@ from benchmarks.decide import LEVEL, Comparison, combined, compare, corrected, l
 from benchmarks.load_scores import load
 from benchmarks.scores import final_scores
 from benchmarks.sequential import Sequential
-from benchmarks.stored import origin, write_sources
+from benchmarks.stored import origin, refuse_both, write_sources
 from benchmarks.tables import Table, escape, number, purpose, word
 
 SIZES = (3, 5, 10, 20)  # seeds
@@ -77,13 +77,16 @@ class Args:
 
 def truths(folders: tuple[Path, ...], steps: tuple[int, ...]) -> tuple[pd.DataFrame, list[dict], list[str]]:
     """The score of each seed (task, algorithm, step, seed, score), mean of last 10%, the runs, and notes on them."""
+    if not folders:
+        raise UserError("name at least one folder of runs")
     notes: list[str] = []
     keys = ["task", "algorithm", "step", "seed"]
     stored = [folder for folder in folders if os.path.lexists(folder / "seeds.csv")]
+    refuse_both(stored)
     parts = [read_csv(folder / "seeds.csv", [*keys, "score"], keys, KINDS) for folder in stored]
     sources = [config for folder in stored for config in read_json(folder / "sources.json", list[Config])]
     if runs := [folder for folder in folders if folder not in stored]:
-        scores = load(runs, mix=True, cut=False)  # they are not compared
+        scores = load(runs, mix=True, finished_only=True, cut=False)  # they are not compared
         for (_, rows), step in itertools.product(scores.table.groupby(["task", "algorithm"]), steps or (None,)):
             parts.append(scored(rows, step))
         sources += scores.sources

@@ -46,9 +46,8 @@ from algos.cli import parse_seeds, run_command
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, store
+from benchmarks.peer_run import facts_of, new_folder, store
 
 BATCH = 256
 REWARDS = {"iql": "range", "td3_bc": "none"}
@@ -108,7 +107,7 @@ def main(args: Args) -> None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
     data.scale_rewards(REWARDS[args.method])
     data.fit_actions(-1, 1)
-    folder = writable(args.out / folder_name(args.dataset) / (name := f"d3rlpy_{args.method}") / "default")
+    folder = new_folder(args.out / folder_name(args.dataset) / (name := f"d3rlpy_{args.method}") / "default")
     rows = []
     for seed in seeds:
         learner, buffer = learner_and_buffer(args.method, data, seed)

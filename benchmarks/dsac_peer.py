@@ -31,9 +31,8 @@ from algos.arguments import Count, Several, check
 from algos.cli import parse_seeds, run_command
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import COLUMNS, store
+from benchmarks.peer_run import COLUMNS, new_folder, store
 from benchmarks.timing import check_actions
 
 BATCH_SIZE, BUFFER_SIZE = 256, 1_000_000
@@ -105,7 +104,7 @@ def main(args: Args) -> None:
         raise UserError(f"--code {args.code} has no dsac_v2.py: give a clone of DSAC-v2")
     torch.set_num_threads(args.threads)
     module, replay = official(args.code)
-    folder = writable(args.out / folder_name(args.env_id) / "official_dsac_t" / "default")
+    folder = new_folder(args.out / folder_name(args.env_id) / "official_dsac_t" / "default")
     rows: list[tuple] = []
     for seed in seeds:
         torch.manual_seed(seed)

@@ -36,9 +36,8 @@ from algos.cli import parse_seeds, run_command
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, limit_threads, store
+from benchmarks.peer_run import facts_of, limit_threads, new_folder, store
 
 LEARNERS = {"f_dvl": "learner", "xql": "learner", "recoil": "learner_imitate"}
 # by method: the dataset, and arguments of our script that are not its defaults
@@ -179,7 +178,7 @@ def main(args: Args) -> None:
     temp, flags = flags_of(args.method, ours)
     facts, data, sources = learning_data(args.method, ours)
     name = f"official_{args.method}"
-    folder = writable(args.out / folder_name(ours.dataset) / name / "default")
+    folder = new_folder(args.out / folder_name(ours.dataset) / name / "default")
     rows: list[tuple] = []
     for seed in seeds:
         random, example = np.random.default_rng(seed), chosen(sources[0], np.zeros(1, int))

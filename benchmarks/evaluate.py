@@ -2,7 +2,7 @@
 
     python -m benchmarks.evaluate runs/Hopper-v5/sac/default
     python -m benchmarks.evaluate runs/Hopper-v5/sac/default --seeds best 3 --episodes 500
-    python -m benchmarks.evaluate runs/Hopper-v5/sac/default --env-id Hopper-v5 --env-option healthy_z_range=[0.5,10]
+    python -m benchmarks.evaluate runs/Hopper-v5/sac/default --env-id Hopper-v5 --env-option "healthy_z_range=[0.5,10]"
 
 It plays episodes that training never saw, which depend on the seed of a run and on nothing else. RUN is the folder of a
 run. In OUT, episodes.parquet has one row for each episode, runs.csv the table that is printed, and evaluation.json what

@@ -120,14 +120,19 @@ def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
             maze = maze_of(envs[task])
         except (ModuleNotFoundError, ValueError):
             continue
-        names = [name for name in results.in_curves if name in set(rows["algorithm"])][:MOST]
+        shown = [name for name in results.in_curves if name in set(rows["algorithm"])]
+        if not shown:  # of many settings, figures show some
+            continue
+        names = shown[:MOST]
         figure = draw_ways(maze, rows, names, titles)
         after = ": " if figure.get_figwidth() > ONE_LINE else "\n"
         figure.suptitle(f"{task}{after}a colour for each seed, from its dot to its star", fontsize=8)
         part.figures.append((f"ways_{file_name(str(task))}", figure, f"Ways through {task}"))
         values = maps[maps["task"] == task]
         if len(values):
-            names = [name for name in names if name in set(values["algorithm"])]
+            names = [name for name in shown if name in set(values["algorithm"])][:MOST]
+            if not names:
+                continue
             figure = draw_maps(maze, values, rows, names, titles)
             figure.suptitle(f"{task}\nvalues of the star, from dark to bright", fontsize=8)
             part.figures.append((f"values_{file_name(str(task))}", figure, f"Values of a goal in {task}"))

@@ -33,10 +33,10 @@ from benchmarks import figures
 from benchmarks.load_scores import check_arguments, load
 from benchmarks.sample_complexity import known_table
 from benchmarks.scores import Scores, label
-from benchmarks.stored import origin, write_sources
+from benchmarks.stored import origin, refuse_both, write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 from envs.make import TABULAR
-from envs.tabular.exact import EXACT, Analysis
+from envs.tabular.exact import EXACT, TIE, Analysis
 
 KINDS = {"task": "words", "k": "whole", "m": "whole", "seed": "whole", "optimal": "truth"}
 
@@ -63,7 +63,7 @@ def seeds(scores: Scores) -> pd.DataFrame:
         if len(kinds := {args.get(key) for args in known.values()}) > 1:
             raise UserError(f"runs differ in {name} ({', '.join(map(str, kinds))}): give those of one setting")
     last = scores.table.sort_values("step").groupby(["task", "algorithm", "seed"])["return"].last().reset_index()
-    best = {task: Analysis(known_table(task)).best_return for task in scores.tasks}
+    best = {task: Analysis(known_table(task)).best_return for task in scores.tasks}  # J* itself has no discount
     for name in ("k", "m"):
         last[name] = [known[key][name] for key in zip(last["task"], last["algorithm"], strict=True)]
     last["optimal"] = last["return"] >= last["task"].map(best) - EXACT
@@ -124,6 +124,7 @@ class Study:
 def study(folders: Sequence[Path]) -> Study:
     """Reads runs, or what this command stored of them; raises UserError for other runs."""
     if len(folders) == 1 and os.path.lexists(folders[0] / "seeds.csv"):
+        refuse_both(folders)
         found = read_csv(folders[0] / "seeds.csv", list(KINDS), ["task", "k", "m", "seed"], KINDS)
         said = read_json(folders[0] / "study.json", Said) if os.path.lexists(folders[0] / "study.json") else {}
         return Study(found, read_json(folders[0] / "sources.json", list[Config]), **said)
@@ -139,7 +140,9 @@ def study(folders: Sequence[Path]) -> Study:
 def main(args: Args) -> None:
     found = study(args.folders)
     table = shares(found.seeds)
-    least = {task: Analysis(known_table(task)).min_k() or 0 for task in found.seeds["task"].unique()}
+    discount = float(found.sources[0]["args"].get("discount", 1.0)) if found.sources else 1.0  # that of all runs
+    analyses = {task: Analysis(known_table(task), discount) for task in found.seeds["task"].unique()}
+    least = {task: analysis.min_k(TIE, EXACT) or 0 for task, analysis in analyses.items()}
     writable(args.out / "figures")
     with figures.style():
         figures.save(draw(table, least), args.out / "figures" / "more_data", ("png",))

@@ -35,9 +35,8 @@ from algos.cli import parse_seeds, run_command
 from algos.data import Dataset, load
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, store
+from benchmarks.peer_run import facts_of, new_folder, store
 from benchmarks.plain_models import HOPPER, random_data
 
 # the steps of a rollout and lambda that its command suggests
@@ -219,7 +218,7 @@ def main(args: Args) -> None:
         raise UserError(f"--dataset {args.dataset} names no environment to evaluate in")
     data.fit_actions(-1, 1)
     make_importable(args.code)
-    folder = writable(args.out / folder_name(args.dataset) / "offlinerl_kit_mopo" / "default")
+    folder = new_folder(args.out / folder_name(args.dataset) / "offlinerl_kit_mopo" / "default")
     rows = []
     for seed in seeds:
         started = time.perf_counter()

@@ -33,13 +33,12 @@ from torch import Tensor
 
 from algos.arguments import Count, Several, Size, check
 from algos.cli import parse_seeds, run_command
-from algos.data import Dataset
+from algos.data import Dataset, is_file
 from algos.errors import UserError
 from algos.evaluate import Evaluator
-from algos.folders import writable
 from algos.goal_data import check_goals, load_states
 from algos.run_folder import folder_name
-from benchmarks.peer_run import facts_of, limit_threads, store
+from benchmarks.peer_run import facts_of, limit_threads, new_folder, store
 from envs.goals import make_goal_vec
 
 PLACES = (
@@ -98,7 +97,7 @@ def compact(data: Dataset) -> dict[str, np.ndarray]:
 def main(args: Args) -> None:
     check(args)
     seeds = parse_seeds(args.seeds)
-    if not any(place in args.dataset for place in PLACES):
+    if is_file(args.dataset) or not any(place in args.dataset for place in PLACES):
         raise UserError(f"--dataset takes data of {' or '.join(PLACES)}, got {args.dataset}")
     if not (args.code / "agents").is_dir():
         raise UserError(f"--code {args.code} has no folder agents: give the folder impls of a clone of OGBench")
@@ -112,7 +111,7 @@ def main(args: Args) -> None:
         raise UserError(f"OGBench's code lacks a package: {error}") from None
     data = load_states(args.dataset)
     tasks = check_goals(str(data.env_id), args.dataset)
-    folder = writable(args.out / folder_name(args.dataset) / f"ogbench_{args.method}" / "default")
+    folder = new_folder(args.out / folder_name(args.dataset) / f"ogbench_{args.method}" / "default")
     arrays = datasets.Dataset.create(**compact(data))
     config = module.get_config()
     config.batch_size, config.actor_hidden_dims, config.value_hidden_dims = args.batch_size, *[(args.hidden,) * 3] * 2

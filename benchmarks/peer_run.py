@@ -11,7 +11,11 @@ from typing import Any
 import pandas as pd
 import torch
 
+from algos.checkpoint import write_atomically
 from algos.data import Dataset
+from algos.errors import UserError
+from algos.folders import writable
+from algos.run_folder import parquet_bytes, versions
 
 COLUMNS = ("seed", "step", "episode", "return", "length")
 
@@ -36,6 +40,13 @@ def limit_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def new_folder(folder: Path) -> Path:
+    """The folder of a run, which is made; raises UserError if it holds one already, or cannot be written to."""
+    if os.path.lexists(folder / "config.json"):
+        raise UserError(f"--out: {folder} holds a run already, and other seeds need a folder of their own")
+    return writable(folder)
+
+
 def store(
     folder: Path,
     algorithm: str,
@@ -52,7 +63,7 @@ def store(
     `args` are the arguments of the command, of which the place of the peer's code is left out; `libraries` are packages
     whose versions are recorded.
     """
-    pd.DataFrame(rows, columns=list(columns)).to_parquet(folder / "eval.parquet", index=False)
+    write_atomically(folder / "eval.parquet", parquet_bytes(pd.DataFrame(rows, columns=list(columns))))
     kept = {name: str(value) if isinstance(value, Path) else value for name, value in args.items() if name != "code"}
     config = {
         "algorithm": algorithm,
@@ -60,8 +71,8 @@ def store(
         "status": "finished" if finished else "running",
         "step": args["total_steps"],
         "args": kept,
-        "versions": {name: version(name) for name in (*libraries, "torch", "gymnasium", "mujoco")},
+        "versions": versions() | {name: version(name) for name in libraries},
         "device": platform.processor() or platform.machine(),
         **facts,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    write_atomically(folder / "config.json", json.dumps(config, indent=2).encode())

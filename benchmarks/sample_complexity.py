@@ -73,11 +73,11 @@ def steps_taken(sources: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int
 
 def sample_complexities(scores: Scores, thresholds: dict[str, float]) -> pd.DataFrame:
     """The first step at which each seed of each setting solves its task, and whether it does so untrained."""
-    known = {(c["task"], label(c)): c for c in scores.sources}
+    known = {(c["task"], label(c), seed): c for c in scores.sources for seed in c["seeds"]}
     taken = steps_taken(scores.sources)
     rows = []
     for (task, setting, seed), curve in scores.table.groupby(["task", "algorithm", "seed"]):
-        config = known[task, setting]
+        config = known[task, setting, seed]
         later = curve[curve["step"] > 0].sort_values("step")
         limit, budget = thresholds[str(task)], int(config["args"]["total_steps"])
         solved = later[(later["return"] >= limit) & (later["step"] <= budget)]["step"]

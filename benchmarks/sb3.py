@@ -83,9 +83,8 @@ import tyro
 from algos.arguments import Count, Natural, Several, check
 from algos.cli import parse_seeds, run_command
 from algos.errors import UserError
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import COLUMNS, store
+from benchmarks.peer_run import COLUMNS, new_folder, store
 from benchmarks.timing import check_actions
 
 RANDOM_START = {"sac": 5_000, "td3": 25_000, "ppo": 0, "trpo": 0, "dqn": 0}  # steps, as in single_file/
@@ -226,7 +225,7 @@ def main(args: Args) -> None:
         args = replace(args, learning_starts=RANDOM_START[args.algorithm])
     torch.set_num_threads(args.threads)
     algorithm = f"sb3_{args.algorithm}"
-    folder = writable(args.out / folder_name(args.env_id) / algorithm / "default")
+    folder = new_folder(args.out / folder_name(args.env_id) / algorithm / "default")
     rows = []
     for seed in seeds:
         started, evaluating = time.perf_counter(), 0.0

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from algos.checkpoint import write_atomically
 from algos.errors import UserError
-from algos.stored import Stored, check, damaged, regular
+from algos.stored import Stored, check, damaged, find, regular
 from benchmarks.suite import BENCHMARKS, Score
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")  # of a report
@@ -64,6 +64,16 @@ class Report(Wishes):
     commits: list[str]
     devices: list[str]
     dates: list[str]
+
+
+def refuse_both(folders: Iterable[Path]) -> None:
+    """Raises UserError for a folder of stored scores in which runs lie too, which the scores would hide."""
+    for folder in folders:
+        if runs := find(folder, "config.json"):
+            raise UserError(
+                f"{folder} holds seeds.csv, which this command stored, and also {runs[0].parent}: move the runs to a "
+                "folder of their own"
+            )
 
 
 def without_place(command: str) -> str:

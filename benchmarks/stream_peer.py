@@ -42,9 +42,8 @@ import tyro
 from algos.arguments import Count, Several, check
 from algos.cli import parse_seeds, run_command
 from algos.errors import UserError
-from algos.folders import writable
 from algos.run_folder import folder_name
-from benchmarks.peer_run import store
+from benchmarks.peer_run import new_folder, store
 from benchmarks.timing import check_actions
 from envs import find_spec
 
@@ -149,7 +148,7 @@ def main(args: Args) -> None:
     except ImportError as error:
         raise UserError(f"the code in {args.code} lacks a part or a package: {error}") from None
     name = f"official_stream_{args.algorithm}"
-    folder = writable(args.out / folder_name(args.env_id) / name / "default")
+    folder = new_folder(args.out / folder_name(args.env_id) / name / "default")
     rows: list[tuple] = []
     for seed in seeds:
         torch.manual_seed(seed)

@@ -47,8 +47,8 @@ In the table of goal-conditioned scripts, `ratio to ogbench` compares run-update
 which needs a clone of its repository and an environment with jax, flax, optax, distrax and ml_collections:
 `--ogbench ogbench/impls --ogbench-python jax/bin/python`. `share of sampling` is the time that random numbers,
 goals and states of a batch take by themselves, compiled where the update is, divided by that of an update. `gcbc as
-RvS` has the flags of that form and of goal augmentation (see gcbc.py). goal_conditioned_avx2.json is of another
-processor, one without AVX-512 and instructions for bfloat16, in a single round.
+RvS` has the networks and goals of that form, and goal augmentation (see gcbc.py). goal_conditioned_avx2.json is of
+another processor, one without AVX-512 and instructions for bfloat16, in a single round.
 
 In the table of discrete actions, DQN learns on CartPole; the network form of SQIRL runs on FrozenLake, and `time / 1
 seed` is the time of a step of all seeds together divided by that of one alone; its table form runs on a gate chain.

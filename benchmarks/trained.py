@@ -17,7 +17,7 @@ from algos.policy import FILE, Policy, PolicyFile
 from algos.stored import EVAL, Config, read_json, read_table
 from envs.atari import is_game
 from envs.goals import make_goal_vec
-from envs.make import TABULAR
+from envs.make import TABULAR, plain_id
 
 RANKS = ("best", "median", "worst")
 
@@ -26,7 +26,8 @@ class Trained:
     """A run's policies, and the score by which its runs are ranked.
 
     `scores` [R] are the means over the evaluations after 90% of the steps, of returns, or in percent of successes where
-    these are the score; NaN for runs that diverged, or were scored only before they learned. The path of the folder's
+    these are the score; a run without one is scored by its last evaluation. They are NaN for runs that diverged, or
+    were scored only before they learned. The path of the folder's
     policy.safetensors stands for the folder.
     Raises UserError if the folder is no run's, or has no policies.
     """
@@ -41,12 +42,12 @@ class Trained:
         varied = self.config.get("varied", [])
         success = ["success"] * (self.measure == "success")
         table = read_table(folder / "eval.parquet", [*EVAL, *success], varied)
-        end = self.scored_until = table["step"].max()
-        late = table[(table["step"] > 0.9 * end) | (table["step"] == end)]
-        if not end and self.file.step:  # the policies that were scored had not learned
-            late = late[:0]
+        end, keys = table["step"].max(), ["seed", *varied]
+        self.scored_until = end
+        late = table[(table["step"] > 0.9 * end) | (table["step"] == table.groupby(keys)["step"].transform("max"))]
+        if self.file.step:  # policies that were scored at step 0 had not learned
+            late = late[late["step"] > 0]
         value = 100.0 * late["success"].astype(float) if success else late["return"]
-        keys = ["seed", *varied]
         means = value.groupby([late[name] for name in keys]).mean()
         known = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
         self.scores = np.array([known.get(tuple(key[name] for name in keys), np.nan) for key in self.file.runs])
@@ -138,16 +139,17 @@ class Place:
         if not self.env_id:
             raise UserError(f"{trained.folder} learned without an environment: name one with --env-id")
         kept: dict[str, Any] = own["options"]
-        if env_id and env_id != own["env_id"]:  # the options of games hold for all of them, levels are the policy's
+        same = plain_id(self.env_id) == plain_id(own["env_id"])
+        if not same:  # the options of games hold for all of them, levels are the policy's
             names = ("levels", *(("stack", "episodic_life") if is_game(env_id) else ()))
             kept = {name: kept[name] for name in names if kept.get(name) not in (None, [])}
         self.options = kept | options_of(options)
         self.changed = bool(options)
         self.tasks: list[str] = own["tasks"]
-        if trained.measure == "success" and (self.env_id != own["env_id"] or not self.tasks):
+        if trained.measure == "success" and not (same and self.tasks):
             self.tasks = check_goals(self.env_id, options=self.options)
         self.warned = False
-        self.is_own = self.env_id == own["env_id"] and self.options == own["options"]
+        self.is_own = same and self.options == own["options"]
 
     def try_out(self, policy: Policy) -> None:
         """Raises UserError if the environment cannot be made or begun, or if the policy does not fit it."""

@@ -108,6 +108,8 @@ def make_goal_vec(env_id: str, tasks: Sequence[str], threads: int | None = None,
         try:
             worlds = kind(spec.id, len(tasks), **options)
         except TypeError as error:
+            if not options:
+                raise
             raise ValueError(f"{spec.id} does not take {', '.join(options)} ({error})") from None
     return GoalVectorEnv(spec, worlds, [known[task] for task in tasks], np.inf if limit == -1 else limit)
 

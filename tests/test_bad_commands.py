@@ -168,6 +168,7 @@ WRONG = [
     ("budget trained --out file", "--out: cannot use file: file is not a folder that can be written to"),
     ("coverage short --out new", "dsac_t on Pendulum-v1, 10 steps: there are 1 seeds, and 50 are needed"),
     ("coverage nowhere --out new", "there is no folder nowhere"),
+    ("coverage --out new", "name at least one folder of runs"),
     (
         "report short --out new --curves x",
         "--curves takes sac_simba_v2, td3_authors, ppo_tianshou, sac_tianshou, td3_tianshou, got 'x'",

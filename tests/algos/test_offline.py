@@ -268,6 +268,8 @@ def test_an_id_with_its_module_is_the_same_environment(tmp_path, monkeypatch):
         args = settings(tmp_path, path, env_id=env_id, eval_episodes=0, variant=str(number))
         run, _ = offline_run(args, "test")
         assert run.facts["env_options"] == options and run.facts["evaluated_in"] == "Pendulum-v1"
+        # with its module and without evaluations, it is the environment of the policies, which others have to make
+        assert run.environment == {"env_id": env_id, "options": options, "tasks": []}
 
 
 def test_rewards_are_asked_for_by_the_flag_whose_data_has_none(tmp_path):

@@ -29,6 +29,7 @@ from safetensors.torch import load_file
 import algos.device
 import algos.run
 import algos.run_folder
+from algos import plot
 from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, cli, device_of
@@ -1182,6 +1183,18 @@ def test_the_table_at_the_end_has_the_steps_that_each_run_took():
     summary = Summary("sac", "Made-v0", "steps", "return", lambda returns: returns)
     lines = list(summary.lines(frame, [{"seed": seed} for seed in (0, 1, 2)], [37, 100, 90], {2: 60}))[1:]
     assert [line.split()[3] for line in lines] == ["37", "100", "50"] and lines[2].endswith("diverged before step 60")
+
+
+def test_a_curve_has_the_steps_of_all_seeds(tmp_path, monkeypatch):
+    """Each of them may have been evaluated at steps of its own."""
+    figures = []
+    noted = plot.noted
+    monkeypatch.setattr(plot, "noted", lambda *size: figures.append(noted(*size)) or figures[-1])
+    rows = [(0, 0, 0.0), (1, 0, 0.0), (0, 5, 4.0), (1, 7, 2.0), (0, 20, 4.0), (1, 20, 6.0)]
+    plot.curves({"a": pd.DataFrame(rows, columns=["seed", "step", "return"])}, tmp_path / "curve.png", "", "return")
+    first, _, mean = figures[0].axes[0].lines
+    assert mean.get_xdata().tolist() == [0, 5, 7, 20] and mean.get_ydata().tolist() == [0, 2, 3, 5]
+    assert first.get_ydata().tolist() == [0, 4, 4, 4]
 
 
 def test_a_curve_is_drawn_for_each_setting_and_a_diverged_run_keeps_its_last_score(curves, tmp_path, monkeypatch):

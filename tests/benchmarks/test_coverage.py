@@ -95,6 +95,19 @@ def test_a_shorter_run_beside_it_does_not_cut_another(tmp_path):
         coverage.truths((tmp_path,), (1000,))
 
 
+def test_truths_are_of_finished_runs_and_no_stored_ones_hide_runs(tmp_path):
+    rows = [(seed, step, 0, float(seed + step)) for seed in range(120) for step in (0, 10, 100)]
+    table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"])
+    late = (table["seed"] >= 60) & (table["step"] > 10)
+    synthetic.store(tmp_path / "a", "a", table[table["seed"] < 60], "A-v0")
+    synthetic.store(tmp_path / "b", "a", table[~late & (table["seed"] >= 60)], "A-v0", status="interrupted")
+    found, *_ = coverage.truths((tmp_path,), ())
+    assert found["seed"].tolist() == list(range(60))
+    (tmp_path / "seeds.csv").write_text("task,algorithm,step,seed,score\n")
+    with pytest.raises(UserError, match=r"holds seeds.csv, which this command stored, and also .*A-v0"):
+        coverage.truths((tmp_path,), ())
+
+
 def test_scores_are_named_by_the_steps_of_their_own_task(tmp_path):
     for task, last in (("A-v0", 100), ("B-v0", 300)):
         rows = [(seed, step, 0, float(seed + step)) for seed in range(60) for step in (0, last)]

@@ -52,6 +52,19 @@ def test_what_is_solved_beyond_the_budget_is_not_solved():
     assert found.set_index("seed")["samples"].tolist() == [np.inf, 20]
 
 
+def test_a_seed_has_the_budget_of_its_own_process():
+    scores = scores_of({0: [0.0, 0.2, 0.3, 0.9], 1: [0.0, 0.2, 0.3, 0.9]})
+    (config,) = scores.sources
+    each = [
+        config | {"seeds": [seed], "identity": {"seeds": [seed]}, "taken": [30], "folder": str(seed)} for seed in (0, 1)
+    ]
+    each[1]["args"] = config["args"] | {"total_steps": 30}
+    for order in (each, each[::-1]):
+        scores.sources = order
+        found = sample_complexities(scores, {TASK: 0.9}).set_index("seed")
+        assert found["samples"].tolist() == [np.inf, 30] and found["steps"].tolist() == [20, 30]
+
+
 def test_stored_scores_are_those_from_which_every_sample_complexity_follows():
     scores = scores_of({0: [1.0, 0.2, 0.2, 0.9, 0.5], 1: [0.0, 0.9, 0.95, 0.1, 0.1]})
     kept = records(scores.table)

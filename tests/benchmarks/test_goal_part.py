@@ -183,6 +183,21 @@ def ways_of(tasks, task="t"):
     return part.figures[0][1]
 
 
+def test_figures_of_a_maze_are_of_the_algorithms_that_have_something_to_show():
+    """Of eleven the first ten without values, and of a maze on which no setting is among those of figures."""
+    names = [*(f"a{k}" for k in range(11)), "b"]
+    found = [("t", name, 0, "task1", 0, 0.0, 0.0) for name in names[:-1]] + [("u", "b", 0, "task1", 0, 0.0, 0.0)]
+    values = pd.DataFrame([("t", "a10", "task1", 0.0, 0.0, 1.0), ("u", "b", "task1", 0.0, 0.0, 1.0)], columns=MAPS)
+    sources = [{"task": task, "facts": {"evaluated_in": "pointmaze-medium-v0"}} for task in "tu"]
+    table = pd.DataFrame({"task": ["t", "u"], "step": [1, 1]})
+    results = SimpleNamespace(
+        names={name: name for name in names}, names_are="", in_curves=names[:-1],
+        scores=SimpleNamespace(table=table, settings={}, sources=sources),
+    )  # fmt: skip
+    part = maze_part(results, pd.DataFrame(found, columns=WAYS), values)
+    assert [name for name, *_ in part.figures] == ["ways_t", "values_t"]
+
+
 def test_rows_of_ways_name_each_hyperparameter_of_a_setting():
     assert ways_of(1).axes[0].get_ylabel() == "p 0.5\nk 3"
 

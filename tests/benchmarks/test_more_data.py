@@ -53,6 +53,18 @@ def test_every_run_counts_at_its_own_end(tmp_path):
     assert both[both["m"] == 256]["optimal"].tolist() == alone["optimal"].tolist()
 
 
+@pytest.mark.parametrize(("discount", "least"), [(1.0, 3), (0.9, 4)])
+def test_min_k_is_that_of_the_runs_discount(discount, least, tmp_path):
+    """Of 0.9^3 / 2 at the gate, which is less than 0.375."""
+    common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "form": "table", "k": 1, "m": 8}
+    sqirl.main(sqirl.Args(**common, env_id="tabular/gate-0.375", total_steps=1_000, discount=discount))
+    main(Args((tmp_path / "runs",), tmp_path / "page"))
+    assert f"| gate-0.375 | {least} | 1 | 8 |" in (tmp_path / "page" / "page.md").read_text()
+    main(Args((tmp_path / "page",), tmp_path / "runs"))
+    with pytest.raises(UserError, match=r"holds seeds.csv, which this command stored, and also"):
+        main(Args((tmp_path / "runs",), tmp_path / "again"))
+
+
 def test_other_runs_are_refused(tmp_path):
     common = {"quiet": True, "device": "cpu", "out": tmp_path / "runs", "total_steps": 100, "eval_every": 100}
     gorp.main(gorp.Args(**common, env_id="tabular/chain"))

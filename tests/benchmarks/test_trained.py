@@ -326,6 +326,14 @@ def test_a_rank_by_episodes_of_learning_says_so(train, bare_runs, capsys):
     assert Trained(run).numbers(["best"]) == [0] and "the episodes that they learned from" in capsys.readouterr().out
 
 
+def test_a_run_that_ended_early_is_ranked_by_its_last_score(run):
+    """As one that has solved a table before others have, which go on beyond the steps that were asked for."""
+    table = pd.read_parquet(run / "eval.parquet")
+    table.loc[table["seed"] == 5, "return"] = 1e6
+    table[(table["seed"] != 5) | (table["step"] <= 20)].to_parquet(run / "eval.parquet", index=False)
+    assert Trained(run).numbers(["best"]) == Trained(run).numbers(["5"])
+
+
 def test_policies_that_were_scored_before_they_learned_only_have_no_ranks(run, capsys):
     table = pd.read_parquet(run / "eval.parquet")
     table[table["step"] == 0].to_parquet(run / "eval.parquet", index=False)
