@@ -551,7 +551,7 @@ class Run(Generic[Args]):
         else:
             for episode in self.scored:
                 scores[episode.run].append(Score("", episode.total, episode.length, None))
-            self.scored = [episode for episode in self.scored if steps[episode.run] is None]
+            self.scored = [e for e in self.scored if steps[e.run] is None and e.run not in self.closed]
         means = []
         for run, step in enumerate(steps):
             episodes = scores[run] or self.tables.last_scores(run)

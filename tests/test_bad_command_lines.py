@@ -265,7 +265,7 @@ TOGETHER = [
     ("sac --env-id CartPole-v1", "--env-id: CartPole-v1 has Discrete actions"),
     ("sac --env-id Pendulum-v1 --hidden", "--hidden"),
     ("td3 --env-id MountainCar-v0", "--env-id: MountainCar-v0 has Discrete actions"),
-    ("hiql --dataset d4rl/antmaze-medium-play-v2", "--dataset d4rl/antmaze-medium-play-v2: no environment of today has"),
+    ("hiql --dataset d4rl/antmaze-medium-play-v2", "--dataset d4rl/antmaze-medium-play-v2: no environment of today"),
     ("dsac_t --env-id Pendulum-v1 --env-steps-per-update 20 --buffer-size 10", "--buffer-size must be at least"),
     ("dsac_t --env-id Taxi-v4", "--env-id: Taxi-v4 has Discrete observations"),
     ("dqn --env-id Pendulum-v1", "--env-id: Pendulum-v1 has Box actions"),
