@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -116,7 +117,9 @@ class OfflineArgs(RunArgs):
         words = words_of(self.known_as.removesuffix(f" {self.env_id}"))  # of a file without the environment's
         name = "-".join(word for word in words if word not in FORMATS and not re.fullmatch(r"v\d+", word))
         body = next((word for word in self.words if word in LOCOMOTION), "")
-        quality = next((kind for kind in QUALITIES if f"-{kind}-" in f"-{'-'.join(self.words)}-"), "")
+        known = {part for kind in QUALITIES for part in kind.split("-")}
+        runs = ["-".join(run) for is_kind, run in groupby(words_of(self.known_as), known.__contains__) if is_kind]
+        quality = next((run for run in reversed(runs) if run in QUALITIES), "")  # after the body; mixtures have none
         others = [word for word in self.words if word != self.domain]
         return [self.known_as, name, f"{body}-{quality}", *others, self.domain]
 
