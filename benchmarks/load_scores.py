@@ -359,7 +359,7 @@ def _without_learning(scores: Scores) -> None:
     ends = table.groupby(["task", "algorithm", "seed"])["step"].transform("max")
     scores.table = table[ends > 0]
     for task in sorted({config["task"] for config in scores.sources} - set(scores.table["task"])):
-        scores.notes.append(f"All runs on {task} diverged before their first evaluation, and are left out.")
+        scores.notes.append(f"No run on {task} has an evaluation after step 0, and all are left out.")
 
 
 def _align(scores: Scores, cut: bool) -> None:

@@ -70,7 +70,7 @@ def until_decided(
 ) -> None:
     """Trains batches of seeds of a suite's two algorithms, up to `most_seeds` of each, on tasks that are not decided.
 
-    `train` runs a suite, and gives its jobs and whether to go on with these; the looks end where it is not. Over all
+    `train` runs a suite, and gives its jobs, and whether to go on; where it is not, the looks end. Over all
     tasks, a decision is wrong with a probability of at most `LEVEL`, if the scores of both spread alike. Seeds count
     from the suite's first one, and looks.json in `out` has what was found at each look.
     """
