@@ -119,7 +119,7 @@ class OfflineArgs(RunArgs):
         body = next((word for word in self.words if word in LOCOMOTION), "")
         known = {part for kind in QUALITIES for part in kind.split("-")}
         runs = ["-".join(run) for is_kind, run in groupby(words_of(self.known_as), known.__contains__) if is_kind]
-        quality = next((run for run in reversed(runs) if run in QUALITIES), "")  # after the body; mixtures have none
+        quality = runs[-1] if runs and runs[-1] in QUALITIES else ""  # unknown mixtures have none
         others = [word for word in self.words if word != self.domain]
         return [self.known_as, name, f"{body}-{quality}", *others, self.domain]
 

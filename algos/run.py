@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -127,7 +127,7 @@ class Run(Generic[Args]):
         self.phases: dict[str, int] = {}  # iterations that each phase has done
         self.over: list[str] = []  # phases that have ended
         self.diverged: dict[int, int] = {}  # run -> step at which it was noticed
-        self.closed: set[int] = set()  # runs that had done all their steps when metrics were last written
+        self.closed: set[int] = set()  # runs at their end, while others go on
         self.frozen: list[Tensor] = []  # tensors of diverged runs
         self.frozen_values: list[Tensor] = []  # their values when they were frozen
         self.seconds = 0.0  # spent in steps, without evaluation
@@ -297,7 +297,7 @@ class Run(Generic[Args]):
         """
         going = self.done < self.given.total_steps
         self.taken += np.where(going, steps, 0)
-        self.done += steps
+        self.done += np.where(going, steps, 0)
         self.done[stopped] = np.maximum(self.done[stopped], self.given.total_steps)
 
     def steps(self, policy: Act | None = None, stride: int = 1) -> Iterator[int]:
@@ -337,14 +337,17 @@ class Run(Generic[Args]):
             while self.step < args.total_steps and len(self.diverged) < self.runs:
                 before, done, started = self.step, self.done.copy(), time.perf_counter()
                 yield before + stride
-                self.done += stride
-                self.taken[done < args.total_steps] += stride
+                going = done < args.total_steps
+                self.done[going] += stride
+                self.taken[going] += stride
                 self.step = self._slowest()
                 last = self.step >= args.total_steps
                 self._after_iteration()
                 started = self._count_seconds(started)
+                self._close(done)
                 if last or due(args.log_every, before, self.step):
                     self._flush(self.step)
+                    self.step = self._slowest()  # for a run that was just seen to diverge, nobody waits
                 self._count_seconds(started)
                 progress.update(self.step - before)
                 self._report_progress()
@@ -353,6 +356,7 @@ class Run(Generic[Args]):
                     self._evaluate(policy, reached)
                     if args.stop_when_solved:
                         self._stop_solved(reached)
+                        self._close(done)
                         if self.step >= args.total_steps and not last:
                             self._flush(self.step)
                 self._freeze_finished(done)
@@ -460,11 +464,29 @@ class Run(Generic[Args]):
     def _flush(self, step: int, prefix: str = "") -> None:
         """Reads the metrics from the device and writes them down."""
         self._find_diverged()
-        means = self.metrics.take()
+        self._add_metrics(range(self.runs), self.metrics.means(), step, prefix)
+        self.metrics.clear()
+        self.episodes.clear()
+
+    def _close(self, before: np.ndarray) -> None:
+        """Writes down the last metrics of the runs that came to their end in this iteration, if others have not.
+
+        What they do from now on is undone after each iteration.
+        """
+        total = self.given.total_steps
+        ended = [int(run) for run in np.flatnonzero((before < total) & (self.done >= total)) if run not in self.closed]
+        if ended and self.step < total:
+            self._find_diverged()
+            if self.metrics.sums or self.episodes:  # otherwise they were written down in this iteration
+                self._add_metrics(ended, self.metrics.means(), self.step)
+            self.closed |= set(ended)
+
+    def _add_metrics(self, runs: Iterable[int], means: dict[str, np.ndarray], step: int, prefix: str = "") -> None:
+        """Adds the means of some runs, and those of the episodes that ended, to the table."""
         ended: list[list[Episode]] = [[] for _ in self.seeds]
         for episode in self.episodes:
             ended[episode.run].append(episode)
-        for run in range(self.runs):
+        for run in runs:
             if run in self.diverged or run in self.closed:
                 continue
             row = {prefix + name: float(values[run]) for name, values in means.items()}
@@ -473,8 +495,6 @@ class Run(Generic[Args]):
                 row[f"{prefix}episode_length"] = float(np.mean([episode.length for episode in ended[run]]))
             row[f"{prefix}seconds"] = self.phase_seconds if prefix else self.seconds
             self.tables.add_metrics(run, step, row)
-        self.episodes.clear()
-        self.closed |= set(map(int, np.flatnonzero(self.done >= self.given.total_steps)))
 
     def _find_diverged(self) -> None:
         """Marks and freezes the runs that have a metric which is not finite, unless they had come to their end."""
@@ -649,7 +669,6 @@ class Run(Generic[Args]):
         names = ("diverged", "episodes", "scored", *KEPT)
         values = {name: getattr(self, name) for name in names}
         values |= {"final": final, "done": self.done.tolist(), "taken": self.taken.tolist()}
-        values["closed"] = sorted(self.closed)
         values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
         with self.folder.writing():
             self.tables.write()
@@ -712,7 +731,8 @@ class Run(Generic[Args]):
                 setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.done[:], self.taken[:] = values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}
-            self.step, self.closed = self._slowest(), set(values.get("closed", []))
+            self.step = self._slowest()
+            self.closed = set(map(int, np.flatnonzero(self.done >= self.given.total_steps)))
             for run in self.diverged:
                 self._freeze(run)
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))

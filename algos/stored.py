@@ -128,14 +128,13 @@ class CheckpointValues(Stored):
     over: list[str]
     evaluation_rows: Whole | None = None  # earlier checkpoints do not count rows
     train_rows: Whole | None = None
-    closed: list[Whole] = []  # earlier checkpoints do not say
 
     @model_validator(mode="after")
     def numbers_fit(self) -> "CheckpointValues":
         runs = len(self.done)
-        known = [*map(int, self.diverged), *self.closed, *(episode[0] for episode in (*self.episodes, *self.scored))]
+        known = [*map(int, self.diverged), *(episode[0] for episode in (*self.episodes, *self.scored))]
         if not runs or len(self.taken) != runs or max(known, default=0) >= runs:
-            raise ValueError("done, taken, diverged, closed, episodes and scored are not of the same runs")
+            raise ValueError("done, taken, diverged, episodes and scored are not of the same runs")
         return self
 
 

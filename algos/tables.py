@@ -20,7 +20,7 @@ OWN = ("episode_return", "episode_length", "seconds")  # metrics of the run itse
 
 
 class Metrics:
-    """Sums of the metrics of R runs, each [R], on the device since they were last taken; part of the checkpoints."""
+    """Sums of the metrics of R runs, each [R], on the device since they were last cleared; part of the checkpoints."""
 
     def __init__(self, runs: int, device: torch.device):
         self.runs, self.device = runs, device
@@ -50,11 +50,14 @@ class Metrics:
                 found.setdefault(run, name)
         return found
 
-    def take(self) -> dict[str, np.ndarray]:
-        """The mean [R] of each metric, on the host; the sums start anew."""
+    def means(self) -> dict[str, np.ndarray]:
+        """The mean [R] of each metric, on the host."""
         means = {name: (s / self.counts[name]).double().cpu().numpy() for name, s in self.sums.items()}
-        self.sums.clear()
         return dict(sorted(means.items()))  # a checkpoint does not keep their order
+
+    def clear(self) -> None:
+        """Lets the sums start anew."""
+        self.sums.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f"{name}.{self.counts[name]}": value for name, value in self.sums.items()}

@@ -31,7 +31,7 @@ from algos.adapted import Adapted
 from algos.arguments import check
 from algos.checkpoint import write_atomically
 from algos.cli import run_command
-from algos.errors import UserError, describe
+from algos.errors import UserError, describe, warn
 from algos.evaluate import Evaluator
 from algos.folders import check_file, writable
 from algos.policy import Policy
@@ -167,11 +167,15 @@ def main(args: Args) -> None:
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)
-    if args.env_id or trained.file.environment["env_id"]:
-        place = Place(trained, args.env_id)
-        groups, source = observed(policy, place), f"observations of {place.env_id}"
-    else:
-        groups, source = made_up(policy), "made up observations, as the run has no environment"
+    groups, source = made_up(policy), "made up observations, as the run has no environment"
+    if env_id := args.env_id or trained.file.environment["env_id"]:
+        try:
+            groups, source = observed(policy, Place(trained, args.env_id)), f"observations of {env_id}"
+        except UserError as error:
+            if args.env_id:
+                raise
+            source = "made up observations"
+            warn(f"{error}: observations are made up")
     model = exported(policy, groups[0])
     count = sum(len(group["obs"]) for group in groups)
     if not (apart := difference(model, policy, groups)) <= TOLERANCE:

@@ -70,9 +70,9 @@ def until_decided(
 ) -> None:
     """Trains batches of seeds of a suite's two algorithms, up to `most_seeds` of each, on tasks that are not decided.
 
-    `train` runs a suite, and gives its jobs, and whether to go on; where it is not, the looks end. Over all
-    tasks, a decision is wrong with a probability of at most `LEVEL`, if the scores of both spread alike. Seeds count
-    from the suite's first one, and looks.json in `out` has what was found at each look.
+    `train` runs a suite, and gives its jobs and whether to go on; if not, the looks end. Over all tasks, a decision is
+    wrong with a probability of at most `LEVEL`, if the scores of both spread alike. Seeds count from the suite's first
+    one, and looks.json in `out` has what was found at each look.
     """
     names = tuple(entry.name for entry in suite.entries)
     most = most_seeds // batch
@@ -95,8 +95,8 @@ def until_decided(
         if not open_tasks:
             break
         seeds = list(range(first, first + look * batch))
-        jobs, done = train(replace(suite, tasks=open_tasks, seeds=seeds))
-        if not done:
+        jobs, go_on = train(replace(suite, tasks=open_tasks, seeds=seeds))
+        if not go_on:
             return
         for task in open_tasks:
             a, b = (scores_of(suite, seeds, [j for j in jobs if of(j, entry, task)]) for entry in suite.entries)

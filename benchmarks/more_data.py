@@ -63,9 +63,8 @@ def seeds(scores: Scores) -> pd.DataFrame:
         if len(kinds := {args.get(key) for args in known.values()}) > 1:
             raise UserError(f"runs differ in {name} ({', '.join(map(str, kinds))}): give those of one setting")
     last = scores.table.sort_values("step").groupby(["task", "algorithm", "seed"])["return"].last().reset_index()
-    best = {
-        task: Analysis(known_table(task)).best_return for task in scores.tasks
-    }  # of returns, which have no discount
+    # returns have no discount
+    best = {task: Analysis(known_table(task)).best_return for task in scores.tasks}
     for name in ("k", "m"):
         last[name] = [known[key][name] for key in zip(last["task"], last["algorithm"], strict=True)]
     last["optimal"] = last["return"] >= last["task"].map(best) - EXACT

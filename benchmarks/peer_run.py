@@ -43,7 +43,10 @@ def limit_threads(threads: int) -> None:
 def new_folder(folder: Path) -> Path:
     """The folder of a run, which is made; raises UserError if it holds one already, or cannot be written to."""
     if os.path.lexists(folder / "config.json"):
-        raise UserError(f"--out: {folder} holds a run already, and other seeds need a folder of their own")
+        raise UserError(
+            f"--out: {folder} holds a run already, finished or not, and no peer goes on with one: remove it, or take "
+            "another --out, as for other seeds"
+        )
     return writable(folder)
 
 

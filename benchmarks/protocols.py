@@ -1,19 +1,20 @@
 """What must be the same in runs for their scores to be compared."""
 
+import contextlib
 import functools
+import itertools
+import re
 from collections import defaultdict
 from typing import Any
-
-import gymnasium as gym
 
 from algos.cli import RunArgs
 from algos.run_folder import defaults, differing
 from algos.stream import time_limit
 from benchmarks.scores import family_name, label
 from benchmarks.suite import ROOT, load_args
-from envs.make import plain_id
+from envs.atari import is_game
+from envs.make import OGBENCH, ROBOTICS, find_spec, plain_id
 
-# the packages that tasks with such a name are of, besides Gymnasium and MuJoCo
 PACKAGES = {"MinAtar/": "minatar", "MiniGrid-": "minigrid", "dm_control/": "dm_control", "ALE/": "ale-py"}
 
 
@@ -21,7 +22,7 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
     """Everything that must be the same for scores on a task to be compared."""
     arguments = config.get("identity") or config.get("args", {})
     versions, data = config.get("versions", {}), config.get("facts", {})
-    package = next((name for start, name in PACKAGES.items() if config.get("env_id", "").startswith(start)), "")
+    package = package_of(data.get("evaluated_in") or config.get("env_id", ""))
     return {
         "score": "success" if config.get("score") == "success" else "return",
         "steps": arguments.get("total_steps"),
@@ -32,7 +33,19 @@ def protocol(config: dict[str, Any]) -> dict[str, Any]:
         "environment": data.get("evaluated_in"),
         "options of the environment": options_in_words(config) or None,
         "data": data.get("dataset_digest", data.get("digest")),
-    } | ({package: versions.get(package)} if package else {})
+    } | ({package: versions[package]} if package in versions else {})  # runs of earlier versions do not tell it
+
+
+def package_of(env_id: str) -> str:
+    """The package that makes a task, besides Gymnasium and MuJoCo; empty where these do."""
+    name = plain_id(env_id)
+    if is_game(name):
+        return "ale-py"
+    if re.match(OGBENCH, name):
+        return "ogbench"
+    if name.startswith(ROBOTICS):
+        return "gymnasium-robotics"
+    return next((package for start, package in PACKAGES.items() if name.startswith(start)), "")
 
 
 def options_in_words(config: dict[str, Any]) -> str:
@@ -44,8 +57,11 @@ def options_in_words(config: dict[str, Any]) -> str:
     words = list(arguments.get("env_option", ()))
     if (wanted := arguments.get("max_episode_steps")) is not None:
         words += [f"{name}={value}" for name, value in time_limit(config["env_id"], wanted).items()]
-    spec = gym.registry.get(plain_id(config.get("env_id", "")))
-    return " ".join(sorted(set(words) - {f"max_episode_steps={spec.max_episode_steps}" if spec else ""}))
+    if any(word.startswith("max_episode_steps=") for word in words):
+        with contextlib.suppress(ValueError, ModuleNotFoundError):  # a task that is not installed here
+            own = find_spec(config["env_id"]).max_episode_steps
+            words = [word for word in words if word != f"max_episode_steps={own}"]
+    return " ".join(sorted(words))
 
 
 def differences(sources: list[dict[str, Any]]) -> list[str]:
@@ -55,10 +71,12 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
     for config in sources:
         by_task[config["task"]].append(config)
     for task, configs in sorted(by_task.items()):
-        for name in protocol(configs[0]):
+        protocols = [protocol(config) for config in configs]
+        for name in dict.fromkeys(itertools.chain.from_iterable(protocols)):
             groups: dict[Any, set[str]] = defaultdict(set)
-            for config in configs:
-                groups[protocol(config).get(name)].add(family_name(config))
+            for config, found_in in zip(configs, protocols, strict=True):
+                if name in found_in:
+                    groups[found_in[name]].add(family_name(config))
             if len(groups) > 1:
                 parts = [f"{value} ({', '.join(sorted(names))})" for value, names in groups.items()]
                 found.append(f"{name} on {task}: {' but '.join(parts)}")

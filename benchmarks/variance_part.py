@@ -8,7 +8,6 @@ from scipy.special import stdtrit
 
 from benchmarks.analysis import Results, each
 from benchmarks.parts import Part
-from benchmarks.protocols import protocol
 from benchmarks.scores import label
 from benchmarks.tables import Table, number, word
 
@@ -85,7 +84,7 @@ def variance_part(results: Results, precision: float) -> Part | None:
 
 def of_training(config: dict[str, Any]) -> bool:
     """Whether the scores of a run are the returns of its episodes of training."""
-    return protocol(config)["evaluation episodes"] == 0
+    return (config.get("identity") or config.get("args", {})).get("eval_episodes") == 0
 
 
 def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:

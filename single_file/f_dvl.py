@@ -16,9 +16,9 @@ random actions too, so it cannot be repeated here.
 The paper's lambda for each dataset is not known, and the code's default, 1, takes away the term that holds V down. The
 default here, 0.8, is a judgement that a sweep (results/f_dvl_lambda) does not contradict. The sweep is short: 10,000
 updates with batches of 256 on one dataset, HalfCheetah's medium-replay. There 0.6 has the lowest mean with both
-divergences; within one, it is decided only that, for total variation, it is worse than 0.8 and 0.9. Values were still
-growing at its end, and faster with a higher lambda, so the sweep may favour the lambda that learns fastest over the one
-that ends best.
+divergences; between values of one divergence, nothing is decided but that, with total variation, 0.6 is worse than 0.8
+and 0.9. Values were still growing at its end, and faster with a higher lambda, so the sweep may favour the lambda that
+learns fastest over the one that ends best.
 
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/f_dvl.py --dataset local/hopper-medium-replay-v0 --f tv --optimism 0.9 --variant tv

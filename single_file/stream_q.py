@@ -61,8 +61,8 @@ class Args(StreamArgs):
     epsilon_start: Tunable[Fraction] = 1.0
     """probability of a uniformly random action at the first step"""
     epsilon_end: Tunable[Fraction] = 0.01
-    """the same probability from the end of exploration on; where it is the greater one, the probability goes on rising,
-    as in the official code"""
+    """the same probability from the end of exploration on; if it is above --epsilon-start, the probability rises
+    through the whole run, as in the official code"""
     exploration: Tunable[PositiveFraction] = 0.05
     """share of all steps after which exploration has ended; officially 0.2 for Q on MinAtar and 0.05 elsewhere"""
     hidden: Hidden = ()

@@ -745,9 +745,9 @@ def test_findings_tell_how_sqirl_does_on_tables():
     holm = dict(zip(by_p, steps, strict=True))
     assert min(holm["sqirl", "ppo"], holm["sqirl", "dqn"]) > 0.05
     assert (
-        "By sign tests that are corrected for the six pairs of the page's four methods, neither is decided: between "
-        f"DQN and SQIRL, p is {p['sqirl', 'dqn']:.3f} without the correction, and {holm['sqirl', 'dqn']:.3f} with it."
-        in row
+        "Sign tests, corrected for the six pairs of the page's four methods, decide neither between SQIRL and PPO nor "
+        f"between SQIRL and DQN; for the latter, p is {p['sqirl', 'dqn']:.3f} without the correction, and "
+        f"{holm['sqirl', 'dqn']:.3f} with it." in row
     )
     steps = (tasks["N sqirl"] / tasks["N ppo"])[solved["sqirl"] & solved["ppo"]].median()
     assert f"Where SQIRL and PPO both solve a table, SQIRL needs {steps:.2f} of PPO's steps (median)." in row
@@ -775,8 +775,10 @@ def test_findings_tell_how_sqirl_does_on_tables():
 
 
 def test_findings_tell_what_more_episodes_do():
-    few = "it succeeds up to 23 times in a hundred with 8 or 32 of them, and never with 512."
-    assert f"If k is too small, many more episodes make it fail surely: {few}" in FOUND["more_data"]
+    assert (
+        "With too small a k, SQIRL finds an optimal policy in up to 23 of 100 runs with 8 or 32 episodes in an "
+        "iteration, and in none with 512 or more." in FOUND["more_data"]
+    )
     share = stored("more_data", "seeds").groupby(["task", "k", "m"])["optimal"].mean().unstack()
     fails = share[share[share.columns.max()] < 0.5]
     assert len(fails) and (fails[share.columns.max()] <= fails[share.columns.min()]).all()

@@ -510,7 +510,7 @@ def test_metrics_may_be_booleans_and_need_no_detaching_and_have_names_of_their_o
     for truth in (True, True, False, True):
         run.log({"truth": torch.tensor([truth, True]), "loss": 2 * weight})
     assert not run.metrics.sums["loss"].requires_grad
-    means = run.metrics.take()
+    means = run.metrics.means()
     assert means["truth"].tolist() == [0.75, 1.0] and means["loss"].tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match="'seconds' is one that every run has already"):
         run.log({"seconds": torch.zeros(2)})
@@ -545,8 +545,9 @@ def test_no_run_waits_for_one_that_diverged(loop):
     assert config_of(run)["taken"][0] == 24 > config_of(run)["taken"][1]
 
 
-def test_a_run_at_its_end_has_no_more_metrics_and_does_not_diverge(loop):
-    """What it does until the others are at theirs is undone."""
+@pytest.mark.parametrize("every", [3, 5])
+def test_a_run_at_its_end_has_no_more_metrics_and_does_not_diverge(every, loop):
+    """What it does until the others are at theirs is undone, also before the next metrics are written."""
 
     def work(run, agent, iterations):
         for count, _ in enumerate(run.steps(stride=0)):
@@ -556,16 +557,24 @@ def test_a_run_at_its_end_has_no_more_metrics_and_does_not_diverge(loop):
             run.took(np.array([2, 1]), np.array([False, False]))
 
     with pytest.raises(KeyboardInterrupt):
-        work(*loop(log_every=3, checkpoint_every=3), 17)
-    run, agent = loop(resume=True, log_every=3, checkpoint_every=3)
+        work(*loop(log_every=every, checkpoint_every=3), 17)
+    run, agent = loop(resume=True, log_every=every, checkpoint_every=3)
     work(run, agent, 100)
     log = pd.read_parquet(run.folder.path / "train.parquet").query("metric == 'zeal'")
-    assert log[log["seed"] == 0]["step"].tolist() == [3, 6, 9, 12]
-    assert log[log["seed"] == 1]["step"].tolist() == list(range(3, 25, 3))
-    assert config_of(run)["status"] == "finished"
+    assert log[log["seed"] == 0]["step"].tolist() == [*range(every, 12, every), 12]  # its end is that of 12 iterations
+    assert log[log["seed"] == 1]["step"].tolist() == [*range(every, 24, every), 24]
+    assert config_of(run)["status"] == "finished" and (log["value"] == 1).all()
 
 
-@pytest.mark.parametrize("last", [0, 1])
+def test_a_run_that_diverges_after_others_came_to_their_end_leaves_the_steps_as_they_are(loop):
+    run, agent = loop(log_every=3)
+    for _ in run.steps(stride=0):
+        run.log(agent.update() | {"zeal": torch.tensor([1.0, 1.0 if run.done[1] < 15 else np.nan])})
+        run.took(np.array([8, 1]), np.array([False, False]))
+    assert list(run.diverged) == [1] and config_of(run)["step"] == 24 and config_of(run)["taken"] == [24, 18]
+
+
+@pytest.mark.parametrize("last", [0, 1])  # the times that the file is looked at before it is gone
 def test_the_size_of_a_folder_is_told_while_other_commands_take_files_away(last, loop, monkeypatch):
     run, _ = loop()
     run.folder.path.mkdir(parents=True)

@@ -56,7 +56,7 @@ def test_a_run_of_a_peer_is_read_like_others(tmp_path):
     assert scores.sources[0]["status"] == "finished" and scores.sources[0]["versions"]["torch"]
     assert list(pd.read_parquet(folder / "eval.parquet").columns) == list(peer_run.COLUMNS)
     assert "clone" not in (folder / "config.json").read_text()  # where the peer's code lies is nobody's business
-    with pytest.raises(UserError, match="holds a run already, and other seeds need a folder of their own"):
+    with pytest.raises(UserError, match="holds a run already, finished or not"):
         peer_run.new_folder(folder)
     assert peer_run.new_folder(folder.with_name("other")).is_dir()
 

@@ -23,6 +23,7 @@ from algos.errors import UserError
 from benchmarks import analysis, figures, index, parts, report, scores, suite
 from benchmarks.decision_part import comparisons, decision_part
 from benchmarks.load_scores import load
+from benchmarks.protocols import package_of
 from benchmarks.variants_part import variants_part
 
 CHROMIUM = next(
@@ -524,6 +525,25 @@ def test_the_version_of_the_tasks_own_package_is_part_of_the_protocol(tmp_path, 
     else:
         with pytest.raises(UserError, match=r"minatar on MinAtar/Breakout-v1: 1.0 \(a\) but 1.1 \(b\)"):
             load([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package"),
+    [
+        ("MinAtar/Breakout-v1", "minatar"), ("BreakoutNoFrameskip-v4", "ale-py"), ("ALE/Pong-v5", "ale-py"),
+        ("mine:MiniGrid-Empty-5x5-v0", "minigrid"), ("pointmaze-medium-v0", "ogbench"),
+        ("PointMaze_UMaze-v3", "gymnasium-robotics"), ("Hopper-v5", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_package_that_makes_a_task_is_known(env_id, package):
+    assert package_of(env_id) == package
+
+
+def test_runs_of_earlier_versions_do_not_tell_the_package(tmp_path):
+    versions = {"gymnasium": "1", "mujoco": "3"}
+    for name, own in (("a", {}), ("b", {"minatar": "1.0"})):
+        store(tmp_path, name, table(ten(1, 2, 3)), "MinAtar/Breakout-v1", versions=versions | own)
+    assert len(load([tmp_path]).sources) == 2
 
 
 def test_a_curve_has_all_steps_and_a_seed_keeps_its_score_between_its_own():

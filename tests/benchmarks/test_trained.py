@@ -565,6 +565,21 @@ def test_a_run_without_an_environment_is_checked_on_made_up_observations(script,
 
 
 @needs_onnx
+def test_a_policy_whose_environment_cannot_be_made_here_is_exported_all_the_same(run, tmp_path, monkeypatch, capsys):
+    def place(*_):
+        raise UserError("there is no such environment here")
+
+    monkeypatch.setattr(export, "Place", place)
+    command(export, run, "--onnx", tmp_path / "p.onnx", "--seed", 0)
+    said = capsys.readouterr()
+    assert "warning: there is no such environment here: observations are made up" in said.err
+    assert "on 1,000 made up observations" in said.out and (tmp_path / "p.onnx").exists()
+    with pytest.raises(SystemExit):
+        command(export, run, "--onnx", tmp_path / "q.onnx", "--seed", 0, "--env-id", "Pendulum-v1")
+    assert "error: there is no such environment here" in capsys.readouterr().err
+
+
+@needs_onnx
 def test_an_exported_policy_says_in_which_order_it_takes_an_image(train_short, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export, "CHECKED", 20)
     run = train_short("stream_q", seeds=("0",), env_id="MinAtar/Breakout-v1").folder

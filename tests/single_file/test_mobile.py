@@ -204,6 +204,7 @@ def test_without_a_model_there_are_no_guesses():
         ("d4rl/walker2d-medium-expert-v2", 1, 1.5, 0.0),
         ("local/expert/walker2d-medium-expert-v0", 1, 1.5, 0.0),
         ("local/hopper-random-expert-v0", 5, 0.5, 0.0),  # a mixture that the table has not
+        ("local/random/hopper-random-expert-v0", 5, 0.5, 0.0),
     ],
 )
 def test_defaults_are_those_of_the_dataset(dataset, length, weight, temperature):
