@@ -544,7 +544,7 @@ def test_states_alone_are_enough_where_nothing_is_evaluated(train_short, tmp_pat
     ],
 )
 def test_validation_episodes_are_looked_for_where_they_are(name, asked, monkeypatch, tmp_path):
-    monkeypatch.setattr("algos.goal_data.load_states", lambda name, *_: name)
+    monkeypatch.setattr("algos.goal_data.load_states", lambda name, *_, **__: name)
     monkeypatch.setattr("algos.goal_data.cached", lambda name: tmp_path)
     monkeypatch.setattr("minari.storage.get_dataset_path", lambda name: tmp_path)
     assert validation_data(name) == asked
