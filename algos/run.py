@@ -547,8 +547,9 @@ class Run(Generic[Args]):
 
     def _slowest(self) -> int:
         """The steps of the run that has done the fewest, diverged ones aside, for which no others wait."""
-        alive = [run for run in range(self.runs) if run not in self.diverged]
-        return int(self.done[alive or slice(None)].min())
+        if 0 < len(self.diverged) < self.runs:
+            return int(np.delete(self.done, list(self.diverged)).min())
+        return int(self.done.min())
 
     def _freeze_finished(self, before: np.ndarray) -> None:
         """Freezes the runs that have done all their steps, if others have not."""

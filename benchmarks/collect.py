@@ -18,11 +18,10 @@ There are recipes of these kinds, each a file in benchmarks/recipes:
 
 On one kind of processor, the same seed gives the same data bit for bit; on another, sums round otherwise, and episodes
 of the same quality come out, with another digest, by which runs and reports tell them apart. Most recipes take a few
-minutes; --list names those that take longer. A dataset lies where Minari keeps its own,
-$MINARI_DATASETS_PATH or ~/.minari/datasets, and `minari.load_dataset("local/...")` loads it; locomotion
-datasets have D4RL's reference scores, and others none. OGBench's datasets have a second one for validation, such as
-`local/cube-single-play-val-v0`. If a locomotion dataset is there already, --d4rl writes it to a file without making it
-anew.
+minutes; --list names those that take longer. A dataset lies where Minari keeps its own, $MINARI_DATASETS_PATH or
+~/.minari/datasets, and `minari.load_dataset("local/...")` loads it; locomotion datasets have D4RL's reference scores,
+and others none. OGBench's datasets have a second one for validation, such as `local/cube-single-play-val-v0`. If a
+locomotion dataset is there already, --d4rl writes it to a file without making it anew.
 """
 
 import difflib

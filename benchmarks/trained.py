@@ -27,8 +27,7 @@ class Trained:
 
     `scores` [R] are the means over the evaluations after 90% of the steps, of returns, or in percent of successes where
     these are the score; a run without one is scored by its last evaluation. They are NaN for runs that diverged, or
-    were scored only before they learned. The path of the folder's
-    policy.safetensors stands for the folder.
+    were scored only before they learned. The path of the folder's policy.safetensors stands for the folder.
     Raises UserError if the folder is no run's, or has no policies.
     """
 
