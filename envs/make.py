@@ -27,7 +27,7 @@ from envs.adroit import D4RLReward
 from envs.cores import reserving
 from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
-from envs.own_random import FreshGame, OwnRandom
+from envs.own_random import FreshGame, OwnRandom, as_global
 
 TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 # ids of the packages Gymnasium-Robotics and OGBench
@@ -88,8 +88,14 @@ def make_vec(
         wrappers.append(partial(stacked, count=stack))
     if kwargs.pop("d4rl_reward", False):
         wrappers.append(D4RLReward)
-    leaves_files = env_id.startswith(ROBOTICS) or re.match(OGBENCH, env_id)
-    with quiet_mujoco(), reserving(), tidy() if leaves_files else contextlib.nullcontext():
+    of_ogbench = re.match(OGBENCH, env_id)
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(quiet_mujoco())
+        contexts.enter_context(reserving())
+        if of_ogbench:  # some are reset while they are made
+            contexts.enter_context(as_global(np.random.RandomState()))
+        if of_ogbench or env_id.startswith(ROBOTICS):
+            contexts.enter_context(tidy())
         if spec.entry_point is None:
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
         return gym.make_vec(

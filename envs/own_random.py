@@ -35,8 +35,9 @@ class OwnRandom(gym.Wrapper):
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        keep_spaces(env.unwrapped)
         self.generator = np.random.RandomState()
+        with as_global(self.generator):
+            keep_spaces(env.unwrapped)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
