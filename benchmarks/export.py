@@ -167,7 +167,7 @@ def main(args: Args) -> None:
     if len(numbers) > 1:
         raise UserError(f"--seed names {len(numbers)} runs, and one can be exported: say which with --setting")
     policy = trained.file.policy(numbers)
-    groups, source = made_up(policy), "made up observations, as the run has no environment"
+    groups, source = [], "made up observations, as the run has no environment"
     if env_id := args.env_id or trained.file.environment["env_id"]:
         try:
             groups, source = observed(policy, Place(trained, args.env_id)), f"observations of {env_id}"
@@ -176,6 +176,7 @@ def main(args: Args) -> None:
                 raise
             source = "made up observations"
             warn(f"{error}: observations are made up")
+    groups = groups or made_up(policy)
     model = exported(policy, groups[0])
     count = sum(len(group["obs"]) for group in groups)
     if not (apart := difference(model, policy, groups)) <= TOLERANCE:
