@@ -31,7 +31,7 @@ from algos.goal_conditioned import (
     twin_value_loss,
 )
 from algos.goal_data import check_maze, has_maze, load_states, validation_data
-from algos.goals import Clusters, Goals
+from algos.goals import Clusters, Goals, Mix
 from algos.nn import initialise
 from algos.policy import PolicyFile
 from algos.random import generators
@@ -187,7 +187,12 @@ def test_layers_are_those_of_the_official_code():
     bound = math.sqrt(3 * 0.01 / ((512 + 2) / 2))
     last = agent.actor.net.out.weight.abs().max().item()
     assert 0.95 * bound < last <= bound
-    assert 0.95 * math.sqrt(6 / 516) < agent.actor.net.hidden[0][0].weight.abs().max().item() <= math.sqrt(6 / 516)
+    for net, inputs in ((agent.actor.net, 4), (agent.value.net, 4)):
+        bound = math.sqrt(6 / (inputs + 512))
+        assert 0.95 * bound < net.hidden[0][0].weight.abs().max().item() <= bound
+        assert not any(layer[0].bias.any() for layer in net.hidden) and not net.out.bias.any()
+    bound = math.sqrt(6 / (512 + 1))
+    assert 0.95 * bound < agent.value.net.out.weight.abs().max().item() <= bound
 
 
 def test_a_frozen_module_passes_gradients_to_its_inputs_only():
@@ -305,6 +310,11 @@ def test_other_defaults_are_those_of_the_sheet():
         args = module_of(script).Args(**NAME)
         assert (args.batch_size, args.lr, args.hidden) == (1024, 3e-4, (512, 512, 512))
         assert (args.eval_every, args.eval_episodes) == (100_000, 50)
+    goals = {"crl": (0.0, 1.0, 0.0), "qrl": (0.0, 0.0, 1.0)}
+    for script in COUNTS.keys() - {"gcbc"}:
+        value, actor = (getattr(module_of(script).Args(**NAME), name) for name in ("value_mix", "actor_mix"))
+        assert value == Mix(*goals.get(script, (0.2, 0.5, 0.3)), geometric=True)
+        assert actor == Mix(0.0, 1.0, 0.0, geometric=False)
     sizes = {"stitching-umaze": 20, "stitching-medium": 40, "stitching-large": 80, "pointmaze-giant-stitch": 160}
     for name, clusters in sizes.items():
         assert module_of("gcbc").Args(dataset=f"local/{name}-v0").clusters == clusters

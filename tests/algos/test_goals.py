@@ -221,8 +221,17 @@ def test_options_end_where_the_sheet_says():
     assert option(0, place_of(3), 0.0, 0) == (3, 3, 1.0)
     assert option(0, place_of(9), 0.0, 0) == (5, 9, 0.0)
     assert option(0, 0.5, 0.99, 5) == (5, 5, 1.0)  # a coincidence counts
+    assert option(0, 0.5, 0.99, 3) == (5, 3, 0.0)  # an option passes a random goal
     assert option(8, 0.5, 0.99, 2) == (10, 2, 0.0)
     assert option(0, place_of(9), 0.0, 0, current=0.0) == (5, 5, 1.0)  # the end of the option and not the state
+
+
+def test_goals_of_options_have_the_shares_of_their_sources():
+    """0.2 of the end of the option, 0.5 of later states, and 0.3 of any of 100; later states are hardly ever near."""
+    agent = hierarchical("ota", option_steps=5, value_goals=(0.2, 0.5, 0.3), discount=0.9999)
+    end, goal = agent.option(Goals(episodes(51, 51)), at(0), draws())
+    assert (goal == end).float().mean().item() == pytest.approx(0.2 + 0.3 / 100 + 0.5 * 5 / 50, abs=0.01)
+    assert (goal > 50).float().mean().item() == pytest.approx(0.3 / 2, abs=0.01)
 
 
 def test_values_of_a_chain_are_those_of_the_sheet():

@@ -58,6 +58,7 @@ def test_rollouts_store_the_penalised_reward_of_all_members(train_short, sources
     """The ring holds steps that lead on from states of the dataset, with r - lambda u over all members."""
     train_short("mopo", **SHORT | {"seeds": ("0",), "members": 4, "elites": 1, "penalty_weight": 0.7})
     (source,) = sources
+    assert source.learned.ensemble.net.out.weight.shape[1] == 4
     assert source.buffer.count.tolist() == [2 * 40 * 3]
     batch = source.buffer.gather(torch.arange(240)[None])
     starts = {tuple(row) for row in source.data.obs[source.data.index].tolist()}
@@ -441,6 +442,17 @@ def test_true_dynamics_fill_the_buffer_with_true_steps(train_short, sources, hop
     assert np.abs(obs - data.raw_obs(batch.next_obs[0]).numpy())[exact].max() < 1e-3
     assert np.abs(reward - batch.reward[0].numpy())[exact].max() < 1e-3 and exact.sum() > 20
     assert (ended == batch.terminated[0].numpy())[exact].all()
+
+
+@pytest.mark.parametrize("script", ["mobile", "ravl"])
+def test_other_scripts_learn_from_true_dynamics_too(train_short, sources, hopper, script):
+    """Without an ensemble there is no doubt, and nothing to guess."""
+    result = train_short(script, **SHORT | hopper | {"dynamics": "true"})
+    (source,) = sources
+    assert source.buffer.count.min() > 150 and not (result.folder / "dynamics.safetensors").exists()
+    assert metric(result, "critic_loss").notna().any().all()
+    if script == "mobile":
+        assert (metric(result, "penalty").dropna() == 0).all().all()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from algos.random import Random
 SIZES: dict[str, Any] = {"hidden": (64, 64), "batch_size": 128, "lr": 1e-3, "dataset": "local/pointmaze-field-v0"}
 SCRIPTS: dict[str, dict[str, Any]] = {
     "gcbc": {},
+    "gcbc rvs": {"augment": 0.5},
     "gcivl": {"tau": 0.05},
     "gciql": {"tau": 0.05, "alpha": 0.3, "discount": 0.95},
     "crl": {"latent_size": 16, "alpha": 0.3, "discount": 0.95},
@@ -41,7 +42,7 @@ def walks(episodes: int = 60, length: int = 40) -> Dataset:
 
 @pytest.mark.parametrize(
     "script",
-    [s if s in ("gcbc", "gcivl") else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
+    [s if s.startswith("gcbc") or s == "gcivl" else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
 )
 def test_goals_on_a_field_are_reached(script):
     """From 64 random starts to goals 2 away, within six times the steps of the straight way."""
@@ -52,7 +53,7 @@ def test_goals_on_a_field_are_reached(script):
     draws = agent.draws(Random(seeds))
     clusters = Clusters(goals, 30, 2)
     for _ in range(UPDATES):
-        if script == "gcbc":
+        if script.startswith("gcbc"):
             batch = agent.batch(goals, clusters, draws())
         else:
             batch = agent.batch(goals, draws())
