@@ -235,8 +235,6 @@ def with_settings(args: Args, seeds: list[int], device: torch.device | str = "cp
 def device_of(args: RunArgs) -> torch.device:
     """The device to train on; raises UserError if there is no such device, or if it cannot do what is asked."""
     device = choose_device(args.device)
-    if device.type == "cuda" and not args.TF32:
-        torch.set_float32_matmul_precision("highest")
     if args.bf16 and (args.eager or (device.type == "cpu" and not args.compile)):
         needed = [*(["leave out --eager"] if args.eager else []), *(["add --compile"] if not args.compile else [])]
         raise UserError(f"--bf16 works only in updates that are compiled: {' and '.join(needed)}")

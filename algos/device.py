@@ -7,7 +7,10 @@ from envs.cores import core_count
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one. Raises UserError if there is no such device."""
+    """The device of that name; `auto` is CUDA where there is one. Raises UserError if there is no such device.
+
+    Nothing is done on the device, so that other processes can have all of it.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -18,10 +21,17 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"--device takes auto, cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"--device {name}: this machine or this build of torch has no such GPU; --device cpu works")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def take(device: torch.device, tf32: bool = True) -> torch.device:
+    """Makes a device the one on which this process computes, and gives it back; a GPU may round factors to TF32.
+
+    From then on, the process has a part of the GPU's memory, and in its exclusive mode the whole GPU.
+    """
     if device.type == "cuda":
-        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")  # TF32 products
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
     return device
 
 

@@ -105,6 +105,7 @@ class EpisodeBuffer:
         check_room(self.nbytes, f"a buffer of {capacity:,} steps", runs, self.device)
         self.rows = torch.zeros(runs, capacity, width, device=self.device)
         self.added = np.zeros(runs, np.int64)  # steps ever added, per run
+        self.sizes = torch.ones(runs, 1, dtype=torch.int64, device=self.device)  # rows to choose from
 
     def add(self, episodes: Episodes, returns: Tensor, first: int = 0) -> None:
         """Adds the steps of episodes from time `first` on, with their returns [R, E, T]."""
@@ -118,11 +119,15 @@ class EpisodeBuffer:
             new = new[-self.capacity :]
             places = (start + torch.arange(len(new), device=self.device)) % self.capacity
             self.rows[run, places] = new
+        self._count()
+
+    def _count(self) -> None:
+        sizes = np.minimum(self.added, self.capacity).clip(min=1)
+        self.sizes.copy_(torch.from_numpy(sizes)[:, None])
 
     def choose(self, integers: Tensor) -> Tensor:
         """Rows [R, B] by random integers [R, B], uniformly and with replacement; row 0 where a run has none yet."""
-        sizes = np.minimum(self.added, self.capacity).clip(min=1)
-        return integers % torch.as_tensor(sizes, device=self.device)[:, None]
+        return integers % self.sizes
 
     def gather(self, rows: Tensor) -> Steps:
         """The steps in rows [R, B]."""
@@ -145,3 +150,4 @@ class EpisodeBuffer:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.rows[:, : state["rows"].shape[1]] = state["rows"].to(self.device)
         self.added[:] = state["added"].numpy()
+        self._count()

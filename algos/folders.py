@@ -45,6 +45,18 @@ def alone(lock: Path, does: str, patience: float = 1) -> Iterator[None]:
         yield
 
 
+def holder(lock: Path) -> str:
+    """Who holds a lock, and what to do if it was left behind, in brackets; empty where the system drops locks itself.
+
+    Where a file system has no locks, the lock is a file with the number of its process and the name of the machine.
+    """
+    with contextlib.suppress(OSError):
+        words = lock.read_text(encoding="utf-8", errors="replace").split()
+        if len(words) > 1:
+            return f" (process {words[0]} on {words[1]}; if that one is gone, remove {lock})"
+    return ""
+
+
 def nearest(path: Path) -> Path:
     """The part of a path that is there: itself, or before it is made the nearest one above it."""
     return next(part for part in (path, *path.absolute().parents) if os.path.lexists(part))

@@ -12,7 +12,7 @@ from envs.cores import free_memory
 # what torch and CUDA say of memory that they could not get, or of sizes that nothing could hold
 WORDS = (
     "can't allocate memory|Cannot allocate memory|out of memory|size calculation overflowed|"
-    "numel: integer multiplication overflow"
+    "numel: integer multiplication overflow|CUBLAS_STATUS_ALLOC_FAILED"
 )
 
 

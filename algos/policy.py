@@ -36,7 +36,7 @@ from algos.agent import Agent
 from algos.agent_file import WIDEST, check_values, checked, chosen, contents, description
 from algos.errors import UserError, describe, warn
 from algos.per_run import PerRun
-from algos.run_folder import digest_of_script
+from algos.run_folder import digest_of_file
 from algos.stored import Stored, check
 from algos.tables import run_name
 from envs import Task
@@ -266,7 +266,7 @@ class PolicyFile:
         try:
             module = script_module(self.script)
             then = self.said.get("script_digest")
-            if then and then != digest_of_script(SCRIPTS / f"{self.script}.py") and not self.warned:
+            if then and then != digest_of_file(SCRIPTS / f"{self.script}.py") and not self.warned:
                 self.warned = True
                 warn(
                     f"{self.script}.py is not as it was when {self.path} was written: the policy may act otherwise "

@@ -31,7 +31,7 @@ from algos.cli import (
     with_settings,
 )
 from algos.compile import captured, compiled, multiplies_bf16, tune_cpu
-from algos.device import device_name
+from algos.device import device_name, take, wait
 from algos.errors import UserError, warn
 from algos.evaluate import Act, Evaluator, PredictValues, Score, TableEvaluator, maker
 from algos.memory import check_room
@@ -110,7 +110,7 @@ class Run(Generic[Args]):
         if args.eval_episodes and is_game(args.task):
             self.facts["episodes"] = "whole games"  # those of evaluations in earlier versions ended with a life
         self.score_name, self.show = score, show
-        self.device = device_of(args)
+        self.device = take(device_of(args), args.TF32)
         self.in_bf16 = args.bf16 and not without_bf16(self.device)  # whether hidden layers are in bfloat16
         self.threads = Threads(args.threads)
         if self.device.type == "cpu":
@@ -343,9 +343,11 @@ class Run(Generic[Args]):
                 self.step = self._slowest()
                 last = self.step >= args.total_steps
                 self._after_iteration()
+                if logs := last or due(args.log_every, before, self.step):
+                    wait(self.device)  # what it has been told to do belongs to these steps
                 started = self._count_seconds(started)
                 self._close(done)
-                if last or due(args.log_every, before, self.step):
+                if logs:
                     self._flush(self.step)
                     self.step = self._slowest()  # for a run that was just seen to diverge, nobody waits
                 self._count_seconds(started)

@@ -24,10 +24,12 @@ from algos.arguments import flag, incidental
 from algos.checkpoint import Checkpoints, write_atomically, written_aside
 from algos.cli import RunArgs
 from algos.errors import UserError, warn
-from algos.folders import check_usable, checked_part, nearest
+from algos.folders import check_usable, checked_part, holder, nearest
 from algos.stored import FINISHED, Config, parsed, read_table, writing
+from envs.make import source_of
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
+ORIGIN = ("commit", "script_digest", "environment_digest", "versions", "device")  # of what a process trained
 MOST_TOLD = 4  # entries in which two runs differ
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 
@@ -40,10 +42,10 @@ def script_of(kind: type) -> Path | None:
         return None
 
 
-def digest_of_script(script: Path | None) -> str | None:
-    """The digest of a script, as config.json holds it; None if there is none, or if it is not a file."""
+def digest_of_file(path: Path | None) -> str | None:
+    """The digest of a file of code, as config.json holds it; None if there is none, or if it cannot be read."""
     try:
-        return hashlib.sha256(script.read_bytes()).hexdigest()[:16] if script else None
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path else None
     except OSError:
         return None
 
@@ -57,7 +59,8 @@ class RunFolder:
     def __init__(self, args: RunArgs, algorithm: str, identity: dict[str, Any], facts: dict[str, Any]):
         self.args, self.algorithm, self.identity, self.facts = args, algorithm, identity, facts
         self.script = cli.script or script_of(type(args))  # a script may take the arguments of another one
-        self.script_digest = digest_of_script(self.script)
+        self.script_digest = digest_of_file(self.script)
+        self.environment_digest = digest_of_file(source_of(args.env_id))
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
         self.earlier: dict[str, Any] = {}  # the configuration that an earlier process left, if there is one
@@ -75,14 +78,15 @@ class RunFolder:
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
         """Holds the lock; raises UserError if another process does, or if the folder cannot be used."""
-        lock = FileLock(self.path / ".lock")  # the system drops it when the process ends, however it ends
+        lock = FileLock(self.path / ".lock")  # most systems drop it when the process ends, however it ends
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0.3)  # another process that only looks has it for a moment
             write_atomically(self.path / ".writable", b"")
             (self.path / ".writable").unlink()
         except Timeout:
-            raise UserError(f"--out: another process is training in {self.path}; wait for it, or end it") from None
+            who = holder(self.path / ".lock")
+            raise UserError(f"--out: another process is training in {self.path}; wait for it, or end it{who}") from None
         except OSError as error:
             lock.release()
             raise UserError(f"--out: cannot use {self.path}: {error}") from None
@@ -118,11 +122,14 @@ class RunFolder:
                 f"--out: {self.path} holds this run already ({status}): continue it with --resume, or choose another "
                 "--out or --variant"
             )
-        then, now = config.get("script_digest"), self.script_digest
-        if then and now and then != now:
-            finished = "its results stay those of the script as it was"
-            what = finished if status in FINISHED else "the run goes on with what it is now"
-            warn(f"{self.algorithm}.py has changed since {self.path} was written; {what}")
+        for name, file in (
+            ("script_digest", f"{self.algorithm}.py"), ("environment_digest", f"the file of {self.args.env_id}"),
+        ):  # fmt: skip
+            then, now = config.get(name), getattr(self, name)
+            if then and now and then != now:
+                finished = "its results stay those of the file as it was"
+                what = finished if status in FINISHED else "the run goes on with what it is now"
+                warn(f"{file} has changed since {self.path} was written; {what}")
         return config
 
     def check_space(self, nbytes: int) -> None:
@@ -151,17 +158,24 @@ class RunFolder:
             raise UserError(f"{error}; remove the run's folder and start again") from None
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Writes config.json: the given entries, and everything that tells where the results come from."""
-        origin = {
+        """Writes config.json: the given entries, and everything that tells where the results come from.
+
+        `before` lists the origins of what earlier processes did, where they had other code or another machine.
+        """
+        config = {
             "algorithm": self.algorithm,
             "identity": self.identity,
             "facts": self.facts,
             "script_digest": self.script_digest,
+            "environment_digest": self.environment_digest,
             "versions": versions(),
             "commit": git_commit(self.script),
             "date": time.strftime("%Y-%m-%d"),
-        }
-        write_atomically(self.path / "config.json", json.dumps(origin | config, indent=2).encode())
+        } | config
+        before, then = list(self.earlier.get("before", [])), {name: self.earlier.get(name) for name in ORIGIN}
+        if self.earlier.get("step") and then != {name: config[name] for name in ORIGIN}:
+            before.append({"until": self.earlier["step"], **then})
+        write_atomically(self.path / "config.json", json.dumps(config | {"before": before}, indent=2).encode())
 
     def size(self) -> int:
         """Bytes of all files, but for those that another command takes away meanwhile."""
@@ -211,12 +225,18 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], absent: dict[str, An
     """The entries in which two identities differ: name, their value and ours.
 
     Digests, of which other entries may be a part, count if nothing else differs. Where an entry is missing, because an
-    earlier version had no such argument, it is as in `absent`.
+    earlier version had no such argument, it is as in `absent`. A file of data that has moved does not count.
     """
     names = sorted(set(ours) | set(theirs))
     pairs = {name: [identity.get(name, absent.get(name)) for identity in (theirs, ours)] for name in names}
-    found = [(name, there, here) for name, (there, here) in pairs.items() if there != here]
+    found = [(name, there, here) for name, (there, here) in pairs.items() if there != here and not moved(there, here)]
     return [entry for entry in found if not entry[0].endswith("digest")] or found
+
+
+def moved(there: Any, here: Any) -> bool:
+    """Whether two paths are of one file of data, by its name, which is no longer where it was."""
+    both = isinstance(there, str) and isinstance(here, str) and here.endswith(FILES)
+    return both and os.path.basename(there) == os.path.basename(here) and not os.path.lexists(there)
 
 
 def told(entries: list[tuple[str, Any, Any]]) -> str:
@@ -240,18 +260,24 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def git_commit(script: Path | None = None) -> str | None:
-    """The commit of this code, with a + if it was changed since or lacks the script; None outside a checkout."""
+    """The commit of this code, with a + if it was changed since or lacks the script; None outside a checkout.
+
+    After the +, a digest of the changes tells one uncommitted state from another.
+    """
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", __file__)  # or it lies in a checkout of something else
         commit = git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
+        if commit.endswith("+"):
+            commit += hashlib.sha256(git("diff", "HEAD", "--", "*.py").encode()).hexdigest()[:6]
     except (OSError, subprocess.SubprocessError):
         return None
     try:
-        if script and not commit.endswith("+"):
+        if script and "+" not in commit:
             git("ls-files", "--error-unmatch", str(script.resolve()))
     except (OSError, subprocess.SubprocessError):
         return f"{commit}+"

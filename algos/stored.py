@@ -70,6 +70,17 @@ class Divergence(Stored):
     step: Whole
 
 
+class Origin(Stored):
+    """Where the first steps of a run come from, which a process with other code or on another machine continued."""
+
+    until: Whole
+    commit: str | None = None
+    script_digest: str | None = None
+    environment_digest: str | None = None
+    versions: dict[str, str] | None = None
+    device: str | None = None
+
+
 class Config(Stored):
     """config.json of a run, and each of a report's sources.json."""
 
@@ -100,6 +111,9 @@ class Config(Stored):
     in_bf16: bool | None = None  # whether hidden layers were in bfloat16; early runs do not tell
     device: str | None = None
     commit: str | None = None
+    script_digest: str | None = None
+    environment_digest: str | None = None
+    before: list[Origin] = []
     date: str = ""
 
     @model_validator(mode="after")

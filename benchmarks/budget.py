@@ -35,12 +35,12 @@ from algos.arguments import Range, check
 from algos.cli import run_command
 from algos.errors import UserError
 from algos.folders import check_usable, writable
-from algos.stored import EVAL, TRAIN, Config, find, read_csv, read_json, read_table
+from algos.stored import EVAL, FINISHED, TRAIN, Config, find, read_csv, read_json, read_table
 from benchmarks import figures
 from benchmarks.load_scores import no_seed_twice
 from benchmarks.parts import file_name
 from benchmarks.read_scores import part_of
-from benchmarks.scores import label, measure_of
+from benchmarks.scores import family_name, label, measure_of
 from benchmarks.stored import origin, write_sources
 from benchmarks.tables import Table, between, escape, number, purpose, word
 
@@ -130,6 +130,15 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
                 f"Seed{'s' * (len(lost) > 1)} {seeds} of {label(part)} on {part['task']} diverged; a policy that did "
                 "counts with the episodes of its last evaluation, if there was one after it began to learn."
             )
+    ends: dict[tuple[str, str], dict[str, set[int]]] = {}
+    for config in sources:
+        state = "" if config.get("status") in FINISHED else " (not finished)"
+        key = config.get("task") or config["env_id"], family_name(config)
+        ends.setdefault(key, {}).setdefault(f"{config.get('step', 0):,}{state}", set()).update(seeds_of(config))
+    for (task, name), steps in ends.items():
+        if len(steps) > 1 or any("not" in step for step in steps):
+            of_each = "; ".join(f"step {step}: seeds {', '.join(map(str, sorted(s)))}" for step, s in steps.items())
+            notes.append(f"Policies of {name} on {task} are those of different steps, or not of the last: {of_each}.")
     return notes
 
 

@@ -13,7 +13,7 @@ from algos.cli import settings
 from algos.stored import Progress, parsed
 from benchmarks.decide import too_few
 from benchmarks.engines import Outcome
-from benchmarks.plan import RESULTS, Job, earlier_runs, estimate, has_sizes_of, most_alike
+from benchmarks.plan import RESULTS, Job, earlier_runs, estimate, has_sizes_of, is_running, most_alike
 from benchmarks.suite import Suite
 
 NOTES = {"new": "to do", "started": "to be continued", "finished": "finished", "damaged": "damaged: anew"}
@@ -36,7 +36,8 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
             unknown += 1
         about = "" if job.state == "finished" else f"about {clock(guess[0])}" if guess else "no earlier run to tell"
         steps = f"{job.total_steps:>11,} steps"
-        print(f"{number:>4}  {job.id}  {job.name:<{width}}  {steps}  {NOTES[job.state]:<15}  {about}")
+        state = "running" if job.state == "started" and is_running(job.folder) else NOTES[job.state]
+        print(f"{number:>4}  {job.id}  {job.name:<{width}}  {steps}  {state:<15}  {about}")
     counts = Counter(job.state for job in jobs)
     print(f"\n{len(jobs)} jobs, {counts['finished']} finished; {workers} at a time, with {engine}; folder {out}")
     if len(times) > counts["finished"]:
@@ -46,7 +47,10 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         sizes = "; some have networks or batches of other sizes, and tell little" if unlike else ""
         print(f"{about} (from earlier runs here and in results/{sizes}){rest}")
     elif unknown:
-        print("time and disk unknown: there is no earlier run of these algorithms to tell")
+        print(
+            "time and disk unknown: there is no earlier run of these algorithms to tell; any run of a hundredth of the "
+            f"steps, with --out in {out.parent}, tells"
+        )
 
 
 def note_on_seeds(suite: Suite) -> None:

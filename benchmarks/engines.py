@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from algos.errors import UserError, warn
+from algos.folders import holder
 from benchmarks.plan import state_of
 from benchmarks.suite import ROOT
 
@@ -172,5 +173,6 @@ def wait_for_lock(folder: Path, stop: Path) -> None:
                 return
         except Timeout:
             if time.monotonic() > warn_at:
-                warn(f"another process is training in {folder}, and a job waits until it ends")
+                who = holder(folder / ".lock")
+                warn(f"another process is training in {folder}, and a job waits until it ends{who}")
                 warn_at = math.inf

@@ -16,7 +16,7 @@ import tyro
 
 from algos.compile import compiled
 from algos.data import load
-from algos.device import choose_device, wait
+from algos.device import choose_device, take, wait
 from algos.goals import Clusters, Goals
 from algos.random import Random
 from benchmarks.timing import median_ratio, named, output_of, random_file, script_log, thread_variables, ways_of_updates
@@ -111,7 +111,7 @@ def sampling_seconds(args: Any, file: Path, method: str, flags: Sequence[str] = 
     """Seconds of one published batch of a method for one seed, with goals and random numbers, as updates make it."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    device, script = choose_device(args.device), importlib.import_module(f"single_file.{method}")
+    device, script = take(choose_device(args.device)), importlib.import_module(f"single_file.{method}")
     settings = tyro.cli(script.Args, args=["--dataset", str(file), "--batch-size", "1024", *flags])
     goals = Goals(load(str(file)).to(device), final_states=getattr(settings, "anchors", "") == "trajectories")
     agent = getattr(script, method.upper())(settings, goals.data.task, [0], device)

@@ -6,7 +6,7 @@ and sources.json are read like the runs themselves, see `benchmarks.read_scores`
 
 import itertools
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from benchmarks.stored import Sweep, read_wishes, without_place
 
 FEW_SEEDS = 10
 NOT_EVALUATED = "{} no evaluation after step 0, and {} left out"
+CODE = ("commit", "script", "environment", "torch")  # which may change between processes
 LARGEST = 1e100  # sums of squares of greater numbers are no numbers
 
 
@@ -91,7 +92,7 @@ def load(
             f"Only {len(cells) - len(missing)} of the {len(cells)} cells that were asked for, each an algorithm on a "
             f"task, {is_here} here; the rest {is_not} {_named(missing)}."
         )
-    notes += _versions_of_scripts(sources) + _without_bf16(sources) + _with_options(sources)
+    notes += _of_other_code(sources) + _without_bf16(sources) + _with_options(sources)
     notes += _other_parts(sources) + _other_ensembles(sources)
     frames = (
         _together(found.tables, MEANS, sources),
@@ -120,12 +121,17 @@ def load(
 
 
 def _name_files(found: Found) -> dict[str, str]:
-    """Lets the name of a file of data stand for its whole path, if no other file has it; gives these names by paths."""
-    tasks = {config["task"] for config in found.sources} | {task for _, task in found.cells}
-    tasks |= {task for task, _ in found.left_out}
+    """Lets the name of a file of data stand for its whole path, if no other file has it; gives these names by paths.
+
+    Files with the same digest are the same one, each on a machine of its own.
+    """
+    digests = {config["task"]: config.get("facts", {}).get("digest") for config in found.sources}
+    tasks = digests.keys() | {task for _, task in found.cells} | {task for task, _ in found.left_out}
     paths = [task for task in tasks if os.path.isabs(task)]
-    counts = Counter(Path(path).name for path in paths)
-    files = {path: name for path in paths if counts[name := Path(path).name] == 1}
+    known: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        known[Path(path).name].add(digests.get(path) or path)
+    files = {path: name for path in paths if len(known[name := Path(path).name]) == 1}
     for frame in (*found.tables, *found.values, *found.watched):
         frame["task"] = frame["task"].replace(files)
     for config in found.sources:
@@ -200,14 +206,42 @@ def _named(pairs: list[tuple[str, str]]) -> str:
     return "; ".join(f"{', '.join(alike)} on {', '.join(where)}" for where, alike in names.items())
 
 
-def _versions_of_scripts(sources: list[dict[str, Any]]) -> list[str]:
-    """A sentence on algorithms whose script was changed between runs of one commit; none if there are none."""
-    digests: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+def _of_other_code(sources: list[dict[str, Any]]) -> list[str]:
+    """Sentences on algorithms whose seeds on a task were not all trained by the same code."""
+    trained: dict[tuple[str, str], list[tuple[list[int], list[dict[str, Any]]]]] = defaultdict(list)
     for config in sources:
-        if digest := config.get("script_digest"):
-            digests[config.get("algorithm", ""), config.get("commit")].add(digest)
-    names = sorted({name for (name, _), found in digests.items() if len(found) > 1})
-    return [f"The script changed between runs of {', '.join(names)}, which no commit tells."] if names else []
+        trained[label(config), config["task"]].append((config["seeds"], [*config.get("before", []), config]))
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for key, parts in trained.items():
+        codes = [process for _, processes in parts for process in processes]
+        told = [name for name in CODE if len({code_of(code)[name] for code in codes} - {None}) > 1]
+        seeds: dict[str, list[int]] = defaultdict(list)
+        for own, processes in parts:
+            words: dict[str, str] = {}  # of each code, with where it ended
+            for code in processes:
+                end = f" until step {code['until']:,}" if "until" in code else ""
+                words[" and ".join(f"{name} {code_of(code)[name] or 'unknown'}" for name in told)] = end
+            seeds[", then by ".join(map("".join, words.items()))] += own
+        if told:
+            of_each = [f"seed{'s' * (len(own) > 1)} {in_words(own)} by {by}" for by, own in seeds.items()]
+            found["; ".join(of_each)].append(key)
+    return [f"Not all of {_named(pairs)} was trained by the same code: {how}." for how, pairs in found.items()]
+
+
+def code_of(process: dict[str, Any]) -> dict[str, str | None]:
+    """What identifies the code of a process, by the name that a sentence gives it."""
+    names = "commit", "script_digest", "environment_digest"
+    return dict(zip(CODE, [*map(process.get, names), (process.get("versions") or {}).get("torch")], strict=True))
+
+
+def in_words(seeds: list[int]) -> str:
+    """`0-4` for consecutive seeds, else all of them."""
+    ordered = sorted(seeds)
+    return (
+        f"{ordered[0]}-{ordered[-1]}"
+        if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
+        else ", ".join(map(str, ordered))
+    )
 
 
 def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from algos.data import Dataset
-from algos.device import choose_device, wait
+from algos.device import choose_device, take, wait
 from algos.random import Random
 from benchmarks.timing import LOG, named, peer_rate, peers, random_file, script_log
 from envs.cores import core_count
@@ -75,7 +75,7 @@ def sampling_rate(args: Any, count: int = 4_000_000) -> float:
     """Minibatches of 256 per second from `count` transitions of HalfCheetah's sizes."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = choose_device(args.device)
+    device = take(choose_device(args.device))
     data = Dataset("random", torch.rand(count + 1, 17 + 6 + 2), torch.arange(count), 17, 6).to(device)
     choice = Random([0], device).integers("minibatch", 256)
     rates = []

@@ -28,7 +28,7 @@ from algos.arguments import Count, FewOrNone, Natural, check
 from algos.cli import check_env_id, run_command
 from algos.compile import compiled, tune_cpu
 from algos.data import check_name
-from algos.device import choose_device, wait
+from algos.device import choose_device, take, wait
 from algos.errors import UserError
 from algos.random import Random
 from benchmarks.offlinerl_kit import check_code, ensemble_rate
@@ -79,7 +79,7 @@ def stored_seconds(args: Args) -> float:
 
     SAC's actor learns at every update, as MOPO's does.
     """
-    script, device = importlib.import_module(f"single_file.{args.algorithm}"), choose_device(args.device)
+    script, device = importlib.import_module(f"single_file.{args.algorithm}"), take(choose_device(args.device))
     settings, more = (script.Args(actor_delay=1), (True,)) if args.algorithm == "sac" else (script.Args(), ())
     data, random = random_data(CHEETAH).to(device), Random([0], device)
     agent = getattr(script, args.algorithm.upper())(settings, data.task, [0], device)

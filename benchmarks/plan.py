@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from algos.cli import RunArgs, settings
 from algos.errors import UserError, warn
-from algos.run_folder import defaults, differing, digest_of_script, folder_name, folder_of, identity, told
+from algos.run_folder import defaults, differing, digest_of_file, folder_name, folder_of, identity, told
 from algos.stored import EVAL, FINISHED, TRAIN, Config, read_json, read_table
 from benchmarks.suite import ROOT, Entry, Suite, as_words
+from envs.make import source_of
 
 RESULTS = ROOT / "results"  # of reports, which store how long their runs took
 # Five seeds in one thread do 1.2 times as many steps per second as one seed does; ten seeds do no more than five.
@@ -40,7 +42,7 @@ class Job:
     command: list[str]
     args: RunArgs  # the arguments of the script, of a class that the script defines
     state: State
-    changed: tuple[Path, ...] = ()  # files that have changed since it was finished: its script, its dataset
+    changed: tuple[Path, ...] = ()  # files that have changed since it was finished: its script, environment, dataset
 
     @property
     def id(self) -> str:
@@ -120,12 +122,14 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             # If the seeds of a stored run are not a batch of this plan, the run is a job of its own, and the batches
             # lose its seeds. If they are a batch, the job is the same before and after it has trained, so that all jobs
             # keep their numbers while a sweep goes on.
+            # A run that ended before its first checkpoint, such as one that took too much memory, leaves nothing.
             kept = [
                 (seeds, place)
                 for seeds, place, theirs in runs
                 if seeds not in batches
                 and set(seeds) & set(suite.seeds)
                 and not differing(configuration, theirs | {"seeds": []}, absent)
+                and not is_empty(place / folder_name(task) / entry.algorithm / entry.variant)
             ]
             taken = {seed for seeds, _ in kept for seed in seeds}
             left = [[seed for seed in seeds if seed not in taken] for seeds in batches]
@@ -133,6 +137,25 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             placed.sort(key=lambda pair: min(pair[0]))
             jobs += [make_job(entry, task, seeds, place, device, flags) for seeds, place in placed]
     return jobs
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether the run in a folder has done no step and has no checkpoint, and no process is training there."""
+    config = read_json(folder / "config.json", Config)
+    begun = config["status"] in FINISHED or config.get("step") or any(folder.glob("checkpoint/[!.]*"))
+    return not begun and not is_running(folder)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process is training in a folder, perhaps one of another machine."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        if (folder / ".lock").exists():
+            try:
+                with FileLock(folder / ".lock", timeout=0):
+                    return False
+            except Timeout:
+                return True
+    return False
 
 
 def share_settings(args: RunArgs, theirs: dict[str, Any]) -> bool:
@@ -181,9 +204,14 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
 
 
 def changes(config: dict[str, Any], path: Path, script: Path, task: str) -> tuple[Path, ...]:
-    """The script and the file of data of a finished run, whose configuration lies at `path`, if they have changed."""
-    then = config.get("script_digest")
-    found = [script] if then and then != digest_of_script(script) else []
+    """Files of a finished run that have changed: its script, that of an environment of one's own, that of its data.
+
+    `path` is that of its configuration.
+    """
+    files = {"script_digest": script, "environment_digest": source_of(config.get("env_id", ""))}
+    found = [
+        file for name, file in files.items() if file and (then := config.get(name)) and then != digest_of_file(file)
+    ]
     with contextlib.suppress(OSError):
         found += [Path(task)] if os.path.isfile(task) and os.path.getmtime(task) > os.path.getmtime(path) else []
     return tuple(found)

@@ -5,9 +5,11 @@ import functools
 import itertools
 import re
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from algos.cli import RunArgs
+from algos.data import is_file
 from algos.run_folder import defaults, differing
 from algos.stream import time_limit
 from benchmarks.scores import family_name, label
@@ -15,6 +17,7 @@ from benchmarks.suite import ROOT, load_args
 from envs.atari import is_game
 from envs.make import OGBENCH, ROBOTICS, find_spec, plain_id
 
+DATA = ("dataset", "expert_dataset")  # arguments that may be paths, each machine's own
 PACKAGES = {"MinAtar/": "minatar", "MiniGrid-": "minigrid", "dm_control/": "dm_control", "ALE/": "ale-py"}
 
 
@@ -85,6 +88,7 @@ def differences(sources: list[dict[str, Any]]) -> list[str]:
             known = ("seeds", "device", "vary", "total_steps", "eval_episodes", "eval_every")
             rest = {name: value for name, value in config.get("identity", {}).items() if name not in known}
             rest |= config.get("facts", {})  # such as a dataset's digest
+            rest |= {name: Path(rest[name]).name for name in DATA if is_file(rest.get(name) or "")}
             first = same.setdefault(label(config), rest)
             if entries := differing(rest, first, defaults_of(config.get("algorithm", ""))):
                 name, earlier, later = entries[0]

@@ -22,6 +22,7 @@ different protocols are refused, or with --mix reported with a note.
 import json
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, PERCENT, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.stored import OWN, TABLES, VERDICTS, keep, origin, own_tables, write_sources
+from benchmarks.stored import OWN, TABLES, VERDICTS, keep, keep_suites, origin, own_tables, write_sources
 from benchmarks.suite import BENCHMARKS, Score, find_table, published_curves, read_published, read_references
 from benchmarks.tables import escape
 from benchmarks.variance_part import variance_part
@@ -272,6 +273,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     keep(chosen.tables, out)
+    keep_suites(args.folders, out)
     summary["curves"] = chosen.curves
     summary |= {
         "cells": scores.cells,
@@ -345,8 +347,23 @@ def markdown(
                 lines += [f"![{escape(description)}](figures/{name}.png)" for name, _, description in part.figures]
             for caption, table in part.tables[: part.tables_in_markdown]:
                 lines += [f"{escape(caption)}:", table.markdown()]
-    lines.append(escape(interval_note(results.replications, results.fewest)))
+    lines += [escape(interval_note(results.replications, results.fewest)), escape(code_and_machines(results))]
     return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def code_and_machines(results: Results) -> str:
+    """What the runs were trained by and on, in a sentence; empty where nothing is known."""
+    sources = results.scores.sources
+    made = origin("report", sources)
+    packages: dict[str, set[str]] = defaultdict(set)
+    for config in sources:
+        for name, number in config.get("versions", {}).items():
+            packages[name].add(number)
+    told = [" ".join([name, " and ".join(sorted(numbers))]) for name, numbers in sorted(packages.items())]
+    parts = [f"commit {', '.join(made['commits'])}"] if made["commits"] else []
+    parts += [f"with {', '.join(told)}"] if told else []
+    parts += [f"on {'; '.join(made['devices'])}"] if made["devices"] else []
+    return f"Trained by {', '.join(parts)}." if parts else ""
 
 
 def main(args: Args) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from algos.checkpoint import write_atomically
 from algos.errors import UserError
-from algos.stored import Stored, check, damaged, find, regular
+from algos.stored import Stored, check, damaged, find, read_json, regular
 from benchmarks.suite import BENCHMARKS, Score
 
 TABLES = ("scores", "final", "tasks", "aggregates", "values", "watched", "ways", "maps")  # of a report
@@ -118,6 +118,26 @@ def keep(tables: Iterable[Path], out: Path) -> None:
     for table in own_tables(tables):
         if table.parent.resolve() != out.resolve():
             shutil.copy(table, out / table.name)
+
+
+def keep_suites(folders: Iterable[Path], out: Path) -> None:
+    """Copies the suites of sweeps to out/suites, so that their commands can be run again, except for those shipped.
+
+    Suites that a report in one of the folders has kept are copied too.
+    """
+    for folder in folders:
+        suites = [(path.stem, path) for path in sorted((folder / "suites").glob("*.toml"))]
+        for path in find(folder, "suite.toml"):
+            about = path.with_name("sweep.json")
+            suites.append((read_json(about, Sweep)["suite"] if about.is_file() else path.parent.name, path))
+        for name, path in suites:
+            content, shipped = path.read_bytes(), BENCHMARKS / "suites" / f"{name}.toml"
+            place, number = out / "suites" / f"{name}.toml", 1
+            while place.exists() and place.read_bytes() != content:
+                place, number = place.with_stem(f"{name}_{number + 1}"), number + 1
+            if not (shipped.is_file() and shipped.read_bytes() == content):
+                place.parent.mkdir(exist_ok=True)
+                place.write_bytes(content)
 
 
 def origin(command: str, sources: list[dict[str, Any]], sweeps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:

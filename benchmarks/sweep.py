@@ -12,11 +12,14 @@ script or its file of data has changed since. An interrupted job goes on from it
 again from there while the others go on, and its logs are kept. Ctrl-C ends every run with a checkpoint, and the same
 command continues. A run whose tables are damaged is set aside and trained anew.
 
-A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run with
-the same flags says how many there are):
+A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run with the same flags says
+how many there are, and which are not finished):
 
-    sbatch --array=0-14 --gpus=1 --cpus-per-task=8 \\
-        --wrap='python -m benchmarks.sweep mujoco_1m --device cuda --threads 8 --job $SLURM_ARRAY_TASK_ID'
+    sbatch --array=0-14 --gpus=1 --cpus-per-task=8 --requeue --open-mode=append --wrap='srun --cpus-per-task=8 \\
+        python -m benchmarks.sweep mujoco_1m --device cuda --threads 8 --job $SLURM_ARRAY_TASK_ID'
+
+SIGTERM, which a preempted job gets some time before it is killed if it was started by srun, writes a checkpoint as
+Ctrl-C does.
 
 Results lie in OUT/<seeds>/<task>/<algorithm>/<variant>/, logs in OUT/logs/. Exit codes: 0 all done, 1 some jobs failed,
 2 bad arguments, 130 interrupted.
@@ -46,6 +49,8 @@ from tqdm import tqdm
 
 from algos.arguments import FewOrNone, Natural, Range, Several, check
 from algos.cli import check_all, run_command
+from algos.data.files import is_file
+from algos.data.names import is_downloaded
 from algos.device import choose_device
 from algos.errors import UserError, warn
 from algos.folders import writable
@@ -114,7 +119,7 @@ def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
 
 def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str]) -> tuple[dict[str, Outcome], bool]:
     """Runs all jobs that are not finished: how each of them ended, and whether a signal asked the sweep to end."""
-    stop, logs = out / "stop", out / "logs"
+    stop, logs = stop_file(out), out / "logs"
     logs.mkdir(exist_ok=True)
     for job in jobs:
         prepare(job, out)
@@ -174,19 +179,28 @@ def check_jobs(jobs: list[Job], device: str, elsewhere: bool, cuda: bool) -> Non
 def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> None:
     """Runs one job of an array in the foreground; other jobs of the sweep may run elsewhere at the same time."""
     copy = out / "suite.toml"
-    if not ((out / "sweep.json").exists() and copy.exists() and copy.read_bytes() == suite.path.read_bytes()):
+    if changed := copy.exists() and copy.read_bytes() != suite.path.read_bytes():
+        warn(f"{suite.path} has changed since {copy} was written: --job {args.job} is that of the suite as it is now")
+    if changed or not ((out / "sweep.json").exists() and copy.exists()):
         describe(suite, out)
+    if len(gpus) > 1:
+        warn(f"of {len(gpus)} GPUs, the job takes the first; --device cuda:N names one, and a sweep without --job all")
     if job.state == "finished":
         print(f"finished already: {job.name}")
         return
     print(f"{job.name}, {job.total_steps:,} steps", flush=True)
     prepare(job, out)
-    stop = out / f"stop.{job.id}"
+    stop = stop_file(out)
     with absent(stop), stopped_by_signals(stop):
         environment = {"OMP_NUM_THREADS": str(args.threads)} | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
         outcome = engines.run_job(job.command, job.folder, None, stop, environment, args.retries)
     if outcome.status != "finished":
         raise SystemExit(130 if outcome.status in ("interrupted", "not begun") else 1)
+
+
+def stop_file(out: Path) -> Path:
+    """The file that asks the jobs of this process to end, and no other's."""
+    return out / f"stop.{socket.gethostname()}.{os.getpid()}"
 
 
 @contextlib.contextmanager
@@ -293,10 +307,15 @@ def main(args: Args) -> None:
         note_on_seeds(suite)
     if args.dry_run:
         show_plan(suite, jobs, out, workers, args.engine)
+        if lacking := [task for task in suite.tasks if not (is_file(task) or is_downloaded(task))]:
+            print(f"data that is not here yet: {', '.join(lacking)}; `python -m benchmarks.dataset NAME` downloads it")
         if args.until_decided:
             print(f"this is the most that it can take: {size} seeds are added at a time, until the pair is decided")
         else:
             print(f"as an array of jobs: --seeds-per-job {batch} --job 0 to --job {len(jobs) - 1}")
+            left = [str(number) for number, job in enumerate(jobs) if job.state != "finished"]
+            if 0 < len(left) < len(jobs):
+                print(f"those that are not finished: {','.join(left)}")
         try:
             check_jobs(chosen, args.device, elsewhere, cuda)
         except UserError as error:  # perhaps only here: the machine that trains may have data that this one lacks

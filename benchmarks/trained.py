@@ -72,6 +72,8 @@ class Trained:
         if ranks and set(words) & set(RANKS):
             if self.config.get("args", {}).get("eval_episodes") == 0:
                 print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
+            if others := self._elsewhere():
+                print(f"note: seeds are ranked among those of this folder; {', '.join(others)} have more of them")
             last = min(self.file.step, self.config.get("args", {}).get("total_steps", self.file.step))
             if self.scored_until < 0.9 * last:
                 steps = f"{self.scored_until:,}, and the policies are those of step {last:,}"
@@ -106,6 +108,15 @@ class Trained:
             return lost
         named = {seed for word in words for seed in parse_seeds((word,))}
         return [number for number in lost if self.file.runs[number]["seed"] in named]
+
+    def _elsewhere(self) -> list[str]:
+        """The names of other parts of a sweep's folder, seeds_5-9 beside seeds_0-4, that hold the same algorithm."""
+        folder = self.folder.absolute()
+        place, rest = folder.parents[2], folder.relative_to(folder.parents[2])
+        apart = place.name.startswith("seed")
+        return [
+            path.name for path in sorted(place.parent.glob("seed*")) if path != place and (path / rest).is_dir()
+        ] * apart
 
     def _with(self, setting: Sequence[str]) -> list[int]:
         wanted = pairs_of(setting, "--setting", "tau=0.01")

@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import io
 import os
 import re
@@ -13,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -234,6 +236,18 @@ def ids_of(module: str) -> tuple[str, ...]:
             ) from None
         raise ModuleNotFoundError(f"the module {module!r} cannot be imported: {reason}") from error
     return tuple(env_id for env_id in gym.registry if env_id not in before)
+
+
+def source_of(env_id: str) -> Path | None:
+    """The file that defines a task of one's own, `module:Name-v0`; None for other ids, and where there is no file."""
+    if ":" not in env_id:
+        return None
+    with contextlib.suppress(ValueError, ImportError, AttributeError, OSError, TypeError):
+        spec = find_spec(env_id)
+        entry: Any = spec.entry_point or spec.vector_entry_point
+        made_by = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        return Path(inspect.getfile(made_by))
+    return None
 
 
 def plain_id(env_id: str) -> str:

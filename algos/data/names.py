@@ -1,5 +1,6 @@
 """Finds a dataset by its name."""
 
+import contextlib
 import difflib
 import hashlib
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 from algos.data.d4rl import load_d4rl
 from algos.data.files import is_file, read
 from algos.data.minari import load_minari
-from algos.data.ogbench import load_ogbench
+from algos.data.ogbench import cached, load_ogbench
 from algos.data.record import Dataset
 from algos.errors import UserError, describe
 from envs import d4rl
@@ -90,6 +91,22 @@ def place_of(name: str) -> Path:
     from minari.storage import get_dataset_path
 
     return Path(get_dataset_path(f"local/{name}"))
+
+
+def is_downloaded(name: str) -> bool:
+    """Whether nothing of a dataset has to be downloaded before it is loaded; True too for names that are refused."""
+    from minari.storage import get_dataset_path
+
+    kind, _, rest = name.partition("/")
+    with contextlib.suppress(UserError, ValueError, RuntimeError):  # no such name, or no home folder
+        if kind == "d4rl":
+            place = d4rl.find(rest).place
+            return place is None or place.exists()
+        if kind == "ogbench":
+            return cached(name).exists()
+        if kind == "minari":
+            return Path(get_dataset_path(rest)).exists()
+    return True
 
 
 def check_made(name: str) -> None:

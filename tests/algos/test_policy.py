@@ -22,7 +22,7 @@ from algos.policy import (
     policy_file,
     used_by_policy,
 )
-from algos.run_folder import digest_of_script
+from algos.run_folder import digest_of_file
 from benchmarks.export import Batched
 from benchmarks.trained import Place, Trained
 from envs import Task
@@ -73,7 +73,7 @@ def sac():
 
 
 def test_a_script_that_changed_since_a_file_was_written_is_warned_of(sac, tmp_path, capsys):
-    for digest, warned in ((digest_of_script(SCRIPTS / "sac.py"), False), (None, False), ("another", True)):
+    for digest, warned in ((digest_of_file(SCRIPTS / "sac.py"), False), (None, False), ("another", True)):
         load_policy(written(tmp_path / "p.safetensors", sac, script_digest=digest), seed=1)
         told = f"warning: sac.py is not as it was when {tmp_path / 'p.safetensors'} was written: the policy may act"
         assert (told in capsys.readouterr().err) is warned

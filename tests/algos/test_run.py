@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from filelock import SoftFileLock
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.envs.registration import EnvSpec
 from safetensors import SafetensorError
@@ -34,10 +35,11 @@ from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
+from algos.folders import holder
 from algos.policy import PolicyFile
 from algos.random import Random
 from algos.run import Run, without_bf16
-from algos.run_folder import differing, digest_of_script, git_commit, script_of, told
+from algos.run_folder import differing, digest_of_file, folder_of, git_commit, script_of, told
 from algos.summary import Summary
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
@@ -148,13 +150,71 @@ def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys)
     result = train("sac", **TINY)
     config = json.loads((result.folder / "config.json").read_text())
     assert config["script_digest"] == hashlib.sha256((ROOT / "single_file" / "sac.py").read_bytes()).hexdigest()[:16]
-    assert digest_of_script(script_of(int)) is None and digest_of_script(tmp_path / "none.py") is None
+    assert digest_of_file(script_of(int)) is None and digest_of_file(tmp_path / "none.py") is None
     for change, said in (({}, False), ({"script_digest": "0" * 16}, True), ({"script_digest": None}, False)):
-        for status, then in (("interrupted", "the run goes on"), ("finished", "its results stay those of the script")):
+        for status, then in (("interrupted", "the run goes on"), ("finished", "its results stay those of the file")):
             (result.folder / "config.json").write_text(json.dumps(config | change | {"status": status}))
             train("sac", resume=True, **TINY)
             err = capsys.readouterr().err
             assert ("sac.py has changed since" in err) == said and (then in err) == said
+
+
+def test_a_run_keeps_the_origins_of_what_earlier_processes_did(train, tmp_path, monkeypatch, capsys):
+    """And says that the file of an environment of one's own has changed."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "worlds.py"
+    code = "import gymnasium as gym\nfrom gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
+    code += "class Own(PendulumEnv): pass\ngym.register('Own-v0', Own, max_episode_steps=30)\n"
+    path.write_text(code)
+    flags = TINY | {"env_id": "worlds:Own-v0", "checkpoint_every": 4}
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: "first")
+    report = Run._report_progress
+
+    def killed(run):
+        report(run)
+        if run.step == 14:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_report_progress", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train("sac", **flags)
+    assert "worlds" not in capsys.readouterr().err
+    path.write_text(code + "# another line\n")
+    monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: "second")
+    config = train("sac", resume=True, **flags).config
+    assert "the file of worlds:Own-v0 has changed since" in capsys.readouterr().err
+    (before,) = config["before"]
+    assert (before["commit"], before["until"], config["commit"]) == ("first", 12, "second")
+    assert before["environment_digest"] != config["environment_digest"] == digest_of_file(path)
+    assert before["versions"] == config["versions"] and before["script_digest"] == config["script_digest"]
+
+
+def test_a_file_of_data_that_has_moved_is_the_same_one(tmp_path):
+    """Its digest tells whether it is; a file of that name beside the first is another."""
+    first, second = tmp_path / "a" / "mine.hdf5", tmp_path / "b" / "mine.hdf5"
+    ours, theirs = {"dataset": str(second), "tau": 1}, {"dataset": str(first), "tau": 1}
+    assert not differing(ours, theirs, {})
+    assert differing(ours, theirs | {"tau": 2}, {}) == [("tau", 2, 1)]
+    assert differing(ours, theirs | {"dataset": "mine"}, {}) == [("dataset", "mine", str(second))]
+    first.parent.mkdir()
+    first.touch()
+    assert differing(ours, theirs, {}) == [("dataset", str(first), str(second))]
+
+
+def test_a_lock_that_is_a_file_names_its_process_and_its_machine(tmp_path, monkeypatch):
+    """As on file systems without locks, where a killed process leaves it behind."""
+    import sac
+
+    monkeypatch.setattr("algos.run_folder.FileLock", SoftFileLock)
+    args = sac.Args(**{**TINY, "out": tmp_path})
+    folder = folder_of(args, "sac")
+    folder.mkdir(parents=True)
+    (folder / ".lock").write_text("77\nelsewhere\n")
+    with pytest.raises(UserError, match=r"end it \(process 77 on elsewhere; if that one is gone, remove .*\.lock\)"):
+        Run(args, "sac")
+    (folder / ".lock").unlink()
+    assert not holder(folder / ".lock")
 
 
 def test_a_commit_without_the_script_is_marked(tmp_path, monkeypatch):
@@ -170,6 +230,37 @@ def test_a_commit_without_the_script_is_marked(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("")
     assert git_commit() == git_commit(ROOT / "single_file" / "sac.py") == "abc"
     assert git_commit(tmp_path / "mine.py") == "abc+"
+    git_commit.cache_clear()
+
+
+def test_uncommitted_changes_are_told_apart_and_no_other_checkout_is_named(tmp_path, monkeypatch):
+    """A copy of the package, as in a folder of installed packages, lies in a checkout of its own here."""
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
+
+    file = tmp_path / "algos" / "run_folder.py"
+    file.parent.mkdir()
+    file.write_text("first")
+    (tmp_path / "other.py").write_text("")
+    git("init", "-q")
+    git("add", "other.py")
+    git("commit", "-qm", "other")
+    monkeypatch.setattr(algos.run_folder, "__file__", str(file))
+
+    def found() -> str | None:
+        git_commit.cache_clear()
+        return git_commit()
+
+    assert found() is None
+    git("add", "algos")
+    git("commit", "-qm", "own")
+    clean = found()
+    file.write_text("second")
+    changed = found()
+    file.write_text("third")
+    assert clean and changed and re.fullmatch(rf"{clean}\+[0-9a-f]{{6}}", changed)
+    assert found() != changed and found().startswith(f"{clean}+")
     git_commit.cache_clear()
 
 
@@ -407,10 +498,12 @@ def test_cuda_without_an_index_is_the_first_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
-    assert algos.device.choose_device("auto") == torch.device("cuda:0")
-    assert chosen == [torch.device("cuda:0"), "high"]
-    device_of(ppo.Args(device="cuda"))  # whose ratios of probabilities are near 1
-    assert chosen[2:] == [torch.device("cuda:0"), "high", "highest"]
+    gpu = torch.device("cuda:0")
+    assert algos.device.choose_device("auto") == device_of(ppo.Args(device="cuda")) == gpu
+    assert not chosen  # a process that only checks its arguments takes nothing of a GPU
+    assert algos.device.take(gpu) == gpu and chosen == [gpu, "high"]
+    algos.device.take(gpu, ppo.Args().TF32)  # PPO's ratios of probabilities are near 1
+    assert chosen[2:] == [gpu, "highest"]
 
 
 def test_a_checkpoint_of_a_gpu_must_fit_into_the_memory_of_the_cpu(loop, monkeypatch):
@@ -454,7 +547,7 @@ def test_a_script_with_the_arguments_of_another_is_known_by_its_own_file(loop, t
     (tmp_path / "counter.py").write_text("from single_file.sac import Args")
     monkeypatch.setattr("algos.cli.script", tmp_path / "counter.py")
     run, _ = loop()
-    assert run.folder.script_digest == digest_of_script(tmp_path / "counter.py")
+    assert run.folder.script_digest == digest_of_file(tmp_path / "counter.py")
 
 
 def test_state_without_the_run_axis_is_named(loop):

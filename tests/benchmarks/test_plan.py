@@ -1,5 +1,6 @@
 """The plan of a sweep: jobs, their states, estimates. Nothing is trained."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 from small_suite import SECOND, SUITE, VARIED, jobs, write
 
 from algos.cli import settings
@@ -88,13 +90,30 @@ def test_new_seeds_of_a_suite_are_new_jobs_and_the_old_ones_stay(tmp_path, text)
     assert [(job.seeds, job.state) for job in planned] == [([0, 1], "finished"), ([2, 3], "new")]
 
 
+@pytest.mark.parametrize("left", ["nothing", "a checkpoint", "a lock"])
+def test_a_run_that_left_nothing_does_not_keep_its_seeds_together(tmp_path, left):
+    """As one that took too much memory, and is asked for again with fewer seeds per job."""
+    suite, out = write(tmp_path, SUITE.replace('"0:2"', '"0:4"')), tmp_path / "out"
+    (whole,) = jobs(suite, out, seeds_per_job=4)
+    store(whole, "running", step=0)
+    with contextlib.ExitStack() as stack:
+        if left == "a checkpoint":
+            (whole.folder / "checkpoint").mkdir()
+            (whole.folder / "checkpoint" / "0.safetensors").write_bytes(b"")
+        if left == "a lock":
+            stack.enter_context(FileLock(whole.folder / ".lock"))
+        seeds = [job.seeds for job in jobs(suite, out, seeds_per_job=2)]
+        assert plan.is_running(whole.folder) == (left == "a lock")
+    assert seeds == ([[0, 1], [2, 3]] if left == "nothing" else [[0, 1, 2, 3]])
+
+
 def test_files_that_have_changed_since_jobs_were_finished_are_named(tmp_path, capsys):
     text = SUITE.replace("[algorithms.sac]", '[algorithms.mine]\nscript = "mine.py"')
     script = plan.ROOT / "single_file" / "sac.py"
     (tmp_path / "mine.py").write_text(script.read_text().replace('Run(args, "sac")', 'Run(args, "mine")'))
     suite, out = write(tmp_path, text), tmp_path / "out"
     for job, status in zip(jobs(suite, out, seeds_per_job=1), ("finished", "interrupted"), strict=True):
-        store(job, status, script_digest=plan.digest_of_script(tmp_path / "mine.py"))
+        store(job, status, script_digest=plan.digest_of_file(tmp_path / "mine.py"))
     assert [job.changed for job in jobs(suite, out, seeds_per_job=1)] == [(), ()]
     with (tmp_path / "mine.py").open("a") as file:
         file.write("# changed\n")
@@ -159,14 +178,22 @@ def test_grids_that_share_a_setting_are_not_trained_twice(tmp_path, taus, refuse
         assert [job.seeds for job in jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)] == [[0, 1, 2, 3]]
 
 
-def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "run_job", lambda *_: engines.Outcome("finished", 1))
-    out = tmp_path / "out"
+def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch, capsys):
+    """And says that its numbers may be those of other jobs, and that a job takes one GPU of several."""
+    environments = []
+    monkeypatch.setattr(engines, "run_job", lambda *job: environments.append(job[4]) or engines.Outcome("finished", 1))
+    out, args = tmp_path / "out", SimpleNamespace(job=0, threads=1, retries=0)
     out.mkdir()
     for text in (SUITE, SUITE.replace('"0:2"', '"0:4"')):
+        assert "suite.toml has changed" not in capsys.readouterr().err
         path = write(tmp_path, text)
-        sweep.run_one(SimpleNamespace(threads=1, retries=0), suites.read(path), out, jobs(path, out)[0], [])
+        sweep.run_one(args, suites.read(path), out, jobs(path, out)[0], [])
         assert (out / "suite.toml").read_bytes() == path.read_bytes()
+    assert "suite.toml has changed since" in capsys.readouterr().err
+    for gpus, said in ((["3"], False), (["3", "5"], True)):
+        sweep.run_one(args, suites.read(path), out, jobs(path, out)[0], gpus)
+        assert environments[-1]["CUDA_VISIBLE_DEVICES"] == "3"
+        assert ("warning: of 2 GPUs, the job takes the first" in capsys.readouterr().err) == said
     assert json.loads((out / "sweep.json").read_text())["seeds"] == [0, 1, 2, 3]
 
 

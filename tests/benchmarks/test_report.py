@@ -11,11 +11,13 @@ import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import synthetic
+import tyro
 from PIL import Image
 from synthetic import TASKS, store
 
@@ -219,13 +221,71 @@ def test_what_is_not_finished_can_be_left_out(tmp_path):
     assert note == "a, d on Ant-v5; b, c on Ant-v5, Hopper-v5 are not finished, and are left out."
 
 
-def test_runs_of_one_commit_and_two_scripts_are_told_apart(tmp_path):
-    for seed, (commit, digest) in enumerate((("a+", "1"), ("a+", "1"), ("b", "2"))):
+def test_a_report_names_its_code_and_keeps_the_suites_that_are_not_shipped(tmp_path, monkeypatch):
+    rows = table({step: {0: [1.0], 1: [2.0]} for step in (0, 100)})
+    for name, content in (("mine", "a = 1"), ("other", "a = 2"), ("smoke", None)):
+        place = tmp_path / name
+        versions = {"gymnasium": "1", "mujoco": "3"}
+        store(place / "seeds_0-1", name, rows, "Hopper-v5", commit=name, versions=versions, device="CPU")
+        shipped = (suite.BENCHMARKS / "suites" / "smoke.toml").read_text()
+        (place / "suite.toml").write_text(content or shipped)
+        said = {
+            "suite": "smoke" if name == "smoke" else "mine",
+            "purpose": "",
+            "command": "c",
+            "commit": None,
+            "date": "",
+        }
+        (place / "sweep.json").write_text(json.dumps(said))
+    out, again = tmp_path / "out", tmp_path / "again"
+    for folders, to in ((("mine", "other", "smoke"), out), (("out",), again)):
+        words = [
+            *(str(tmp_path / name) for name in folders),
+            "--out",
+            str(to),
+            "--no-page",
+            "--references",
+            "raw",
+            "--formats",
+        ]
+        report.main(tyro.cli(report.Args, args=[*words, "--replications", "50"]))
+        assert {p.name: p.read_text() for p in to.glob("suites/*")} == {"mine.toml": "a = 1", "mine_2.toml": "a = 2"}
+        last = (to / "report.md").read_text().splitlines()[-1]
+        assert last == "Trained by commit mine, other, smoke, with gymnasium 1, mujoco 3, on CPU."
+
+
+def test_one_file_of_data_on_two_machines_is_one_task(tmp_path):
+    rows = table({step: {0: [1.0]} for step in (0, 100)})
+    for number, (folder, digest) in enumerate((("/a", "1"), ("/b", "1"), ("/c", "2"))):
+        path = f"{folder}/mine.hdf5"
+        own = rows.assign(seed=number)
+        identity = {"dataset": path, "seeds": [number]}
+        place = store(tmp_path / folder[1:], "a", own, "data", facts={"digest": digest}, identity=identity)
+        config = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps(config | {"task": path, "env_id": ""}))
+    assert load([tmp_path / "a", tmp_path / "b"]).table["task"].unique() == ["mine.hdf5"]
+    assert load([tmp_path]).table["task"].nunique() == 3  # another file of that name keeps all apart
+
+
+def test_seeds_that_other_code_trained_are_told_apart(tmp_path):
+    """Of one algorithm on one task, also where a process went on with other code than it began with."""
+
+    def trained(seed: int, name: str = "a", **origin: Any) -> list[str]:
         rows = table({step: {seed: [1.0]} for step in (0, 100)})
-        store(tmp_path / f"seed{seed}", "a", rows, "Hopper-v5", commit=commit, script_digest=digest)
-    assert not any("script" in note for note in load([tmp_path]).notes)
-    store(tmp_path / "more", "a", table({0: {3: [1.0]}, 100: {3: [1.0]}}), "Hopper-v5", commit="a+", script_digest="3")
-    assert "The script changed between runs of a, which no commit tells." in load([tmp_path]).notes
+        store(tmp_path / f"{name}{seed}", name, rows, "Hopper-v5", **origin)
+        return [note for note in load([tmp_path]).notes if "same code" in note]
+
+    first = {"commit": "x+", "script_digest": "1"}
+    for seed in range(3):
+        assert not trained(seed, **first)
+    assert not trained(0, "b", commit="y", script_digest="2")  # another algorithm
+    (note,) = trained(3, commit="y", script_digest="1", versions={"gymnasium": "1", "mujoco": "3", "torch": "2.13"})
+    how = "seeds 0-2 by commit x+ and torch 2; seed 3 by commit y and torch 2.13"
+    assert note == f"Not all of a on Hopper-v5 was trained by the same code: {how}."
+    shutil.rmtree(tmp_path / "a3")
+    early = {"until": 50_000, "commit": "x+", "script_digest": "2"}
+    (note,) = trained(4, **first, before=[early, early | {"until": 60_000}])
+    assert "seeds 0-2 by script 1; seed 4 by script 2 until step 60,000, then by script 1." in note
 
 
 def test_a_file_of_data_is_named_without_its_folder(tmp_path):

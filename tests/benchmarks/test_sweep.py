@@ -168,7 +168,7 @@ def test_a_sweep_that_is_stopped_says_so_even_if_all_its_jobs_have_finished(tmp_
     def engine(*_):
         with ThreadPoolExecutor(1) as pool:
             yield engines.Engine(lambda *given: pool.submit(job, *given), lambda future: False)
-        there.append((tmp_path / "out" / "stop").exists())
+        there.append(sweep.stop_file(out).exists())
 
     monkeypatch.setattr(engines, "local", engine)
     suite, out = write(tmp_path, SUITE + SECOND), tmp_path / "out"
@@ -176,7 +176,7 @@ def test_a_sweep_that_is_stopped_says_so_even_if_all_its_jobs_have_finished(tmp_
     args = tyro.cli(sweep.Args, args=[str(suite), "--out", str(out), "--device", "cpu"])
     outcomes, stopped = sweep.sweep(args, jobs(suite, out), out, 1, [])
     assert {outcome.status for outcome in outcomes.values()} == {"finished"} and len(outcomes) == 2
-    assert stopped and there == [True] and not (out / "stop").exists()
+    assert stopped and there == [True] and not sweep.stop_file(out).exists()
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     said, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
-    assert not (tmp_path / "out" / "stop").exists() and not scripts_of(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("stop*")) and not scripts_of(tmp_path / "out")
     do_here(suite, tmp_path / "out")
     same_tables(tmp_path / "out", whole)
 
