@@ -1,7 +1,7 @@
 """Types of arguments: the values that they take, whether they may differ between runs, and defaults by domain."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -147,3 +147,14 @@ def for_domain(args: Any, words: Iterable[str]) -> None:
         if type(value).__name__ == "ByDomain":
             known = [value.domains[word] for word in words if word in value.domains]
             setattr(args, field.name, known[0] if known else value.default)
+
+
+def decided(args: Any, words: Sequence[str]) -> dict[str, str]:
+    """The word that decided on a default of a dataclass, for each argument that has the value of one."""
+    found = {}
+    for field in fields(args):
+        domains = getattr(field.default, "domains", {})
+        word = next((word for word in words if word in domains), None)
+        if word is not None and getattr(args, field.name) == domains[word]:
+            found[field.name] = word
+    return found

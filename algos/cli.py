@@ -73,8 +73,8 @@ class RunArgs:
     eval_every: Count = 10_000
     """environment steps between evaluations, which also take place before the first and after the last"""
     eval_episodes: FewOrNone = 10
-    """deterministic episodes of each run at an evaluation; 0: the score is that of the training episodes. Tables are
-    evaluated exactly, whatever the number above 0"""
+    """deterministic episodes of each run at an evaluation, each in an environment of its own, all at once; 0: the score
+    is that of the training episodes. Tables are evaluated exactly, whatever the number above 0"""
     stop_when_solved: bool = False
     """on tables (ids `tabular/…`): end each run at the first evaluation after step 0 at which its policy lacks at most
     5% of the difference between the best return and that of random actions"""

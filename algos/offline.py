@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algos.arguments import Count, FewOrNone, by_domain, for_domain
+from algos.arguments import Count, FewOrNone, by_domain, decided, flag, for_domain
 from algos.cli import RunArgs, check_env_id
 from algos.data import Dataset, action_box, check_made, check_name, is_file, load, validate
 from algos.data.record import normalised
@@ -26,6 +26,7 @@ from envs.task import check_bounds
 Rewards = Literal["range", "minus_one", "none"]
 Decay = Literal["cosine", "none"]
 Args = TypeVar("Args", bound="OfflineArgs")
+MOST_BEYOND = 0.01  # share of actions beyond bounds that nobody named, such as those of noise
 STARTS = 256  # first states of trajectories by which a policy is valued
 FORMATS = ("local", "minari", "mujoco", "ogbench", "d4rl")  # words of names that say where a dataset comes from
 LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
@@ -174,7 +175,8 @@ def offline_run(
 ) -> tuple[Run[Args], Dataset]:
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
-    Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those in the data.
+    Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those that the format
+    stores; files of D4RL's layout store none, and have to have actions within -1 and 1 then.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`); it is None if the method uses none. Transitions
     of `expert`, from --expert-dataset, follow the dataset's. With `states`, the dataset has the simulator's states if
     they are stored. With `top`, only the trajectories with the highest returns are kept, this fraction of all
@@ -189,6 +191,11 @@ def offline_run(
         data = replace(data, env_id=args.env_id, env_options={}, note=note)
     needs = "--top-fraction needs" if top < 1 else f"{algorithm} learns from"
     obs_space, act_space = spaces(args, data)
+    if obs_space is None and not data.bounds and (share := share_beyond(data)) > MOST_BEYOND:
+        raise UserError(
+            f"--dataset {data.name}: {share:.0%} of actions lie beyond -1 and 1, and no environment tells bounds: "
+            "name it with --env-id, which counts with --eval-episodes 0 too, or bring actions to -1 and 1"
+        )
     warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
     if expert is not None:
         with as_flag("--expert-dataset"):
@@ -231,6 +238,9 @@ def offline_run(
             form = ",.0f" if high - low > 10 else ".3g"
             place += f"; its returns of {low:{form}} and {high:{form}} are scores of 0 and 100"
     run.say(f"{data.name}: {', '.join(done)}{place}")
+    if is_file(args.dataset) and (words := decided(args, args.keys)):
+        named = ", ".join(f"{flag(name)} {getattr(args, name)} ({word})" for name, word in words.items())
+        run.say(f"by words in the names of the file and of --env-id: {named}")
     return run, data.to(run.device)
 
 
@@ -250,6 +260,11 @@ def start_values(
         return {"start_value": values(obs).mean(-1).double().cpu().numpy()}
 
     return watched
+
+
+def share_beyond(data: Dataset) -> float:
+    """The share of the transitions whose actions lie beyond -1 and 1, but for rounding."""
+    return float((data.action[data.index].abs() > 1.001).any(-1).float().mean())
 
 
 def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:

@@ -296,7 +296,8 @@ class PolicyFile:
         except UserError:
             raise
         except Exception as error:  # from sizes and arguments that are no agent's, an agent may raise anything
-            raise UserError(f"{self.path} is no policy's file ({describe(error)})") from None
+            what = f"does not fit {self.script}.py, which has changed since" if self.warned else "is no policy's file"
+            raise UserError(f"{self.path} {what} ({describe(error)})") from None
         for number, key in zip(numbers, keys, strict=True):
             finite = all(x[number].isfinite().all() for x in self._part("agent").values() if x.dim())
             if number in self.diverged or not finite:
@@ -338,5 +339,11 @@ def script_module(script: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec and spec.loader
         sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+        if str(SCRIPTS) not in sys.path:
+            sys.path.append(str(SCRIPTS))  # a script may import another, as it can where it is run
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
     return sys.modules[name]

@@ -163,13 +163,19 @@ class Run(Generic[Args]):
     # -- for scripts --------------------------------------------------------------------------------------------------
 
     def environments(
-        self, envs_per_run: int = 1, *, timed: bool = False, shown: dict[str, Any] | None = None, **options: Any
+        self,
+        envs_per_run: int = 1,
+        *,
+        timed: bool = False,
+        images: bool = False,
+        shown: dict[str, Any] | None = None,
+        **options: Any,
     ) -> SeededEnvs:
         """`envs_per_run` environments of --env-id for each run to learn in; it is evaluated in others of this id.
 
         Both are made with the options of --env-option. The policy that is evaluated also gets the time in the episode
         if it is `timed`. `shown` are options of the environment that change what it shows, and hold in evaluations too,
-        which play whole games of Atari.
+        which play whole games of Atari. A warning says if observations are images, unless the script takes `images`.
         """
         env_id, chosen, shown = self.given.env_id, self.given.env_options, shown or {}
         options |= shown
@@ -182,6 +188,8 @@ class Run(Generic[Args]):
         check_options(env_id, chosen)
         with env_errors(env_id):
             envs = SeededEnvs(env_id, self.seeds, envs_per_run, self.device, **options)
+        if len(shape := envs.task.obs_shape) == 3 and not images:
+            warn(f"{env_id} shows images {list(shape)}, which this script takes as {envs.obs_size:,} unscaled numbers")
         self.learn_from(envs)
         self.acts_in(env_id, limit | same)
         if self.given.eval_episodes:

@@ -112,11 +112,12 @@ class RunFolder:
             raise UserError(f"--out: {path} is not a run's ({error}); choose another --out or --variant") from None
         early = {"table": self.facts.get("table")}  # early runs do not say in which table they learned
         if entries := differing(self.identity | self.facts, theirs, defaults(type(self.args)) | early):
-            longer = [name for name, *_ in entries] == ["total_steps"] and "a run keeps the length that it began with; "
-            raise UserError(
-                f"--out: {self.path} holds a run with another configuration ({told(entries)}); {longer or ''}choose "
-                "another --out or --variant"
-            )
+            advice = {
+                "total_steps": "a run keeps the length that it began with; choose another --out or --variant",
+                "seeds": "for more seeds of the same algorithm, take another --out, and a report of both folders joins "
+                "them; another --variant is an algorithm of its own",
+            }.get(" ".join(name for name, *_ in entries), "choose another --out or --variant")
+            raise UserError(f"--out: {self.path} holds a run with another configuration ({told(entries)}); {advice}")
         if not self.args.resume:
             raise UserError(
                 f"--out: {self.path} holds this run already ({status}): continue it with --resume, or choose another "

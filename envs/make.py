@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TransformObservation
@@ -31,6 +32,7 @@ from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 from envs.own_random import FreshGame, OwnRandom, as_global
 
+OWN = ("algos", "benchmarks", "envs", "single_file")  # packages of this project
 TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 # ids of the packages Gymnasium-Robotics and OGBench
 ROBOTICS = ("AntMaze_", "PointMaze_", "FrankaKitchen-", "AdroitHand", "Fetch", "HandReach", "HandManipulate")
@@ -59,7 +61,8 @@ def make_vec(
     Further arguments go to the task's constructor; `max_episode_steps` (-1: no limit) works for every id but tables,
     whose limit is part of their name, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
-    Observations in parts, such as those of dm_control and those with goals, are flattened. Games `…NoFrameskip-v4` get
+    Observations in parts, such as those of dm_control and those with goals, are flattened, whole numbers out of so many
+    to vectors with a one. Games `…NoFrameskip-v4` get
     the usual wrappers (`envs.atari`), whose episodes are lives unless `episodic_life` is false. Images come channels
     first, [C, H, W], and with `stack` as the last so many, [stack C, H, W], the newest last; at the start of an episode
     all are the first one. Raises ValueError and ModuleNotFoundError as `find_spec` does.
@@ -80,7 +83,8 @@ def make_vec(
         if others := sorted(kwargs.keys() - {"previous_action", "time"}):
             raise ValueError(f"{env_id} has no option {others[0]}; it has previous_action, time")
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
-    wrappers: list[Callable[[gym.Env], Any]] = [by_seed_alone, flat]
+    known = str(spec.entry_point).startswith("gymnasium.")  # whose observations are new arrays
+    wrappers: list[Callable[[gym.Env], Any]] = [by_seed_alone, *([] if known else [own_arrays]), flat]
     if atari.is_game(env_id):
         options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
         wrappers.append(partial(atari.preprocess, **options))
@@ -127,7 +131,7 @@ def tidy() -> Iterator[None]:
 
 def vector_of(envs: Sequence[gym.Env], autoreset_mode: AutoresetMode) -> VectorEnv:
     """A vector environment of environments that exist already, with the observations that `make_vec` gives."""
-    makers = [lambda env=env: channels_first(flat(by_seed_alone(env))) for env in envs]
+    makers = [lambda env=env: channels_first(flat(own_arrays(by_seed_alone(env)))) for env in envs]
     return SyncVectorEnv(makers, autoreset_mode=autoreset_mode)
 
 
@@ -144,34 +148,44 @@ def by_seed_alone(env: gym.Env) -> gym.Env:
     return FreshGame(env) if env_id.startswith("MinAtar/") else env
 
 
+def own_arrays(env: gym.Env) -> gym.Env:
+    """Copies observations, since an environment may write the next one, perhaps of a new episode, into its array."""
+    space = env.observation_space
+    return TransformObservation(env, np.array, space) if isinstance(space, spaces.Box) else env
+
+
 def flat(env: gym.Env) -> gym.Env:
     """Turns observations in parts, such as those with goals, into one vector, in the order of Gymnasium's spaces.
 
-    Raises ValueError for parts that are no numbers, such as MiniGrid's missions.
+    A whole number out of so many becomes a vector with a one at its place. Raises ValueError for parts that are no
+    numbers, such as MiniGrid's missions.
     """
     space = env.observation_space
-    if not isinstance(space, gym.spaces.Dict):
+    if not isinstance(space, (spaces.Dict, spaces.Tuple, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         return env
-    for name, part in space.items():
-        try:
-            numbers = isinstance(gym.spaces.flatten_space(part), gym.spaces.Box)
-        except NotImplementedError:
-            numbers = False
-        if not numbers:
+    for name, part in space.items() if isinstance(space, spaces.Dict) else []:
+        if not is_vector(part):
             told = f"a part {name!r} ({type(part).__name__}) that is no vector of numbers"
             own = "register an environment of your own without it"
             raise ValueError(f"{env.spec.id if env.spec else env}: observations have {told}; {own}")
-    return FlattenObservation(env)
+    return FlattenObservation(env) if is_vector(space) else env
+
+
+def is_vector(space: gym.Space) -> bool:
+    """Whether Gymnasium can flatten a space to numbers of a fixed count."""
+    with contextlib.suppress(NotImplementedError):
+        return isinstance(spaces.flatten_space(space), spaces.Box)
+    return False
 
 
 def channels_first(env: gym.Env) -> gym.Env:
     """Turns images [H, W, C], Gymnasium's layout, into [C, H, W], and bool into float; leaves all else as it is."""
     space = env.observation_space
-    if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.dtype in (np.bool_, np.uint8)):
+    if not (isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype in (np.bool_, np.uint8)):
         return env
     dtype = np.dtype(np.float32) if space.dtype == np.bool_ else space.dtype
     low, high = (bound.transpose(2, 0, 1).astype(dtype) for bound in (space.low, space.high))
-    new = gym.spaces.Box(low, high, dtype=dtype.type)  # type: ignore[union-attr]
+    new = spaces.Box(low, high, dtype=dtype.type)  # type: ignore[union-attr]
     return TransformObservation(env, lambda obs: obs.transpose(2, 0, 1).astype(dtype), new)
 
 
@@ -179,9 +193,9 @@ def stacked(env: gym.Env, count: int) -> gym.Env:
     """Joins the last `count` images [C, H, W] to one, [count C, H, W], the newest last."""
     env = FrameStackObservation(env, count)
     space = env.observation_space
-    assert isinstance(space, gym.spaces.Box)
+    assert isinstance(space, spaces.Box)
     low, high = (bound.reshape(-1, *bound.shape[2:]) for bound in (space.low, space.high))
-    joined = gym.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
+    joined = spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
     return TransformObservation(env, lambda obs: obs.reshape(joined.shape), joined)
 
 
@@ -231,8 +245,10 @@ def ids_of(module: str) -> tuple[str, ...]:
         if not isinstance(error, ModuleNotFoundError):
             raise ValueError(f"importing the module {module!r} failed: {type(error).__name__}: {reason}") from error
         if error.name and f"{module}.".startswith(f"{error.name}."):
+            first = module.partition(".")[0]
+            taken = f"; {first!r} is the name of a package of this project, which hides another" if first in OWN else ""
             raise ModuleNotFoundError(
-                f"there is no module {module!r}, neither in {os.getcwd()} nor among the installed packages"
+                f"there is no module {module!r}, neither in {os.getcwd()} nor among the installed packages{taken}"
             ) from None
         raise ModuleNotFoundError(f"the module {module!r} cannot be imported: {reason}") from error
     return tuple(env_id for env_id in gym.registry if env_id not in before)

@@ -92,8 +92,8 @@ class SeededEnvs:
         obs_space, act_space = self.venv.single_observation_space, self.venv.single_action_space
         if not isinstance(obs_space, gym.spaces.Box):
             raise ValueError(
-                f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers, "
-                "into which gymnasium.wrappers.FlattenObservation turns many others"
+                f"{env_id} has {type(obs_space).__name__} observations; this needs a Box of numbers, or what Gymnasium "
+                "can flatten to one"
             )
         self.discrete = isinstance(act_space, gym.spaces.Discrete)
         kind = type(act_space).__name__

@@ -141,7 +141,7 @@ class DQN(Agent):
 
 def main(args: Args) -> None:
     run = Run(args, "dqn")
-    envs = run.environments(shown={"levels": args.levels})
+    envs = run.environments(images=True, shown={"levels": args.levels})
     agent = DQN(run.args, envs.task, run.seeds, run.device)
     replay = ReplayBuffer(run.runs, min(args.buffer_size, args.total_steps), envs.task, run.device)
     draws, choice = agent.draws(run.random), run.random.integers("minibatch", args.batch_size)

@@ -138,7 +138,7 @@ class GORP(Agent):
 def main(args: Args) -> None:
     run = Run(args, "gorp")
     width = args.num_envs or min(args.m, AT_ONCE if args.env_id.startswith(TABULAR) else 8)
-    envs = run.environments(width, timed=True, shown={"levels": args.levels})
+    envs = run.environments(width, timed=True, images=True, shown={"levels": args.levels})
     agent = GORP(run.args, envs.task, run.seeds, run.device)
     draws = agent.draws(run.random, width)
     run.register(agent)

@@ -40,7 +40,8 @@ class Args(EnvArgs):
     buffer_size: Count = 1_000_000
     """transitions kept per run"""
     keep_replay: Incidental[bool] = False
-    """leave the replay in the final checkpoint, to make a dataset of it"""
+    """leave the replay in the final checkpoint, to make a dataset of it: the rows of run N are its tensor
+    replay/rows.N, with observation, action, reward, next observation and whether the task ended"""
     batch_size: Size = 256
     """transitions per update and run"""
     learning_starts: Count = 5_000

@@ -338,7 +338,7 @@ def main(args: Args) -> None:
     shown: dict[str, Any] = {"levels": args.levels}
     if table:
         shown |= {"previous_action": args.append_previous_action, "time": args.append_time}
-    envs = run.environments(width, timed=True, shown=shown)
+    envs = run.environments(width, timed=True, images=True, shown=shown)
     train = with_table if args.form == "table" else with_network
     train(run, envs)
 

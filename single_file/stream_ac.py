@@ -189,7 +189,7 @@ class StreamAC(Agent):
 def main(args: Args) -> None:
     run = Run(args, "stream_ac")
     options = time_limit(args.env_id, args.max_episode_steps)
-    envs = run.environments(dtype=torch.float64, every_step_valid=True, **options)
+    envs = run.environments(dtype=torch.float64, images=True, every_step_valid=True, **options)
     agent = StreamAC(run.args, envs.task, run.seeds, run.device)
     noise, update = agent.draws(run.random), run.compiled(agent.update)
 

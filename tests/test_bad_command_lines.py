@@ -267,7 +267,7 @@ TOGETHER = [
     ("td3 --env-id MountainCar-v0", "--env-id: MountainCar-v0 has Discrete actions"),
     ("hiql --dataset d4rl/antmaze-medium-play-v2", "--dataset d4rl/antmaze-medium-play-v2: no environment of today"),
     ("dsac_t --env-id Pendulum-v1 --env-steps-per-update 20 --buffer-size 10", "--buffer-size must be at least"),
-    ("dsac_t --env-id Taxi-v4", "--env-id: Taxi-v4 has Discrete observations"),
+    ("dsac_t --env-id Taxi-v4", "--env-id: Taxi-v4 has Discrete actions"),
     ("dqn --env-id Pendulum-v1", "--env-id: Pendulum-v1 has Box actions"),
     ("dqn --env-id CartPole-v1 --levels -1 1", "--env-id: levels are for continuous actions"),
     ("dqn --env-id Pendulum-v1 --levels 0 2", "--levels must lie in [-1, 1]"),

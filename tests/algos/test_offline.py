@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 import tyro
-from offline_data import record, seen_data
+from offline_data import record, seen_data, write_hdf5
 from scripts import EVALUATED, differing, module_of, short
 
 from algos.arguments import flag
@@ -254,9 +254,26 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
     data = prepared(tmp_path, path, env_id="Pendulum-v1")
     np.testing.assert_allclose(data.action[data.index], (arrays(scale=2.0)["actions"] / 2).clip(EDGE - 1, 1 - EDGE))
     assert capsys.readouterr().err == ""
-    clipped = prepared(tmp_path, path, variant="blind")
+    with pytest.raises(UserError, match=r"[0-9]+% of actions lie beyond -1 and 1, and no environment tells bounds"):
+        prepared(tmp_path, path, variant="blind")  # or the policy could not act as the data does
+    few = write_hdf5(tmp_path / "few.hdf5")
+    with h5py.File(few, "a") as file:
+        file["actions"][:2] = 2.0  # of 300, such as noise leaves
+    clipped = prepared(tmp_path, few, variant="blind")
     assert clipped.action.abs().max() == pytest.approx(1 - EDGE)
     assert "of actions lie out of bounds, and are clipped" in capsys.readouterr().err
+
+
+def test_defaults_that_words_in_names_decide_on_are_told(tmp_path, capsys):
+    """Of a file of one's own, whose name or environment may have a word of D4RL's by chance."""
+    for name, said in (("mine", ""), ("door_opening", "--temperature 0.5 (adroit), --dropout 0.1 (adroit)")):
+        path = write_hdf5(tmp_path / f"{name}.hdf5")
+        args = iql.Args(dataset=str(path), out=tmp_path, eval_episodes=0, total_steps=1)
+        offline_run(args, "iql")
+        assert ("by words in the names" in (out := capsys.readouterr().out)) == bool(said) and said in out
+    args = iql.Args(dataset=str(path), out=tmp_path, eval_episodes=0, total_steps=1, temperature=1.0, variant="given")
+    offline_run(args, "iql")
+    assert "of --env-id: --dropout 0.1 (adroit)\n" in capsys.readouterr().out
 
 
 def test_an_id_with_its_module_is_the_same_environment(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from algos.policy import (
     inside,
     load_policy,
     policy_file,
+    script_module,
     used_by_policy,
 )
 from algos.run_folder import digest_of_file
@@ -326,6 +328,18 @@ def changed(path, sac, metadata=None, tensors=None):
     texts = {name: json.dumps(value) for name, value in (said | (metadata or {})).items()}
     path.write_bytes(save(good | (tensors or {}), texts))
     return path
+
+
+def test_a_script_may_import_its_neighbour_and_one_that_fails_is_imported_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("algos.policy.SCRIPTS", tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "neighbour_of_mine.py").write_text("value = 3")
+    (tmp_path / "mine_too.py").write_text("from neighbour_of_mine import value\nraise KeyError")
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            script_module("mine_too")
+    (tmp_path / "mine_too.py").write_text("from neighbour_of_mine import value\n")
+    assert script_module("mine_too").value == 3
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,20 @@ def test_all_policies_have_as_many_episodes_as_the_fewest():
     assert returns.tolist() == [[1.0, 2.0], [3.0, 4.0]] and values.tolist() == [5.0, 6.0]
 
 
+def test_policies_of_different_steps_and_unfinished_ones_are_named():
+    def notes(*runs: tuple[int, str]) -> list[str]:
+        sources = [
+            {"algorithm": "iql", "env_id": "a", "variant": "default", "step": step, "status": status, "seeds": [seed]}
+            for seed, (step, status) in enumerate(runs)
+        ]
+        return budget.notes_of(sources)
+
+    assert not notes((1_000, "finished"), (1_000, "finished"))
+    (note,) = notes((1_000, "finished"), (1_000, "finished"), (300, "interrupted"))
+    assert note.endswith("or not of the last: step 1,000: seeds 0, 1; step 300 (not finished): seeds 2.")
+    assert "of iql on a are those of different steps" in note and notes((300, "interrupted"))
+
+
 def test_a_policy_that_diverged_keeps_its_last_score(run, tmp_path, capsys):
     from benchmarks import evaluate
 

@@ -92,6 +92,18 @@ def test_ranks_follow_the_last_tenth(run):
         trained.numbers(["1"])
 
 
+def test_a_rank_in_one_part_of_a_sweep_says_that_there_are_others(run, tmp_path, capsys):
+    parts = [tmp_path / "sweep" / part / "InvertedPendulum-v5" / "sac" / "default" for part in ("seeds_0-2", "seed_7")]
+    for part in parts:
+        part.parent.mkdir(parents=True)
+        shutil.copytree(run, part)
+    Trained(run).numbers(["best"])
+    Trained(parts[0]).numbers(["0"])
+    assert "ranked" not in capsys.readouterr().out
+    Trained(parts[0]).numbers(["best"])
+    assert "seeds are ranked among those of this folder; seed_7 have more of them" in capsys.readouterr().out
+
+
 def diverge(run, numbers):
     """Makes the runs with these numbers ones that diverged, as far as the file of policies says."""
     path = run / "policy.safetensors"

@@ -280,6 +280,11 @@ def test_a_task_that_a_module_registers_anew_is_the_modules(own):
         ("walks:Walk-v1", ValueError, "'walks' registers no environment 'Walk-v1'; the closest ids are Walk-v0"),
         ("walks:Xyz", ValueError, r"registers no environment 'Xyz'; it registers Walk-v0, own/Walks-v3, Silent-v0$"),
         ("wolks:Walk-v0", ModuleNotFoundError, "there is no module 'wolks', neither in .* nor among the installed"),
+        (
+            "envs.walk:Walk-v0",
+            ModuleNotFoundError,
+            "'envs' is the name of a package of this project, which hides another",
+        ),
         ("walks.more:Walk-v0", ModuleNotFoundError, "there is no module 'walks.more', neither in "),
         ("needy:Walk-v0", ModuleNotFoundError, r"the module 'needy' cannot be imported: No module named 'not_there'$"),
         ("broken:Walk-v0", ValueError, "importing the module 'broken' failed: NameError: name 'gym' is not defined$"),

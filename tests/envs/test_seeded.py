@@ -260,6 +260,55 @@ def test_observations_that_are_not_finite_are_refused_at_a_reset_only():
         del gym.registry["Broken-v0"]
 
 
+class InPlace(Counter):
+    """Writes all its observations into one array."""
+
+    array = np.zeros(1)
+
+    def reset(self, *, seed=None, options=None):
+        self.array[:], info = super().reset(seed=seed)
+        return self.array, info
+
+    def step(self, action):
+        self.array[:], *rest = super().step(action)
+        return self.array, *rest
+
+
+@pytest.mark.parametrize("given", ["by id", "as objects"])
+def test_the_last_observation_of_an_episode_is_kept_though_the_next_one_is_written_over_it(given):
+    gym.register("InPlace-v0", entry_point=InPlace)
+    try:
+        envs = SeededEnvs("InPlace-v0" if given == "by id" else [InPlace()], [0])
+        steps = [envs.step(torch.zeros(1, 1, 1)) for _ in range(5)]
+    finally:
+        del gym.registry["InPlace-v0"]
+    assert [(step.obs.item(), step.next_obs.item()) for step in steps] == [(0, 1), (1, 2), (2, 3), (3, 4), (0, 1)]
+
+
+class Showing(gym.Env):
+    """Shows the upper end of a space."""
+
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, space, shown):
+        self.observation_space, self.shown = space, shown
+
+    def reset(self, *, seed=None, options=None):
+        return self.shown, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "shown", "expected"),
+    [
+        (gym.spaces.Discrete(3), 2, [0, 0, 1]),
+        (gym.spaces.MultiDiscrete([2, 3]), np.array([1, 2]), [0, 1, 0, 0, 1]),
+        (gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Box(0, 9, (1,))]), (0, np.float32([7])), [1, 0, 7]),
+    ],
+)
+def test_observations_of_whole_numbers_become_vectors(space, shown, expected):
+    assert SeededEnvs([Showing(space, shown)], [0]).obs.flatten().tolist() == expected
+
+
 class Strict(gym.Env):
     """Fails at an action that is out of its bounds."""
 
@@ -305,7 +354,7 @@ class Spaces(gym.Env):
     ("spaces", "message"),
     [
         ({"act": gym.spaces.Discrete(3)}, "Discrete actions"),
-        ({"obs": gym.spaces.Text(3)}, "Text observations; .*FlattenObservation turns many others"),
+        ({"obs": gym.spaces.Text(3)}, "Text observations; .*what Gymnasium can flatten to one"),
         ({"act": gym.spaces.MultiBinary(3), "actions": "discrete"}, r"needs a finite number of them \(Discrete\)$"),
         ({"act": gym.spaces.MultiBinary(3)}, "MultiBinary actions"),
         ({"act": gym.spaces.Box(-np.inf, np.inf, (2,))}, "unbounded action space"),
