@@ -242,8 +242,9 @@ def turns(case: str, cases: list[str], scripts: list[str]) -> list[str]:
     return [scripts[number % len(scripts)], scripts[(number + 2) % len(scripts)]]
 
 
-# a module may be any that can be imported
-RIGHT = dict.fromkeys(("sac", "td3", "ppo", "stream_ac"), ("os:Hopper-v5",))
+# a module may be any that can be imported; the observations of Blackjack are three whole numbers, and its actions two
+RIGHT = dict.fromkeys(("sac", "td3"), ("os:Hopper-v5",)) | dict.fromkeys(("dqn", "stream_q"), ("Blackjack-v1",))
+RIGHT |= dict.fromkeys(("ppo", "stream_ac"), ("os:Hopper-v5", "Blackjack-v1"))
 
 DATASETS = [
     "", " ", "x", "nothing.hdf5", "text.hdf5", "folder.hdf5", "empty.hdf5", "short.hdf5", "loop", "loop.hdf5",

@@ -256,7 +256,7 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match=r"[0-9]+% of actions lie beyond -1 and 1, and no environment tells bounds"):
         prepared(tmp_path, path, variant="blind")  # or the policy could not act as the data does
-    few = write_hdf5(tmp_path / "few.hdf5")
+    few = str(write_hdf5(tmp_path / "few.hdf5"))
     with h5py.File(few, "a") as file:
         file["actions"][:2] = 2.0  # of 300, such as noise leaves
     clipped = prepared(tmp_path, few, variant="blind")
