@@ -360,7 +360,8 @@ def code_and_machines(results: Results) -> str:
         for name, number in config.get("versions", {}).items():
             packages[name].add(number)
     told = [" ".join([name, " and ".join(sorted(numbers))]) for name, numbers in sorted(packages.items())]
-    parts = [f"commit {', '.join(made['commits'])}"] if made["commits"] else []
+    commits = made["commits"]
+    parts = [f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"] if commits else []
     parts += [f"with {', '.join(told)}"] if told else []
     parts += [f"on {'; '.join(made['devices'])}"] if made["devices"] else []
     return f"Trained by {', '.join(parts)}." if parts else ""

@@ -251,7 +251,7 @@ def test_a_report_names_its_code_and_keeps_the_suites_that_are_not_shipped(tmp_p
         report.main(tyro.cli(report.Args, args=[*words, "--replications", "50"]))
         assert {p.name: p.read_text() for p in to.glob("suites/*")} == {"mine.toml": "a = 1", "mine_2.toml": "a = 2"}
         last = (to / "report.md").read_text().splitlines()[-1]
-        assert last == "Trained by commit mine, other, smoke, with gymnasium 1, mujoco 3, on CPU."
+        assert last == "Trained by commits mine, other, smoke, with gymnasium 1, mujoco 3, on CPU."
 
 
 def test_one_file_of_data_on_two_machines_is_one_task(tmp_path):
