@@ -190,6 +190,33 @@ def test_a_run_keeps_the_origins_of_what_earlier_processes_did(train, tmp_path, 
     assert before["versions"] == config["versions"] and before["script_digest"] == config["script_digest"]
 
 
+@pytest.mark.parametrize(("script", "warns"), [("ppo", True), ("dqn", False)])
+def test_images_are_told_where_a_script_takes_them_as_plain_numbers(train, capsys, script, warns):
+    def ended(run, envs):
+        raise KeyboardInterrupt  # before anything is learned
+
+    pytest.importorskip("minatar")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "learn_from", ended)
+        with pytest.raises(KeyboardInterrupt):
+            train(script, env_id="MinAtar/Breakout-v1", seeds=("0",), total_steps=2_048)
+    told = "MinAtar/Breakout-v1 shows images [4, 10, 10], which this script takes as 400 unscaled numbers"
+    assert (told in capsys.readouterr().err) == warns
+
+
+def test_a_package_of_the_same_name_is_told(tmp_path):
+    """Where Python starts, a folder hides what is installed."""
+    (tmp_path / "envs").mkdir()
+    for init in (False, True):
+        if init:
+            (tmp_path / "envs" / "__init__.py").touch()
+        done = subprocess.run(
+            [sys.executable, "-c", "import algos"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert (f"the package envs of {ROOT} is hidden by one of the same name, {tmp_path}" in done.stderr) == init
+
+
 def test_a_file_of_data_that_has_moved_is_the_same_one(tmp_path):
     """Its digest tells whether it is; a file of that name beside the first is another."""
     first, second = tmp_path / "a" / "mine.hdf5", tmp_path / "b" / "mine.hdf5"

@@ -388,6 +388,34 @@ def test_a_plan_says_what_the_sweep_would_refuse(tmp_path, capsys, monkeypatch):
     assert re.search(r"warning: this would be refused on this machine: .*--compile", said.err)
 
 
+def test_a_plan_names_what_is_not_finished_what_is_running_and_data_that_is_not_here(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
+    text = SUITE.replace('"InvertedPendulum-v5"', '"d4rl/hopper-random-v2"').replace("algorithms.sac", "algorithms.bc")
+    suite, out = write(tmp_path, text.replace("learning_starts = 200\n", "")), tmp_path / "out"
+
+    def planned() -> str:
+        words = [str(suite), "--out", str(out), "--device", "cpu", "--dry-run", "--seeds-per-job", "1"]
+        sweep.main(tyro.cli(sweep.Args, args=words))
+        return capsys.readouterr().out
+
+    said = planned()
+    assert "data that is not here yet: d4rl/hopper-random-v2; `python -m benchmarks.dataset NAME` downloads it" in said
+    assert "--job 0 to --job 1" in said and "not finished" not in said
+    first, second = jobs(suite, out, seeds_per_job=1)
+    for job, status in ((first, "finished"), (second, "running")):
+        job.folder.mkdir(parents=True)
+        config = {"algorithm": "bc", "env_id": "", "variant": "default", "identity": job.identity, "status": status}
+        (job.folder / "config.json").write_text(json.dumps(config | {"step": 0, "task": job.args.task}))
+        for name, column in (("eval", "episode"), ("train", "metric")):
+            table = pd.DataFrame({"seed": job.seeds, "step": 1, column: 0, "return": 0.0, "length": 1, "value": 0.0})
+            table.astype({"metric": str} if name == "train" else {}).to_parquet(job.folder / f"{name}.parquet")
+    with FileLock(second.folder / ".lock"):
+        assert re.search(r"seed 0 .*finished.*\n.*seed 1 .*running", planned())
+    (tmp_path / "hopper_random-v2.hdf5").touch()
+    said = planned()
+    assert "those that are not finished: 1\n" in said and "to be continued" in said and "not here yet" not in said
+
+
 @pytest.mark.slow
 def test_ray_does_the_same(tmp_path, whole):
     pytest.importorskip("ray")
