@@ -149,8 +149,8 @@ def difference(model: bytes, policy: Policy, groups: list[dict[str, Tensor]]) ->
             theirs = Batched(policy)(**inputs).numpy()
         if ours.shape != theirs.shape:
             raise UserError(f"the exported policy gives actions of the shape {ours.shape}, and torch {theirs.shape}")
-        apart = float((np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))).max())
-        greatest = apart if not apart <= greatest else greatest  # NaN stays
+        apart = (np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))).max()
+        greatest = float(np.maximum(greatest, apart))  # NaN stays, where max() would forget it
     return greatest
 
 

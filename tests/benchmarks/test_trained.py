@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -670,6 +671,25 @@ def test_a_difference_that_is_no_number_is_one(run, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         command(export, run, "--onnx", tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_action_that_is_no_number_stays_the_greatest_difference(lost, monkeypatch):
+    """The policy gives 3 for every observation, and the model one that is off by 0, 0.3 and 1.5, in three groups."""
+    given = [np.array([[3.0], [3.0 + off]], np.float32) for off in (0.0, 0.3, 1.5)]
+    policy = SimpleNamespace(act=lambda obs: torch.full((*obs.shape[:2], 1), 3.0), bounded=lambda action: action)
+    groups = [{"obs": torch.zeros(2, 4)}] * 3
+
+    def difference():
+        left = iter(given)
+        session = SimpleNamespace(run=lambda names, inputs: [next(left)])
+        library = SimpleNamespace(InferenceSession=lambda model, providers: session)
+        monkeypatch.setitem(sys.modules, "onnxruntime", library)
+        return export.difference(b"a model", policy, groups)
+
+    assert difference() == pytest.approx(0.5)
+    given[lost][1] = np.nan
+    assert math.isnan(difference())
 
 
 def test_without_onnx_a_sentence_says_what_to_install(run, monkeypatch, capsys):
