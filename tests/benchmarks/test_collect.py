@@ -8,8 +8,9 @@ import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import h5py
 import minari
 import numpy as np
@@ -59,6 +60,31 @@ def test_the_returns_of_own_experts_become_references(tmp_path, monkeypatch):
     assert list(table.index) == ["Hopper-v5"] and table.loc["Hopper-v5", "high"] == 3000.5
     assert table.loc["Hopper-v5", "low"] == round(random_policy.random_return("Hopper-v5", 2), 3)
     assert "after 7 steps, 10 episodes" in table.loc["Hopper-v5", "source"]
+
+
+class Squares(gym.Env):
+    """Pays the squares of both dimensions of an action, in episodes of three steps."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 6.0], np.float32))
+    seeds: ClassVar[list[int]] = []
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(np.square(action).sum()), False, False, {}
+
+
+def test_the_random_policy_draws_every_action_evenly_between_its_bounds(monkeypatch):
+    """A square's mean is 7/3 between -1 and 3 and 12 between 0 and 6; their variances are 304/45 and 576/5."""
+    spec = gym.envs.registration.EnvSpec("Squares-v0", entry_point=Squares, max_episode_steps=3)
+    monkeypatch.setitem(gym.registry, "Squares-v0", spec)
+    monkeypatch.setattr(Squares, "seeds", [])
+    found, error = random_policy.random_return("Squares-v0", 400), np.sqrt(3 * (304 / 45 + 576 / 5) / 400)
+    assert abs(found - 3 * (7 / 3 + 12)) < 3 * error < 3
+    assert len(set(Squares.seeds) - {None}) == 400 and random_policy.random_return("Squares-v0", 400) == found
 
 
 @pytest.mark.parametrize("buffered", [True, False])
