@@ -22,7 +22,7 @@ from benchmarks import d3rlpy_peer, dsac_peer, dual_peer, peer_run, sb3, stream_
 from benchmarks.load_scores import load as load_runs
 from benchmarks.offlinerl_kit import suggested
 from benchmarks.ogbench_peer import ALPHAS, PLACES, compact
-from single_file import dqn, recoil, td3_bc, trpo
+from single_file import dqn, ppo, recoil, sac, td3, td3_bc, trpo
 
 
 def test_ogbench_learns_from_the_same_states_actions_and_ends_of_episodes(tmp_path):
@@ -129,6 +129,132 @@ def test_sb3_s_trpo_gets_our_hyperparameters(monkeypatch):
     assert model.seed == 3 and model.env.gamma == ours.discount and model.env.env.spec.id == "Pendulum-v1"
     assert (model.line_search_shrinking_factor, model.line_search_max_iter) == (0.5, 10)
     assert not hasattr(model, "sub_sampling_factor")  # which would also leave samples out of the gradient
+
+
+def test_sb3_s_ppo_gets_our_hyperparameters_and_our_learning_rate(monkeypatch):
+    """Its rate falls from one iteration to the next as ours does, whatever its own progress is."""
+    names = {"horizon": "n_steps", "epochs": "n_epochs", "trace": "gae_lambda", "clip": "clip_range"}
+    names |= {"discount": "gamma", "batch_size": "batch_size", "max_norm": "max_grad_norm"}
+
+    class Normalised:
+        def __init__(self, env, gamma):
+            self.env, self.gamma = env, gamma
+
+        def step_wait(self):
+            return "a step"
+
+    wrappers = SimpleNamespace(DummyVecEnv=lambda makers: [make() for make in makers], VecNormalize=Normalised)
+    library = SimpleNamespace(PPO=lambda policy, env, **given: SimpleNamespace(policy=policy, env=env, **given))
+    monkeypatch.setitem(sys.modules, "stable_baselines3", library)
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", wrappers)
+    model = sb3.make_model(sb3.Args("ppo", "Pendulum-v1", total_steps=8 * 2048), seed=3)
+    ours = ppo.Args(total_steps=8 * 2048)
+    assert {name: getattr(model, its) for name, its in names.items()} == {name: getattr(ours, name) for name in names}
+    assert (model.seed, model.device, model.policy, model.env.gamma) == (3, "cpu", "MlpPolicy", ours.discount)
+    assert len(model.env.env) == ours.num_envs == 1 and model.env.env[0].spec.id == "Pendulum-v1"
+    assert ours.clip_value and model.clip_range_vf == ours.clip and model.vf_coef == ours.value_weight / 2
+    assert (ours.entropy_weight, ours.hidden) == (0.0, (64, 64))  # as in the library
+    task = SimpleNamespace(obs_shape=(3,), obs_size=3, act_size=1, discrete=False, low=[-2.0], high=[2.0])
+    agent, rates = ppo.PPO(ours, task, seeds=[0]), []
+    for iteration in range(8):
+        assert [model.env.step_wait() for _ in range(2048)] == ["a step"] * 2048
+        agent.adam.steps.fill_(iteration * 10 * 32)
+        rates.append(model.learning_rate(0.123))
+        assert rates[-1] == pytest.approx(float(agent.adam.rate()), rel=1e-6)
+    assert rates[0] == 3e-4 and rates[-1] == pytest.approx(3e-4 / 8)
+
+
+@pytest.fixture
+def off_policy(monkeypatch):
+    """A function that gives what Stable-Baselines3's SAC or TD3 is made with on Hopper-v5, its own defaults too."""
+    usual = {"buffer_size": 1_000_000, "tau": 0.005, "gamma": 0.99, "batch_size": 256, "train_freq": 1}
+    usual |= {"gradient_steps": 1}
+    library = SimpleNamespace(
+        SAC=lambda policy, env, **given: usual | {"learning_rate": 3e-4} | given | {"env": env.spec.id},
+        TD3=lambda policy, env, **given: (
+            usual
+            | {"policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5}
+            | given
+            | {"env": env.spec.id}
+        ),
+    )
+    noise = SimpleNamespace(NormalActionNoise=lambda mean, sigma: (mean.tolist(), sigma.tolist()))
+    monkeypatch.setitem(sys.modules, "stable_baselines3", library)
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.noise", noise)
+    return lambda name: sb3.make_model(sb3.Args(name, "Hopper-v5", learning_starts=77), seed=3)
+
+
+SHARED = {"buffer_size": "buffer_size", "tau": "tau", "discount": "gamma", "batch_size": "batch_size"}
+
+
+def test_sb3_s_td3_gets_our_hyperparameters(off_policy):
+    names = SHARED | {"actor_lr": "learning_rate", "critic_lr": "learning_rate", "actor_delay": "policy_delay"}
+    names |= {"policy_noise": "target_policy_noise", "noise_clip": "target_noise_clip"}
+    model, ours = off_policy("td3"), td3.Args()
+    assert {name: model[its] for name, its in names.items()} == {name: getattr(ours, name) for name in names}
+    assert model["policy_kwargs"] == {"net_arch": list(ours.hidden)}
+    assert model["action_noise"] == ([0.0] * 3, [ours.exploration_noise] * 3)
+    assert (model["train_freq"], model["gradient_steps"], model["learning_starts"]) == (1, 1, 77)
+    assert (model["seed"], model["env"]) == (3, "Hopper-v5")
+
+
+def test_sb3_s_sac_keeps_its_own_hyperparameters(off_policy):
+    """The learning rates and the delay of our defaults are others, which the runs beside it are given."""
+    model, ours = off_policy("sac"), sac.Args()
+    assert {name: model[its] for name, its in SHARED.items()} == {name: getattr(ours, name) for name in SHARED}
+    assert (model["learning_rate"], model["learning_starts"], model["seed"], model["env"]) == (3e-4, 77, 3, "Hopper-v5")
+    assert ours.actor_lr == 3e-4 and "--critic-lr 3e-4 --temperature-lr 3e-4" in sb3.__doc__
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo"])
+def test_sb3_s_random_start_is_that_of_our_script(name, monkeypatch):
+    ours = getattr(importlib.import_module(f"single_file.{name}").Args(), "learning_starts", 0)
+    starts = []
+
+    def make_model(args, seed):
+        starts.append(args.learning_starts)
+        raise UserError("enough")
+
+    monkeypatch.setattr(sb3.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(sb3, "make_model", make_model)
+    monkeypatch.setattr(sb3, "new_folder", lambda folder: folder)
+    threads, env_id = torch.get_num_threads(), "CartPole-v1" if name == "dqn" else "Pendulum-v1"
+    given = (None,) if name == "ppo" else (None, 0, 8)
+    for start in given:
+        with pytest.raises(UserError, match="enough"):
+            sb3.main(sb3.Args(name, env_id, learning_starts=start, threads=threads))
+    assert starts == [ours, 0, 8][: len(given)]
+
+
+class Countdown(gym.Env):
+    """Shows how many steps are left, at first `seed` modulo 4, and pays the action."""
+
+    observation_space = gym.spaces.Box(0.0, 4.0, (1,))
+    action_space = gym.spaces.Box(-100.0, 100.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        self.left = seed % 4
+        return np.float32([self.left]), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.float32([self.left]), float(action[0]), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_sb3_is_evaluated_with_its_best_actions_from_seeds_in_a_row(normalised, monkeypatch):
+    """Episodes of seeds 9, 10 and 11 have 1, 2 and 3 steps, of which a limit leaves 2; an action is what is seen."""
+    spec = gym.envs.registration.EnvSpec("Countdown-v0", entry_point=Countdown, max_episode_steps=2)
+    monkeypatch.setitem(gym.registry, "Countdown-v0", spec)
+    statistics = SimpleNamespace(normalize_obs=lambda obs: 10 * obs - 5)
+    model = SimpleNamespace(
+        get_vec_normalize_env=lambda: statistics if normalised else None,
+        predict=lambda obs, deterministic=False: (obs if deterministic else obs + 7, None),
+    )
+    expected = [(5.0, 1), (20.0, 2), (40.0, 2)] if normalised else [(1.0, 1), (3.0, 2), (5.0, 2)]
+    assert sb3.evaluate(model, "Countdown-v0", 9, 3) == expected
 
 
 def test_sb3_s_dqn_is_refused_where_actions_are_continuous():
