@@ -59,6 +59,36 @@ def test_without_noise_one_play_of_each_finds_the_best():
     assert few == pytest.approx((5 + 5 + 3) / 3, abs=0.08)  # the best of two drawn without replacement
 
 
+class Watched(np.ndarray):
+    """Returns [policies, episodes] that keep those of the plays."""
+
+    def __getitem__(self, place):
+        found = np.asarray(self)[place]
+        if isinstance(place, tuple):  # policy and episode, not the mean of a policy
+            self.played.append(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [((0, 3, 4), [4, 4, 3, 4, 4, 4, 3, 4, 4, 4, 4, 3, 4]), ((0, 1, 3), [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1, 3, 3])],
+)
+def test_the_bandit_plays_the_arm_with_the_highest_upper_bound(means, expected):
+    """A bound is mean + spread sqrt(2 ln n / plays), where this is play n.
+
+    Without noise, 0, 3 and 4 have the spread 1.700. The bonus of an arm that was played once is 3.05 in the fifth play:
+    3 + 3.05 is below 4 + 3.05 / sqrt(2) = 6.16. It is 3.22 in the sixth: 3 + 3.22 is above 4 + 3.22 / sqrt(3) = 5.86.
+    """
+    returns = np.tile(np.array(means, float)[:, None], (1, 4)).view(Watched)
+    returns.played = []
+    bandit(returns, 3, 3 + len(expected), 20)
+    played = np.array(returns.played)
+    assert (np.sort(played[:3], 0) == np.array(means)[:, None]).all() and len(
+        {tuple(game) for game in played[:3].T}
+    ) > 3
+    assert (played[3:] == np.array(expected)[:, None]).all()
+
+
 def test_noise_costs_episodes():
     rng = np.random.default_rng(0)
     truth = np.linspace(0, 1, 8)
