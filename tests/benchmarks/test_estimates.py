@@ -54,6 +54,18 @@ def test_profiles_are_rliables(scores):
     np.testing.assert_allclose(widths[inner], freedom * theirs_are[inner], rtol=0.12)
 
 
+def test_the_band_of_a_profile_is_students_quantile_of_its_standard_error():
+    """Of a task's three runs, a share p is above the threshold, and its squared standard error is p (1 - p) / 2."""
+    x, thresholds = np.random.default_rng(4).gamma(2.0, 0.3, (3, 8)), np.array([0.4, 0.6, 0.8])
+    point, band = estimates.profile(x, thresholds, 20_000)
+    shares = (x[..., None] > thresholds).mean(0)
+    error = np.sqrt((shares * (1 - shares) / 2).sum(0)) / 8
+    variances = x.var(0, ddof=1)
+    half = stats.t.ppf(0.975, 2 * variances.sum() ** 2 / (variances**2).sum()) * error
+    assert point == pytest.approx(shares.mean(0)) and (abs(point - 0.5) + half < 0.5).all()
+    np.testing.assert_allclose(band, [point - half, point + half], rtol=0, atol=0.02 * half.min())
+
+
 def test_the_probability_of_improvement_is_rliables(scores):
     x, y = scores[0].round(1), scores[1].round(1)  # with ties
     np.random.seed(0)  # noqa: NPY002
