@@ -91,7 +91,7 @@ def folder() -> Path:
 @cache
 def tasks() -> dict[str, D4RLTask]:
     """All tasks by name."""
-    with open(Path(__file__).with_name("d4rl.csv"), newline="") as file:
+    with open(Path(__file__).with_name("d4rl.csv"), encoding="utf-8", newline="") as file:
         return {row["task"]: _task(row) for row in csv.DictReader(file)}
 
 
