@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import h5py
@@ -15,7 +16,17 @@ import pytest
 import torch
 
 from algos.errors import UserError
-from benchmarks import goal_speed, model_speed, online_speed, peer_speed, throughput, timing
+from benchmarks import (
+    discrete_speed,
+    env_speed,
+    goal_speed,
+    model_speed,
+    offline_speed,
+    online_speed,
+    peer_speed,
+    throughput,
+    timing,
+)
 from benchmarks.online_speed import busy, measure_on_policy, measure_scripts, measure_streams
 from benchmarks.throughput import Args, main
 from benchmarks.timing import random_file, thread_variables
@@ -175,16 +186,128 @@ def test_scripts_and_peers_choose_their_threads_unless_told(threads, variables):
 
 
 def test_the_cost_of_a_stream_is_told_from_8_seeds_on(monkeypatch):
-    """Two seeds or eight take twice or four times as long as one."""
+    """Two seeds or eight take twice or four times as long as one, and the last third twice as long as the first."""
 
     def log(script, args, seeds, *flags):
-        return pd.Series({step: step * {1: 1, 2: 2, 8: 4}[seeds] for step in range(0, 5_001, 500)})
+        factor = {1: 1, 2: 2, 8: 4}[seeds]
+        return pd.Series({step: factor * (step + max(step - 4_000, 0)) for step in range(0, 5_001, 500)})
 
     monkeypatch.setattr(online_speed, "script_log", log)
     few = measure_streams(Args("streams", stream_seeds=(1, 2), rounds=1))
-    assert [row["rate"] for row in few] == [1.0, 0.5, 1.0] and all(math.isnan(row["cost"]) for row in few)
+    assert [row["rate"] for row in few] == [0.75, 0.375, 0.75] and all(math.isnan(row["cost"]) for row in few)
+    assert [row["run-steps/s"] for row in few] == [0.75] * 3 and [row["late / early"] for row in few] == [0.5] * 3
+    assert [row["seconds to step 2,000"] for row in few] == [2_000, 4_000, 2_000]
     rows = measure_streams(Args("streams", stream_seeds=(1, 8), rounds=1))
     assert rows[1]["cost"] == 1.0 and math.isnan(rows[0]["cost"])
+
+
+def test_offline_figures_are_of_updates_and_their_sampling(monkeypatch):
+    """In three rounds, iql.py makes 200, 100 and 300 updates a second with one seed, and d3rlpy 50, 80 and 100.
+
+    iql.py makes twice as many if it is compiled, other rows have half of 200, and sampling alone does 1,000.
+    """
+    rounds, theirs = {(): iter((200, 100, 300)), ("--compile",): iter((400, 200, 600))}, iter((50, 80, 100))
+
+    def log(script, args, seeds, *flags, warm_up):
+        kind = ("--compile",) if "--compile" in flags else ()
+        rate = next(rounds[kind]) if (script, seeds) == ("iql", 1) else 100
+        return pd.Series({step: 7 + (step - 500) / rate for step in range(500, warm_up + args.steps + 1, 500)})
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(offline_speed, "random_file", lambda file: file)
+    monkeypatch.setattr(offline_speed, "script_log", log)
+    monkeypatch.setattr(offline_speed, "peer_rate", lambda *args: next(theirs))
+    monkeypatch.setattr(offline_speed, "sampling_rate", lambda args: 1_000)
+    found = offline_speed.measure_offline(Args("offline", rounds=3, threads=2, device="cpu"))
+    rows = {row["name"]: row for row in found}
+    assert rows["iql, 1 seed"] == {
+        "name": "iql, 1 seed", "rate": pytest.approx(200), "run-updates/s": pytest.approx(200),
+        "ratio to d3rlpy": pytest.approx(3.0), "ratio to CORL": pytest.approx(200 / 103), "seconds to step 500": 7,
+    }  # fmt: skip
+    assert rows["iql --compile, 1 seed"]["ratio to d3rlpy"] == pytest.approx(6.0)
+    assert (rows["d3rlpy iql, 1 seed"]["rate"], "ratio to CORL" in rows["d3rlpy iql, 1 seed"]) == (80, False)
+    assert rows["recoil, 5 seeds"]["run-updates/s"] == rows["iql, 5 seeds"]["run-updates/s"] == pytest.approx(500)
+    assert "ratio to d3rlpy" not in rows["iql, 5 seeds"]
+    assert rows["sampling alone, 1 seed"]["share of iql"] == pytest.approx(0.2)
+
+
+def test_figures_with_discrete_actions_are_of_all_seeds_together(monkeypatch):
+    """dqn.py makes 100, 40 and 90 steps a second with one seed, and half with eight; the library 20, 10 and 15."""
+    ours, theirs = ([100, 40, 90], [20, 10, 15])
+
+    def script_rate(script, args, seeds, *flags):
+        assert (script, args.env_id) == ("dqn", "CartPole-v1")
+        played = rates.setdefault((seeds, "--compile" in flags), iter(ours))
+        return next(played) / (1 if seeds == 1 else 2) * (1 + ("--compile" in flags)), 7.0
+
+    rates, given = {}, iter(theirs)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(discrete_speed, "script_rate", script_rate)
+    monkeypatch.setattr(discrete_speed, "peer_rate", lambda *args: next(given))
+    monkeypatch.setattr(discrete_speed, "sqirl_rate", lambda args, form, seeds: {1: 30.0, 10: 6.0, 100: 2.0}[seeds])
+    monkeypatch.setattr(discrete_speed, "table_rows", lambda: [{"name": "tables", "seconds": 4.0}])
+    found = discrete_speed.measure_discrete(Args("discrete", rounds=3, device="cpu"))
+    rows = {row["name"]: row for row in found}
+    assert rows["dqn, 1 seed"] == {"name": "dqn, 1 seed", "rate": 90, "run-steps/s": 90, "ratio to sb3": 5.0}
+    assert (rows["dqn, 8 seeds"]["run-steps/s"], rows["dqn, 8 seeds"]["ratio to sb3"]) == (360, 20.0)
+    assert rows["dqn --compile, 1 seed"]["ratio to sb3"] == 10.0 and "ratio to sb3" not in rows["sb3 dqn, 1 seed"]
+    assert (rows["sb3 dqn, 1 seed"]["rate"], rows["sb3 dqn, 1 seed"]["run-steps/s"]) == (15, 15)
+    ten = {"name": "sqirl --form network, 10 seeds", "rate": 6.0, "run-steps/s": 60.0, "time / 1 seed": 5.0}
+    assert rows[ten["name"]] == ten and rows["sqirl --form table, 100 seeds"]["run-steps/s"] == 200
+    assert found[-1] == {"name": "tables", "seconds": 4.0}
+
+
+@pytest.mark.parametrize("form", ["network", "table"])
+def test_the_rate_of_sqirl_is_of_the_steps_that_its_runs_took(form, monkeypatch):
+    """Two runs took 100 and 300 steps in four seconds."""
+
+    def run(command, environment):
+        word = {name: command[command.index(name) + 1] for name in ("--env-id", "--seeds", "--out", "--device")}
+        assert (word["--seeds"], word["--device"], environment) == ("0:2", "cpu", {"OMP_NUM_THREADS": "1"})
+        assert ("--form" in command) == word["--env-id"].startswith("tabular/gate") == (form == "table")
+        folder = Path(word["--out"]) / "run"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"taken": [100, 300], "seconds": 4.0}))
+
+    monkeypatch.setattr(discrete_speed, "output_of", run)
+    assert discrete_speed.sqirl_rate(Args("discrete", threads=1, device="cpu"), form, 2) == 50.0
+
+
+def test_the_seconds_of_tables_are_of_making_them_their_layers_and_all_of_it(monkeypatch):
+    """A table takes 3 seconds, its layers 5, and what is found out with and without sticky actions 1 + 2 + 5 each."""
+    clock = SimpleNamespace(now=100.0)
+
+    def takes(seconds, result=None):
+        def call(*_):
+            clock.now += seconds
+            return result
+
+        return call
+
+    def family(states):
+        table = SimpleNamespace(states=states, with_sticky=lambda sticky: table)
+        return SimpleNamespace(make=takes(3, table), horizon=7)
+
+    answers = {"q": takes(5), "min_k": takes(1), "planning_window": takes(2), "greedy_return": takes(1)}
+    monkeypatch.setattr(discrete_speed, "GRIDS", ["large", "small"])
+    monkeypatch.setattr(discrete_speed, "FAMILIES", {"large": family(1_001), "small": family(1_000)})
+    monkeypatch.setattr(discrete_speed, "Analysis", lambda table: SimpleNamespace(**answers))
+    monkeypatch.setattr(discrete_speed, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    assert [tuple(row.values()) for row in discrete_speed.table_rows()] == [
+        ("large, 1,001 states: table", 3.0), ("large: Q^1 to Q^5", 5.0),
+        ("2 tables of MiniGrid with their analysis", 2 * (3 + 5 + 2 * 8)),
+    ]  # fmt: skip
+
+
+def test_figures_of_environments_are_beside_gymnasium_s(monkeypatch):
+    """Ours make 300, 100 and 200 steps a second, theirs 50, 40 and 25; half of their time is the physics' own."""
+    rates = iter((300, 50, 100, 40, 200, 25))
+    monkeypatch.setattr(env_speed, "env_rate", lambda env, seconds: next(rates))
+    monkeypatch.setattr(env_speed, "physics_share", lambda env: 0.5)
+    monkeypatch.setattr(env_speed, "core_count", lambda: 3)
+    given = Args("envs", rounds=3, num_envs=2, env_ids=("InvertedPendulum-v5",))
+    (row,) = env_speed.measure_envs(given)
+    assert (row["rate"], row["gymnasium sync"], row["ratio"], row["ratio's ceiling"]) == (200, 40, 6.0, 4.0)
 
 
 @pytest.mark.parametrize(
