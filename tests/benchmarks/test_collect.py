@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 import tyro
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from algos.cli import report_errors
 from algos.data import load, validate
@@ -260,22 +260,39 @@ def train_in_this_process(command, **_):
 
 
 @pytest.mark.parametrize("in_this_process", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, in_this_process):
+def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, capsys, in_this_process):
     import sac
 
     if in_this_process:
         monkeypatch.setattr(collect, "subprocess", SimpleNamespace(run=train_in_this_process))
 
-    args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 100}
-    args |= {"eval_episodes": 1, "quiet": True, "threads": 1, "device": "cpu", "hidden": (8, 8), "batch_size": 8}
+    args = {"env_id": "Hopper-v5", "seeds": ("3", "5"), "total_steps": 120, "learning_starts": 60, "eval_every": 80}
+    args |= {"eval_episodes": 2, "quiet": True, "threads": 1, "device": "cpu"}
+    args |= {"hidden": (8, 8), "batch_size": 8}
     sac.main(sac.Args(**args, out=place / "runs", keep_replay=True))
     shutil.copytree(recipes_of.POLICIES, place / "policies")
     for where in (policies, recipes_of):
         monkeypatch.setattr(where, "POLICIES", place / "policies")
     run = place / "runs" / "Hopper-v5" / "sac" / "default"
+    table = pd.read_parquet(run / "eval.parquet")
+    table["return"] = 1000.0 * table["seed"] + table["step"] + table["episode"]
+    table.to_parquet(run / "eval.parquet", index=False, write_page_checksum=True)
     policies.main(policies.Args(run, "hopper-medium", seed=5))
     training = Policy(place / "policies" / "hopper-medium.safetensors").training
     assert (training["seed"], training["run"], training["steps"]) == (5, 1, 120)
+    assert (training["return"], training["return_at"], training["episodes"]) == (5120.5, 120, 2)
+    assert "hopper-medium: return 5,120.5 after 120 steps" in capsys.readouterr().out
+    names = [run / "checkpoint" / f"{step:012d}.safetensors" for step in (100, 120)]
+    kept = {name: tensor / 2 for name, tensor in load_file(names[1]).items()}
+    save_file(kept, names[0])  # as if it were of step 100, after the evaluation at 80
+    shutil.copy(names[1].with_suffix(".json"), names[0].with_suffix(".json"))
+    policies.main(policies.Args(run, "hopper-expert", step=100))
+    earlier = Policy(place / "policies" / "hopper-expert.safetensors")
+    assert [earlier.training[name] for name in ("seed", "run", "steps", "return_at")] == [3, 0, 100, 80]
+    assert earlier.training["return"] == 3080.5 and earlier.training["command"].endswith("--total-steps 100")
+    assert earlier.tensors["weight.0"].equal(kept["agent/actor.net.hidden.0.0.weight"][0])
+    with pytest.raises(UserError, match="has such a seed and checkpoint"):
+        policies.main(policies.Args(run, "hopper-expert", step=80))
     assert training["command"].startswith("python single_file/sac.py --env-id Hopper-v5 --seeds 3 5")
     make("hopper-medium-v0", steps=50)
     recipe = json.loads(minari.load_dataset("local/hopper-medium-v0").storage.metadata["description"])
@@ -283,9 +300,7 @@ def test_a_policy_goes_from_a_run_to_a_dataset(place, monkeypatch, in_this_proce
     assert "--hidden 8 8" in training["command"] and "--learning-starts 60" in training["command"]
     make("hopper-medium-replay-v0", steps=120)  # trains again
     data = load("local/hopper-medium-replay-v0")
-    from safetensors.torch import load_file
-
-    rows = load_file(next((run / "checkpoint").glob("*.safetensors")))["replay/rows.1"]
+    rows = load_file(names[1])["replay/rows.1"]
     assert data.obs[data.index].equal(rows[:, :11]) and data.obs[data.index + 1].equal(rows[:, 15:26])
 
 
