@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from types import SimpleNamespace
 
 import pandas as pd
@@ -376,6 +377,60 @@ eval_episodes = 1
     store(second, "finished")
     run()
     assert len(ran) == 2 and all("local/a-v0" in command for command in ran)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"), [(["3", "5"], ["3", "3", "5", "5"]), (["GPU-a"], ["GPU-a"] * 4), ([], [])]
+)
+def test_jobs_at_the_same_time_are_spread_evenly_over_gpus(tmp_path, monkeypatch, gpus, expected):
+    """Four workers train at the same time; a fifth job gets the GPU of the one that ends first."""
+    seen, together, fifth = {}, threading.Barrier(4), threading.Event()
+
+    def run_job(command, folder, log, stop, environment, retries):
+        (name,) = command
+        seen[name] = environment
+        if name == "fifth":
+            fifth.set()
+        else:
+            together.wait(10)
+            assert name == "third" or fifth.wait(10)
+        return engines.Outcome("finished", 1)
+
+    monkeypatch.setattr(engines, "run_job", run_job)
+    with engines.local(4, gpus, 0) as engine:
+        given = (tmp_path, tmp_path, tmp_path, {"OMP_NUM_THREADS": "2"})
+        jobs = [engine.submit([name], *given) for name in ("first", "second", "third", "fourth", "fifth")]
+        assert [job.result(10).status for job in jobs] == ["finished"] * 5
+    assert {environment["OMP_NUM_THREADS"] for environment in seen.values()} == {"2"}
+    names = {name: environment.get("CUDA_VISIBLE_DEVICES") for name, environment in seen.items()}
+    assert names["fifth"] == names["third"] and (names.pop("fifth") in gpus) == bool(gpus)
+    assert sorted(filter(None, names.values())) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "expected"),
+    [
+        (None, "cuda", ["0", "1"]), ("", "cuda", ["0", "1"]), ("5,7,9", "cuda", ["5", "7", "9"]),
+        ("5,7,9", "cuda:1", ["7"]), (None, "cuda:1", ["1"]), ("GPU-a,GPU-b", "auto", ["GPU-a", "GPU-b"]),
+    ],
+)  # fmt: skip
+def test_the_gpus_of_a_sweep_are_those_that_it_may_see(monkeypatch, visible, device, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert sweep.visible_gpus(device) == expected
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(["7", "5"], {"CUDA_VISIBLE_DEVICES": "7"}), ([], {})])
+def test_a_job_of_an_array_sees_the_first_gpu_alone(tmp_path, monkeypatch, gpus, expected):
+    seen, path = [], write(tmp_path)
+    finished = engines.Outcome("finished", 1)
+    monkeypatch.setattr(engines, "run_job", lambda *job: seen.append(job[4]) or finished)
+    (tmp_path / "out").mkdir()
+    (job,) = jobs(path, tmp_path / "out", seeds_per_job=2)
+    sweep.run_one(SimpleNamespace(threads=3, retries=0), suites.read(path), tmp_path / "out", job, gpus)
+    assert seen == [{"OMP_NUM_THREADS": "3"} | expected]
 
 
 @pytest.mark.parametrize("visible", [None, ""])
