@@ -123,9 +123,14 @@ def test_unfit_spaces_are_refused(space, message, tmp_path):
         del gym.registry["Unfit-v0"]
 
 
+def times_of(folder: Path) -> dict[Path, int]:
+    """When each file below a folder was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_folder_with_another_configuration_is_refused(train, tmp_path):
     train("sac", **TINY)
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    before = times_of(tmp_path)
     import sac
 
     for change, message in (
@@ -135,15 +140,14 @@ def test_a_folder_with_another_configuration_is_refused(train, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             sac.main(sac.Args(**{**TINY, "out": tmp_path / "out", "quiet": True, "device": "cpu", **change}))
-    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    assert before == times_of(tmp_path)
 
 
 def test_resuming_a_finished_run_changes_nothing(train):
     result = train("sac", **TINY)
-    before = parameters(result.folder)
+    before = times_of(result.folder)
     again = train("sac", resume=True, **TINY)
-    assert again.config["status"] == "finished"
-    assert all(torch.equal(t, before[n]) for n, t in parameters(again.folder).items())
+    assert again.config["status"] == "finished" and times_of(result.folder) == before and len(before) > 5
 
 
 def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys):
@@ -447,6 +451,21 @@ def test_a_run_without_evaluations_tells_no_scores(train_short, capsys, episodes
     assert ("tables and checkpoint in" in said) == (episodes == 0)
 
 
+def test_the_scores_that_a_run_prints_are_those_of_its_last_evaluation(train_short, capsys):
+    result = train_short(
+        "sac", quiet=False, env_id="Pendulum-v1", seeds=("0", "1"), eval_episodes=2, eval_every=2, total_steps=5
+    )
+    said = capsys.readouterr().out
+    returns = result.eval.query("step == 5").groupby("seed")["return"]
+    means = returns.mean()
+    assert re.findall(r"^ +(\d)  +(\S+)  +(\S+)  +5$", said, re.M) == [
+        (str(seed), f"{means[seed]:.1f}", f"{returns.std()[seed]:.1f}") for seed in (0, 1)
+    ]
+    shown = tuple(f"{value:.1f}" for value in (means.mean(), means.min(), means.max()))
+    assert re.search(r"step +5  return +(\S+) \(2 seeds: (\S+) to (\S+)\)", said).groups() == shown
+    assert len({f"{mean:.1f}" for mean in result.eval.groupby(["seed", "step"])["return"].mean()}) > 2
+
+
 def test_metrics_are_means_over_the_interval(tmp_path):
     import sac
 
@@ -468,8 +487,8 @@ def test_metrics_are_means_over_the_interval(tmp_path):
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
-def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
-    """It is noticed at the very end too, and before an evaluation between two logs."""
+def test_divergence_after_the_last_log_is_noticed(train, monkeypatch, capsys):
+    """It is noticed before an evaluation between two logs, by the losses and not only by the scores."""
     receive, calls = SeededEnvs.receive, []
 
     def poisoned(envs):
@@ -480,10 +499,10 @@ def test_divergence_after_the_last_log_is_noticed(train, monkeypatch):
         return transition
 
     monkeypatch.setattr(SeededEnvs, "receive", poisoned)
-    result = train("sac", **{**TINY, "total_steps": 58, "log_every": 50, "eval_every": 54})
-    assert result.config["status"] == "diverged" and [row["seed"] for row in result.config["diverged"]] == [0]
-    table = pd.read_parquet(result.folder / "eval.parquet")
-    assert set(table[table["step"] >= 54]["seed"]) == {1}
+    result = train("sac", **{**TINY, "total_steps": 58, "log_every": 40, "eval_every": 54})
+    assert result.config["status"] == "diverged" and result.config["diverged"] == [{"seed": 0, "step": 54}]
+    assert "seed 0 diverged before step 54: critic_loss is not finite" in capsys.readouterr().err
+    assert set(result.eval.query("step >= 54")["seed"]) == {1}
 
 
 def test_a_kill_between_the_final_checkpoint_and_its_config_is_mended(train, curves, monkeypatch):
@@ -641,6 +660,13 @@ def test_a_run_that_diverges_says_what_was_not_finite(loop, capsys):
     for step in run.steps(lambda obs: obs):
         run.log(agent.update() | {"zeal": torch.tensor([1.0, np.nan if step == 7 else 1.0])})
     assert "warning: seed 1 diverged before step 10: zeal is not finite" in capsys.readouterr().err
+
+
+def test_divergence_in_the_last_steps_is_noticed_at_the_end(loop):
+    run, agent = loop(log_every=50)
+    for step in run.steps():
+        run.log(agent.update() | {"zeal": torch.tensor([1.0, np.nan if step == 23 else 1.0])})
+    assert run.diverged == {1: 24} and config_of(run)["status"] == "diverged"
 
 
 def test_no_run_waits_for_one_that_diverged(loop):
@@ -1271,6 +1297,7 @@ def test_a_signal_ends_a_phase_too(loop):
     with pytest.raises(SystemExit) as stop:
         train()
     assert stop.value.code == 130 and config_of(run)["status"] == "interrupted"
+    assert agent.number[0] == 4 and run.phases == {"first": 4}
     run, agent = loop(resume=True)
     phases(run, agent)
     assert agent.number[0] == 34
@@ -1284,11 +1311,12 @@ def test_a_second_interruption_ends_the_run_at_once(loop):
             if step == 5:
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGINT)
-                run.log(agent.update())
+            run.log(agent.update())
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    assert is_free(run)
+    assert agent.number[0] == 4 and is_free(run)
+    assert not list(run.folder.path.glob("checkpoint/*"))
 
 
 def test_runs_are_settings_times_seeds_in_all_that_a_run_says(loop, capsys):
