@@ -95,6 +95,7 @@ def test_a_network_in_bfloat16_rounds_what_enters_its_large_layers_and_what_leav
 
     found = torch.compile(torch.func.grad(loss))(third.weight)
     torch.testing.assert_close(found, rounded(rounded(h2).mT @ g3), atol=1e-4, rtol=1e-2)
+    assert torch.equal(found, rounded(found))
     value_too, gradient = torch.compile(net.with_gradient)(x, 3)
     torch.testing.assert_close(value_too, value.squeeze(-1), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(gradient, g1 @ first.weight[:, -3:].mT, atol=1e-6, rtol=1e-5)

@@ -345,7 +345,8 @@ def test_a_script_may_import_its_neighbour_and_one_that_fails_is_imported_anew(t
 @pytest.mark.parametrize(
     "metadata",
     [
-        {"script": "../evil"}, {"script": "none"}, {"script": None}, {"algorithm": "Tensor"}, {"algorithm": "cli"},
+        {"script": "../evil"}, {"script": "../algos/policy"}, {"script": "none"}, {"script": None},
+        {"algorithm": "Tensor"}, {"algorithm": "cli"},
         {"args": {"hidden": [10**6]}}, {"args": {"nonsense": 1}}, {"args": 3}, {"runs": []}, {"runs": [{}]},
         {"task": {}}, {"adapted": 1}, {"diverged": "x"}, {"environment": 3}, {"step": "x"},
         {"environment": {"options": 3}}, {"environment": {"env_id": 5}}, {"diverged": [99]},
@@ -357,7 +358,7 @@ def test_metadata_of_a_policy_is_refused(metadata, sac, tmp_path):
     if metadata == {"adapted": 1}:  # it means that nothing is scaled, and that actions are clipped
         assert load_policy(path, seed=1)(OBS[1]).abs().max() <= 1
         return
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="which is not in" if "script" in metadata else "is no policy's file"):
         PolicyFile(path).policy([0])
 
 

@@ -69,7 +69,8 @@ def test_draws_have_their_distribution():
     uniform = Random([0]).uniform("u", 100_000)()
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
     assert uniform.min() >= 0 and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.01
-    assert Random([0]).integers("i", 1000)().min() >= 0
+    integers = Random([0]).integers("i", 1000)()
+    assert integers.min() >= 0 and integers.max() > 1 << 62
 
 
 def test_a_state_with_a_sequence_that_is_not_made_yet_is_refused():
