@@ -537,6 +537,17 @@ def test_the_error_of_a_model_is_told_in_deviations_of_the_data_and_stays_where_
     }
 
 
+def test_deviations_of_the_data_are_those_of_the_states_before_its_transitions(monkeypatch):
+    """They are taken over all pieces of the data; a number that never changes has a small one."""
+    monkeypatch.setattr("algos.models.CHUNK", 10)
+    data = at_random()
+    data.obs[:, 1], data.obs[:, 2] = 5 * data.obs[:, 1] + 100, 3.0
+    deviation = Comparison(SimpleNamespace(random=Random([0])), data, None).deviation
+    expected = data.obs[data.index].double().std(0, correction=0).float()
+    assert expected[2] == 0 and len(data) == 64 and deviation.dtype == data.rows.dtype
+    torch.testing.assert_close(deviation, torch.tensor([expected[0], expected[1], 1e-6]))
+
+
 def test_an_ensemble_of_data_prepared_in_another_way_is_refused(train_short, hopper):
     file = str(train_short("mopo", **SHORT | hopper).folder / "dynamics.safetensors")
     with pytest.raises(UserError, match="or was prepared in another way"):
