@@ -95,7 +95,13 @@ def test_the_geometric_law_gathers_at_the_end():
 def test_large_row_numbers_are_exact():
     goals, first = Goals(episodes(5)), (1 << 24) + 1  # beyond the whole numbers of float32
     goals.starts, goals.ends = goals.starts + first, goals.ends + first
-    assert set(shares(goals.uniform(at(first, 1000), draws(1000).place))) == {first + d for d in (1, 2, 3)}
+    goals.final = goals.final + first
+    row, (place, _, _, integers) = at(first, 1000), draws(1000)
+    for drawn, distances in (
+        (goals.uniform(row, place), (1, 2, 3)), (goals.evenly(row, place), (1, 2, 3)),
+        (goals.geometric(row, place, 0.5), (1, 2, 3)), (goals.in_trajectory(integers, place), (0, 1, 2, 3)),
+    ):  # fmt: skip
+        assert set(shares(drawn)) == {first + d for d in distances}
 
 
 def test_a_mix_has_the_shares_of_its_sources():
@@ -118,6 +124,7 @@ def test_runs_draw_goals_of_their_own():
 
     together, alone = drawn(3, 7), drawn(7)
     assert all(torch.equal(a[1], b[0]) for x, y in zip(together, alone, strict=True) for a, b in zip(x, y, strict=True))
+    assert not any(torch.equal(a[0], a[1]) for x in together for a in x)
 
 
 def test_probabilities_must_sum_to_one():
