@@ -448,6 +448,7 @@ def test_terminal_transitions_without_true_next_states_are_left_out(tmp_path):
     path = write_hdf5(tmp_path / "mine.hdf5", obs_size=2, act_size=2)
     whole, exact = load_states(str(path)), load_states(str(path), exact_d4rl=True)
     assert len(whole) == 300 and not exact.terminated[exact.index].any()
+    assert len(exact) == 300 - 30  # the ends of 15 episodes that terminate and of 15 that time out
     goals = Goals(exact)
     first, last = exact.index[0], goals.last(exact.index[:1])
     assert (goals.ends < torch.cat([goals.starts[1:], goals.ends[-1:] + 1])).all() and last >= first
