@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from algos.film import CAPTION, SIZE, Screen, Shot, _render, captioned, encoder_problem, film
+from algos.film import CAPTION, RENDERERS, SIZE, Screen, Shot, _render, captioned, encoder_problem, film
 from envs.goals import goal_tasks
 
 
@@ -142,12 +142,22 @@ def test_an_interrupt_ends_the_process_that_renders(monkeypatch, tmp_path):
     assert children[0].wait(10) == -signal.SIGKILL
 
 
+def can_film() -> bool:
+    """Whether there is an encoder, and MuJoCo can render, which chooses its renderer when it is imported."""
+    render = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>')).render()"
+    chosen = [{}] if "MUJOCO_GL" in os.environ else [{}, *({"MUJOCO_GL": name} for name in RENDERERS)]
+    tries = (
+        subprocess.run([sys.executable, "-c", render], env=os.environ | one, capture_output=True) for one in chosen
+    )
+    return not encoder_problem() and any(done.returncode == 0 for done in tries)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["pointmaze-medium-v0", "PointMaze_UMaze-v3"])
 def test_each_task_has_a_video(tmp_path, env_id):
     said = film(shots(tmp_path / "videos", env_id))
-    if said.startswith("there is no video"):
-        assert "no option" not in said
+    if said and not can_film():
         pytest.skip(said)
+    assert not said
     assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["0.mp4", "1.mp4"]
     assert all(path.stat().st_size > 500 for path in (tmp_path / "videos").iterdir())
