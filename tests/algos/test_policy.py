@@ -5,6 +5,7 @@ import shutil
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save
@@ -298,6 +299,10 @@ def test_a_run_leaves_policies_that_repeat_its_last_evaluation(script, more, tra
     last = result.eval[result.eval["step"] == result.eval["step"].max()]
     totals = [score.total for scores in evaluator(policy.act, int(last["step"].iloc[0])) for score in scores]
     assert totals == last["return"].tolist()
+    if script == "gcbc":  # whose returns are all the same
+        ways, xy = pd.read_parquet(result.folder / "ways.parquet").query("step >= 0"), evaluator.ways.obs[..., :2]
+        np.testing.assert_array_equal(xy[np.isfinite(xy[..., 0])], ways[["x", "y"]])
+        assert ways.groupby(["seed", "task"])["x"].nunique().min() > 1
 
 
 def test_a_finished_run_of_an_earlier_version_gets_its_policies_from_the_checkpoint(train_short, capsys):
