@@ -10,7 +10,9 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from algos.checkpoint import Checkpoints
+from algos.cli import RunArgs, cli
 from algos.episodes import EpisodeBuffer
+from algos.memory import limit_memory
 from algos.replay import ReplayBuffer
 from envs import make_vec
 from envs.cores import reserving
@@ -70,6 +72,40 @@ def test_memory_that_is_used_is_not_added_to_a_limit():
         with reserving():
             used = torch.ones(300 << 18)
         assert limit() - before < 30 and len(used) == 300 << 18
+
+
+def test_a_process_is_limited_to_the_memory_that_is_free(monkeypatch):
+    """Memory that can be swapped out is free too, and a limit of the system stays one."""
+    monkeypatch.setattr("algos.memory.free_memory", lambda swap: (200 if swap else 50) << 20)
+    with limited(10_000) as limit:
+        here = psutil.Process().memory_info().data >> 20
+        limit_memory()
+        assert 195 < limit() - here < 205
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            reserved(300)
+        assert len(reserved(100)) == 100 << 20
+    hard, chosen = psutil.Process().memory_info().data + (20 << 20), []
+    with monkeypatch.context() as patch:
+        patch.setattr(resource, "getrlimit", lambda kind: (hard, hard))
+        patch.setattr(resource, "setrlimit", lambda *given: chosen.append(given))
+        limit_memory()
+    assert chosen == [(resource.RLIMIT_DATA, (hard, hard))]
+
+
+@pytest.mark.parametrize(("device", "done"), [("cpu", ["limited", "trained"]), ("cuda", ["trained"])])
+def test_a_script_limits_its_memory_before_it_trains_on_a_cpu(monkeypatch, device, done):
+    """On a GPU, CUDA reserves more than there is."""
+    found = []
+
+    def main(args: RunArgs):
+        found.append("trained")
+
+    monkeypatch.setattr("algos.cli.limit_memory", lambda: found.append("limited"))
+    monkeypatch.setattr("algos.cli.device_of", lambda args: torch.device(device))
+    monkeypatch.setattr("algos.cli.check_all", lambda args: None)
+    monkeypatch.setattr("sys.argv", ["own.py"])
+    cli(main)
+    assert found == done
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "InvertedPendulum-v4"])
