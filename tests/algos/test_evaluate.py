@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from envs import SeededEnvs
+from envs.seeding import sub_seed
 
 
 class Three(gym.Env):
@@ -158,6 +159,35 @@ def test_an_episode_without_success_is_told_as_such():
     assert all(score == ("", -4.0, 4, False) for scores in late for score in scores)
 
 
+def test_the_first_episode_of_each_task_can_be_played_again_from_its_seed_and_actions():
+    """Episodes end at different steps, after which there are neither states nor actions."""
+    made = {"right": "Reach-v0", "late": "ReachLate-v0"}
+
+    def make(tasks):
+        return gym.vector.SyncVectorEnv(
+            [lambda task=task: gym.make(made[task]) for task in tasks], autoreset_mode=AutoresetMode.SAME_STEP
+        )
+
+    evaluate, lengths = Evaluator(make, [3, 8], 2, tasks=list(made), goals=True), set()
+    for step in (0, 70):
+        scores = evaluate(lambda obs, goal: (0.75 * (goal[..., :1] - obs)).clamp(-1, 1), step, "trial")
+        ways = evaluate.ways
+        assert ways.tasks == list(made) and ways.obs.shape[:2] == ways.actions.shape[:2] == (2, 2)
+        for run, number in np.ndindex(2, 2):
+            env, seed = gym.make(made[ways.tasks[number]]), ways.seeds[run][number]
+            obs, info = env.reset(seed=seed)
+            assert seed == sub_seed([3, 8][run], f"trial {ways.tasks[number]}", step, 0) % 2**31
+            assert ways.goals[run, number].tolist() == info["goal"].tolist()
+            length = scores[run][2 * number].length  # of two episodes of each task
+            lengths.add(length)
+            for t in range(length):
+                assert ways.obs[run, number, t] == obs
+                obs, *ends, _ = env.step(ways.actions[run, number, t].astype(np.float32))
+                assert any(ends[1:]) == (t == length - 1)
+            assert np.isnan(ways.obs[run, number, length:]).all() and np.isnan(ways.actions[run, number, length:]).all()
+    assert len(lengths) > 1
+
+
 def test_without_goals_a_policy_takes_observations_only():
     scores = Evaluator(maker("ReachWithoutGoals-v0"), [0], 6)(lambda obs: torch.ones(1, 6, 1), 0)
     assert all(score.success for score in scores[0])
@@ -197,6 +227,17 @@ def test_episodes_that_do_not_end_are_named_once(monkeypatch, capsys):
     evaluate(lambda obs: torch.zeros(*obs.shape[:2], 1), 1)
     said = capsys.readouterr().err
     assert said.startswith("warning: after 2 steps, episodes of the evaluation still go on") and said.count("\n") == 1
+
+
+def test_an_episode_that_does_not_end_is_cut_after_a_number_of_steps(monkeypatch):
+    """Its return counts as one that a time limit cuts: with a discount of 0.1, that of the first state is observed."""
+    monkeypatch.setattr("algos.evaluate.LONGEST", 2)
+    evaluate = evaluator("Three-v0")
+    for _ in range(2):
+        assert evaluate(lambda obs: torch.zeros(2, 2, 1), 0) == [[("", 3.0, 2, None)] * 2] * 2
+    predicted, observed = evaluate.values(predicting(0.0), np.array([0.1, 0.5]), 0)
+    assert predicted.tolist() == pytest.approx([0.0, np.nan], nan_ok=True)
+    assert observed.tolist() == pytest.approx([1.2, np.nan], nan_ok=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*The reward is an? (NaN|inf) value")
