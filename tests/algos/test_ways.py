@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algos.evaluate import Ways
-from algos.goal_conditioned import watch_goals
+from algos.goal_conditioned import film_of, watch_goals
 from algos.ways import order_of_values, values_table, ways_table
 from envs.mazes import Maze
 
@@ -72,6 +72,22 @@ def test_the_order_of_values_is_1_where_they_rise_on_the_way_and_0_where_they_fa
     found = order_of_values(ways(), agent.value_of, MAZE, 25, agent.sign)
     assert found.tolist() == [1.0, 0.0]
     assert np.isnan(order_of_values(ways(), agent.value_of, MAZE, 500, agent.sign)).all()
+
+
+def test_a_film_has_the_first_runs_episode_of_each_task(monkeypatch, tmp_path):
+    """With the seeds of the resets, and with actions up to the episode's end."""
+    shape, films = (2, 2, 3, 2), {}
+    actions = np.arange(24.0).reshape(shape)
+    actions[0, 1, 1:] = np.nan
+    filmed = Ways(["task1", "task2"], [[11, 12], [21, 22]], np.zeros((2, 2, 2)), np.zeros(shape), actions)
+    monkeypatch.setattr("algos.goal_conditioned.film", lambda shots, **speed: films.update(shots))
+    place = {"env_id": "maze-v0", "options": {"wide": True}, "tasks": ["task1", "task2"]}
+    assert film_of(filmed, place, tmp_path) == f"videos of the first seed in {tmp_path}"
+    for task, seed, played in (("task1", 11, [[0, 1], [2, 3], [4, 5]]), ("task2", 12, [[6, 7]])):
+        (shot,) = films.pop(tmp_path / f"{task}.mp4")
+        assert (shot.env_id, shot.seed, shot.task, shot.options) == ("maze-v0", seed, task, {"wide": True})
+        assert shot.actions.tolist() == played
+    assert not films and film_of(None, place, tmp_path) == "there is nothing to film"
 
 
 def by_point(*formulas):
