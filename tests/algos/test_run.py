@@ -312,6 +312,19 @@ def test_a_full_disk_is_refused(tmp_path, monkeypatch):
         sac.main(sac.Args(**{**TINY, "out": tmp_path, "quiet": True}))
 
 
+def test_checkpoints_that_are_there_already_need_no_more_room(loop, monkeypatch):
+    """A resumed run fits on a disk on which a new one would not."""
+    folder = broken_off(loop)
+    there = sum(path.stat().st_size for path in folder.glob("checkpoint/*"))
+    resumed, new = (loop(**kind)[0].folder for kind in ({"resume": True}, {"variant": "new"}))
+    need, usage = 3 * 10_000 + algos.run_folder.MARGIN, shutil.disk_usage(folder)
+    for free, fit in ((need, [resumed, new]), (need - 1, [resumed]), (need - there, [resumed]), (need - there - 1, [])):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        for place in (resumed, new):
+            with contextlib.nullcontext() if place in fit else pytest.raises(UserError, match="GiB of disk, where"):
+                place.check_space(10_000)
+
+
 def test_a_disk_that_fills_up_during_the_run_is_said_in_one_sentence(tmp_path, monkeypatch):
     import sac
 
@@ -1035,6 +1048,84 @@ def test_a_signal_during_the_last_checkpoint_of_a_phase_is_not_lost(loop, monkey
     assert config_of(run)["status"] == "interrupted" and run.step < 24
 
 
+def test_clocks_and_the_greatest_size_go_on_after_a_resume(loop):
+    folder = broken_off(loop)
+    for path in folder.glob("checkpoint/*.json"):
+        values = json.loads(path.read_text())
+        assert 0 < values["seconds"] < 1e3 and values["peak_bytes"] < 10**9
+        path.write_text(
+            json.dumps(values | {"seconds": 1e3, "phase_seconds": 2e3, "evaluation_seconds": 3e3, "peak_bytes": 10**9})
+        )
+    run, agent = loop(resume=True)
+    phases(run, agent, count=0)
+    config = config_of(run)
+    assert 1e3 < config["seconds"] < 2e3 and config["phase_seconds"] == 2e3 and 3e3 < config["evaluation_seconds"] < 4e3
+    assert config["peak_bytes"] == 10**9
+    seconds = pd.read_parquet(folder / "train.parquet").query("metric == 'seconds' and seed == 0")["value"]
+    assert (seconds > 1e3).tolist() == [False, False, True, True]  # the checkpoint is of step 16
+
+
+def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monkeypatch):
+    """A process is killed after step 20, and the next one goes on from step 16: both write the numbers of step 18."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def learn(run, agent, stop=None):
+        run.score_name, run.show = "half", lambda total: total / 2
+        for step in run.steps():
+            run.source.ring()
+            run.log(agent.update())
+            if step == stop:
+                raise ZeroDivisionError
+
+    run, agent = loop(Bell())
+    with pytest.raises(ZeroDivisionError):
+        learn(run, agent, 20)
+    for writer in run.tables.writers:
+        writer.flush()
+    later = SimpleNamespace(time=lambda: time.time() + 60)  # files are read in the order of their seconds
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time", later)
+    learn(*loop(Bell(), resume=True))
+    for seed in (0, 1):
+        events = EventAccumulator(str(run.folder.path / "tensorboard" / f"seed_{seed}")).Reload()
+        found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        assert [step for step, _ in found.pop("train/seconds")] == [6, 12, 18, 24]
+        assert found == {
+            "train/number": [(6, 3.5), (12, 9.5), (18, 15.5), (24, 21.5)],
+            "train/episode_return": [(6, 4.5), (12, 10.5), (18, 16.5), (24, 22.5)],
+            "train/episode_length": [(step, 3.0) for step in (6, 12, 18, 24)],
+            "eval/return": [(12, 7.5), (24, 19.5)],
+            "eval/half": [(12, 3.75), (24, 9.75)],
+        }
+
+
+def test_values_are_compared_with_the_returns_of_each_settings_own_discount(loop, monkeypatch):
+    """Rewards are 1, 2 and 3: the returns of the three states are 1 + 2 d + 3 d^2, 2 + 3 d and 3."""
+
+    class Counting(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 9, (1,)), gym.spaces.Box(-1, 1, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            self.count = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.count += 1
+            return np.full(1, self.count, np.float32), float(self.count), self.count == 3, False, {}
+
+    monkeypatch.setitem(gym.registry, "Counting-v0", EnvSpec("Counting-v0", entry_point=Counting))
+    run, agent = loop(env_id="Counting-v0", vary=("rate=0.5,0.9",), eval_episodes=1)
+    run.evaluate_in("Counting-v0", {})
+    run.compare_values(lambda obs, noise: (noise, obs[..., 0], torch.zeros(obs.shape[:2])), run.args.rate)
+    for _ in run.steps(lambda obs: torch.zeros_like(obs)):
+        run.log(agent.update())
+    log = pd.read_parquet(run.folder.path / "train.parquet")
+    log = log.set_index(["metric", "rate", "seed", "step"]).sort_index()["value"]
+    for rate, observed in ((0.5, (2.75 + 3.5 + 3) / 3), (0.9, (5.23 + 4.7 + 3) / 3)):
+        for seed in (0, 1):
+            assert log["value_predicted", rate, seed].to_dict() == {0: 1.0, 12: 1.0, 24: 1.0}
+            assert log["value_observed", rate, seed].tolist() == pytest.approx([observed] * 3)
+
+
 def test_checkpoints_that_nothing_tells_of_are_refused(loop):
     broken_off(loop)
     path = loop(resume=True)[0].folder.path
@@ -1340,6 +1431,15 @@ def test_the_table_at_the_end_has_the_steps_that_each_run_took():
     summary = Summary("sac", "Made-v0", "steps", "return", lambda returns: returns)
     lines = list(summary.lines(frame, [{"seed": seed} for seed in (0, 1, 2)], [37, 100, 90], {2: 60}))[1:]
     assert [line.split()[3] for line in lines] == ["37", "100", "50"] and lines[2].endswith("diverged before step 60")
+
+
+def test_the_band_of_a_curve_is_students_interval_of_the_mean():
+    """Half of it is t s / sqrt(n), where the 0.975 quantile t is 4.302653 for three seeds, and 12.706205 for two."""
+    low, high = plot.band(np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]]))
+    half = 4.302653 * np.sqrt(13 / 3)  # the squares (9 + 1 + 16) / 2 are 13
+    assert low == pytest.approx([4 - half, 5]) and high == pytest.approx([4 + half, 5])
+    low, high = plot.band(np.array([[0.0], [2.0]]))
+    assert low == pytest.approx([1 - 12.706205]) and high == pytest.approx([1 + 12.706205])
 
 
 def test_a_curve_has_the_steps_of_all_seeds(tmp_path, monkeypatch):
