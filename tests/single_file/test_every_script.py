@@ -27,6 +27,7 @@ from scripts import (
     UPDATED,
     Feed,
     agent_of,
+    agent_type,
     differing,
     hyperparameters,
     is_goal_batch,
@@ -720,6 +721,26 @@ def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides)
         result = train(script, out="broken", resume=True, **overrides)
     assert taken_up[0] > short(script, **overrides).get("learning_starts", 0)  # in the midst of learning
     return result
+
+
+DELAYED = {
+    "sac with 3": ({"actor_delay": 3}, [6, 9, 12]),
+    "td3": ({}, [6, 8, 10, 12]),
+    "dsac_t": ({}, [6, 8, 10, 12]),
+    "dsac_t with 4 steps": ({"env_steps_per_update": 4, "learning_starts": 8, "total_steps": 28}, [12, 20, 28]),
+    "mdpo_off_policy with 3": ({"refresh_every": 3}, [7, 10]),
+}
+
+
+@pytest.mark.parametrize("case", DELAYED)
+def test_what_is_delayed_comes_at_its_steps(case, train_short, monkeypatch):
+    """SAC and TD3 count environment steps as their models do, MDPO counts them from 0, and DSAC-T counts updates."""
+    flags, expected = DELAYED[case]
+    script, due, steps, report = case.split()[0], [], [], Run._report_progress
+    monkeypatch.setattr(agent_type(script), "update", lambda *given: due.append(given[-1]) or {})
+    monkeypatch.setattr(Run, "_report_progress", lambda run: steps.append(run.step) or report(run))
+    train_short(script, **{"learning_starts": 5, "total_steps": 12, "eval_episodes": 0} | flags)
+    assert [step for step, is_due in zip(steps[-len(due) :], due, strict=True) if is_due] == expected
 
 
 def assert_same_end(one, other) -> None:
