@@ -108,6 +108,14 @@ def test_noisy_actions_are_clipped_to_the_bounds_of_their_dimension(draw, bound)
     torch.testing.assert_close(action, agent.policy(obs) + 0.1 * SCALE)
 
 
+def test_exploring_actions_have_the_noise_of_their_run():
+    agent = agent_of("td3", task=TASK, vary=("exploration_noise=0.1,0.5",))  # runs 2 and 3 have the larger one
+    obs, noise = torch.randn(4, 6, 3), 0.5 * torch.randn(4, 6, 2).clamp(-1, 1)
+    constant(agent.actor, 0.3)  # so far within the bounds that none is clipped
+    amount = torch.tensor([0.1, 0.1, 0.5, 0.5])[:, None, None]
+    torch.testing.assert_close(agent.act(obs, noise) - agent.policy(obs), amount * noise * SCALE)
+
+
 class Ending(gym.Env):
     """An episode of two steps, which ends in the way that it is told."""
 
