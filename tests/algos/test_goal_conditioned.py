@@ -219,16 +219,30 @@ def test_a_proposal_is_brought_to_the_length_of_a_representation(script):
     assert before.std() > 0
 
 
-@pytest.mark.parametrize("script", ["hiql", "ota"])
-def test_only_the_values_train_the_representation(script):
-    agent, module = agent_of(script, hidden=(8,)), module_of(script)
-    g = torch.Generator().manual_seed(0)
+def made_batch(script: str) -> Any:
+    """A batch of four random transitions of HIQL or OTA."""
+    module, g = module_of(script), torch.Generator().manual_seed(0)
     x = [torch.randn(1, 4, 2, generator=g) for _ in range(9)]
     goal, other = (module.Goal(x[i], torch.full((1, 4), -1.0), torch.ones(1, 4)) for i in (0, 1))
     option = (x[2], other) if script == "ota" else ()
-    batch = module.Batch(x[3], x[4], x[5], goal, *option, x[6], x[7], x[8])
+    return module.Batch(x[3], x[4], x[5], goal, *option, x[6], x[7], x[8])
+
+
+@pytest.mark.parametrize("script", ["hiql", "ota"])
+def test_each_policy_has_its_own_temperature(script):
+    both, ones, threes = (
+        agent_of(script, hidden=(8,), high_alpha=high, low_alpha=low).losses(made_batch(script))
+        for high, low in ((1.0, 3.0), (1.0, 1.0), (3.0, 3.0))
+    )
+    for name, others in (("high_loss", (ones, threes)), ("low_loss", (threes, ones))):
+        assert torch.equal(both[name], others[0][name]) and not torch.equal(both[name], others[1][name])
+
+
+@pytest.mark.parametrize("script", ["hiql", "ota"])
+def test_only_the_values_train_the_representation(script):
+    agent = agent_of(script, hidden=(8,))
     phi = list(agent.phi.parameters())
-    for name, loss in agent.losses(batch).items():
+    for name, loss in agent.losses(made_batch(script)).items():
         gradients = torch.autograd.grad(loss.sum(), phi, allow_unused=True, materialize_grads=True)
         assert any(g.abs().sum() > 0 for g in gradients) == name.endswith("value_loss"), name
 
