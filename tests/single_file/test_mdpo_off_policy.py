@@ -267,17 +267,18 @@ def test_the_old_policy_moves_only_when_it_is_due_and_then_becomes_the_present_o
 
 def test_an_update_equals_the_algorithm_written_for_one_run(float64):
     """All losses come from the parameters before the update, and only their own parameters move."""
-    agent, run = agent_of("mdpo_off_policy", kl_weight=0.7, q=1.4), 1
-    twin = agent_of("mdpo_off_policy", kl_weight=0.7, q=1.4)
+    flags = {"kl_weight": 0.7, "q": 1.4, "actor_lr": 0.01, "critic_lr": 0.02}
+    agent, twin, run = agent_of("mdpo_off_policy", **flags), agent_of("mdpo_off_policy", **flags), 1
     batch, draws, _ = next(Feed(agent))
     agent.update(batch, draws, False)
     policy_loss, log_new, min_value, _ = twin.policy_loss(batch.obs, draws.action)
     critic_loss, _ = twin.critic_loss(batch, log_new, min_value)
-    for loss, module, optimised in ((policy_loss, twin.actor, agent.actor), (critic_loss, twin.critic, agent.critic)):
+    parts = (policy_loss, twin.actor, agent.actor, 0.01), (critic_loss, twin.critic, agent.critic, 0.02)
+    for loss, module, optimised, lr in parts:
         parameters = list(module.parameters())
         gradients = torch.autograd.grad(loss[run], parameters)
         for p, g, moved in zip(parameters, gradients, optimised.parameters(), strict=True):
-            expected = p[run] - 3e-4 * g[run] / (g[run].abs() + 1e-8)  # the first step of Adam
+            expected = p[run] - lr * g[run] / (g[run].abs() + 1e-8)  # the first step of Adam
             torch.testing.assert_close(moved[run], expected, atol=1e-10, rtol=0)
     targets = zip(agent.target_value.net.parameters(), twin.critic.state.parameters(), strict=True)
     for (target, start), new in zip(targets, agent.critic.state.parameters(), strict=True):

@@ -43,7 +43,8 @@ class Plain(PlainSAC):
 
 @pytest.mark.parametrize("eta", [0.0, 1.3])
 def test_updates_equal_a_plain_rewrite_of_one_run(eta, float64):
-    agent, _, draws = agent_and_batch("ravl", critics=4, eta=eta, hidden=(8, 6, 5))
+    rates = {"actor_lr": 0.01, "critic_lr": 0.02, "temperature_lr": 0.03}
+    agent, _, draws = agent_and_batch("ravl", critics=4, eta=eta, hidden=(8, 6, 5), **rates)
     plain = [Plain(agent, run, 4) for run in range(2)]
     for number in range(4):
         batch = batch_of(at_random(), number)

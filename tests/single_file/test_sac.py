@@ -23,7 +23,7 @@ def test_log_density_is_that_of_the_squashed_gaussian(float64):
 
 def test_one_update_equals_the_algorithm_written_for_one_run(float64):
     """First the critic; then actor and temperature twice, with fresh actions and the new critic; then the targets."""
-    agent = agent_of("sac")
+    agent = agent_of("sac", actor_lr=0.01, critic_lr=0.02, temperature_lr=0.03)
     batch, draws = batch_and_draws(agent)
     run = 1  # the plain version trains this one alone
 
@@ -38,8 +38,8 @@ def test_one_update_equals_the_algorithm_written_for_one_run(float64):
     plain = copy.deepcopy(agent)
     rows = {"obs": batch.obs[run], "action": batch.action[run], "next_obs": batch.next_obs[run]}
     actor_params, critic_params = list(plain.actor.parameters()), list(plain.critic.parameters())
-    actor_adam, critic_adam = torch.optim.Adam(actor_params, lr=3e-4), torch.optim.Adam(critic_params, lr=1e-3)
-    alpha_adam = torch.optim.Adam([plain.log_alpha], lr=1e-3)
+    actor_adam, critic_adam = torch.optim.Adam(actor_params, lr=0.01), torch.optim.Adam(critic_params, lr=0.02)
+    alpha_adam = torch.optim.Adam([plain.log_alpha], lr=0.03)
 
     def policy(obs, eps):
         mean, log_std = net(plain.actor.net, run, obs).chunk(2, -1)
@@ -91,6 +91,16 @@ def test_actor_moves_only_when_due_and_targets_always():
         moved = [not torch.equal(a, b) for a, b in zip(before, agent.actor.parameters(), strict=True)]
         assert all(moved) if k % 2 == 0 else not any(moved)
         assert all(not torch.equal(a, b) for a, b in zip(target, agent.target_critic.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_the_actor_makes_up_for_its_delay(delay):
+    """With a delay of 1, as in the paper, actor and temperature take one step at every update."""
+    agent = agent_of("sac", actor_delay=delay)
+    for number in range(2):
+        agent.update(*batch_and_draws(agent, number), True)
+    counts = [int(adam.steps) for adam in (agent.critic_adam, agent.actor_adam, agent.alpha_adam)]
+    assert counts == [2, 2 * delay, 2 * delay]
 
 
 def test_a_terminal_transition_does_not_bootstrap():
