@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +87,14 @@ def test_the_policys_loss_is_in_units_of_one_whatever_the_tasks_bounds(float64):
 def test_the_weight_of_the_distance_depends_on_the_task(env_id, weight):
     assert Args(env_id=env_id).kl_weight == weight
     assert Args(env_id=env_id, kl_weight=0.7).kl_weight == 0.7
+
+
+def test_other_defaults_are_those_of_the_sheet():
+    args = Args()
+    assert (args.refresh_every, args.learning_starts, args.buffer_size, args.batch_size) == (1_000, 10_000, 10**6, 256)
+    assert (args.entropy_weight, args.q, args.discount, args.tau) == (0.2, 1.0, 0.99, 0.005)
+    assert (args.actor_lr, args.critic_lr, args.hidden) == (3e-4, 3e-4, (256, 256))
+    assert (args.explore, args.value_loss) == ("sample", "per_state")
 
 
 def test_log_standard_deviations_are_clipped_without_a_gradient_beyond():
@@ -227,16 +236,24 @@ def test_the_exact_step(q, c, weight, expected, float64):
 
 @pytest.mark.parametrize(("q", "c"), [(1.0, 1.0), (1.4, 1.0), (2.0, 1.0), (1.0, 0.2)])
 def test_the_loss_has_its_minimum_at_the_exact_step(q, c, float64):
-    """Gradient descent on the sheet's loss over three actions, with the script's logarithm."""
-    old, value = torch.tensor(PRIOR), torch.tensor(VALUES)
+    """Natural gradient descent on its mean over three actions, each of which is the action of one run."""
+    old, value, zero = torch.tensor(PRIOR), torch.tensor(VALUES), torch.zeros(3, 1, 1)
+    agent = agent_of("mdpo_off_policy", (0, 1, 2), TASK, q=q, kl_weight=c, entropy_weight=LAMBDA)
+
+    def policy(log_p: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(mean=zero, log_std=zero, log_density=lambda *_: log_p[:, None, None])
+
+    agent.old_actor.forward = lambda obs: policy(old.log())
+    agent.critic.forward = lambda obs, action: value[:, None, None].expand(3, 2, 1)
     logits = old.log().requires_grad_()
-    for _ in range(2_000):
+    for _ in range(100):
         log_p = logits.log_softmax(0)
-        terms = c * log_q(log_p, q) + q * (LAMBDA - c) * log_q(old.log(), q) - value
+        agent.actor.forward = lambda obs, log_p=log_p: policy(log_p)
+        terms, *_ = agent.policy_loss(zero, zero)
         (slope,) = torch.autograd.grad((log_p.exp() * terms).sum(), logits)
-        logits = (logits - 3 * slope).detach().requires_grad_()
+        logits = (logits - 0.5 * slope / log_p.exp()).detach().requires_grad_()
     expected = exact_step(old, value, q, c, LAMBDA)
-    torch.testing.assert_close(logits.softmax(0).detach(), expected, atol=2e-3, rtol=0)
+    torch.testing.assert_close(logits.softmax(0).detach(), expected, atol=1e-5, rtol=0)
 
 
 def test_iterations_converge_to_the_soft_optimal_policy(float64):
