@@ -209,9 +209,12 @@ def test_a_frozen_module_passes_gradients_to_its_inputs_only():
 
 @pytest.mark.parametrize("script", ["hiql", "ota"])
 def test_a_proposal_is_brought_to_the_length_of_a_representation(script):
-    agent = agent_of(script, hidden=(8,))
+    agent, seen = agent_of(script, hidden=(8,)), []
+    low = agent.low.forward
+    agent.low.forward = lambda obs, rep: seen.append(rep) or low(obs, rep)
     obs, goal = torch.randn(2, 1, 5, 2, generator=torch.Generator().manual_seed(0))
     before = agent.policy(obs, goal)
+    assert seen[0].norm(dim=-1).flatten().tolist() == pytest.approx([math.sqrt(10)] * 5, rel=1e-6)
     with torch.no_grad():
         for parameter in agent.high.net.out.parameters():
             parameter.mul_(10.0)
@@ -704,6 +707,7 @@ def test_validation_episodes_give_losses_of_their_own(train_short, tmp_path):
         ("hiql", {"subgoal_steps": 0}, "--subgoal-steps must be at least 1"),
         ("ota", {"option_steps": 0}, "--option-steps must be at least 1"),
         ("qrl", {"latent_size": 12}, "--latent-size must be a multiple of 8 for iqe"),
+        ("qrl mrn", {"latent_size": 7}, "--latent-size must be a multiple of 2 for mrn"),
         ("gcbc", {"augment": 0.5, "clusters": 0}, "--clusters must be at least 1"),
         ("gcbc", {"augment": 0.5, "env_id": "cube-single-v0"}, "no position: take --cluster-by state"),
         ("gcbc", {"goal": "position", "env_id": "cube-single-v0"}, "no position: take --goal state"),
