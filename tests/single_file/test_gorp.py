@@ -1,5 +1,6 @@
 """GORP: scores by hand, steps, runs of different lengths, and what it learns."""
 
+import gorp
 import numpy as np
 import pandas as pd
 import pytest
@@ -117,6 +118,31 @@ def test_steps_of_all_sequences_are_counted(train, bare_runs):
     assert result.config["taken"] == taken.tolist()
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"m": 3}, (4, 3)),
+        ({"m": 3, "num_envs": 2}, (4, 2)),
+        ({"env_id": "Reacher-v5", "levels": (-1.0, 0.0, 1.0), "num_envs": 4}, (9, 4)),
+    ],
+)
+def test_a_run_has_the_environments_and_the_actions_that_it_is_told(flags, expected, train, bare_runs, monkeypatch):
+    seen, draws, play = set(), GORP.draws, gorp.collect
+
+    def noted(agent, random, envs):
+        seen.add((agent.sequences, envs))
+        return draws(agent, random, envs)
+
+    def played(envs, *given, **flags):
+        seen.add(envs.obs.shape[1])
+        return play(envs, *given, **flags)
+
+    monkeypatch.setattr(GORP, "draws", noted)
+    monkeypatch.setattr(gorp, "collect", played)
+    result = train("gorp", total_steps=100, seeds=("0", "1"), **QUICK, **flags)
+    assert result.code == 0 and seen == {expected, expected[1]}
+
+
 def test_too_many_sequences_and_bad_input_are_refused_in_one_sentence(tmp_path):
     for overrides, message in (
         ({"k": 10, "m": 1}, r"--k 10 --m 1 takes 4\^10 x 1 episodes an iteration, and the most are 1,000,000"),
@@ -173,9 +199,11 @@ def test_a_diverged_run_leaves_its_neighbours_bitwise_as_they_are(train, bare_ru
     flags = {"env_id": "tabular/chain", "m": 2, "total_steps": 120, "seeds": ("4:7",), "log_every": 5, "threads": 1}
     whole = train("gorp", out="whole", **flags)
 
+    broken = [0]
+
     def poisoned(envs, *counted):
         step = receive(envs, *counted)
-        step.reward[0] = float("nan")
+        step.reward[broken] = float("nan")
         return step
 
     monkeypatch.setattr(SeededEnvs, "receive", poisoned)
@@ -184,6 +212,9 @@ def test_a_diverged_run_leaves_its_neighbours_bitwise_as_they_are(train, bare_ru
     assert "seed 4 diverged" in capsys.readouterr().err
     assert torch.equal(whole.agent["actions"][1:], result.agent["actions"][1:])
     assert result.config["taken"][1:] == whole.config["taken"][1:]
+    broken += [1, 2]
+    none = train("gorp", out="none", **flags)
+    assert none.code == 3 and [row["seed"] for row in none.config["diverged"]] == [4, 5, 6]
 
 
 def test_a_grid_is_its_settings_alone(train, bare_runs):

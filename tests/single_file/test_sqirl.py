@@ -569,9 +569,11 @@ def test_a_diverged_run_leaves_its_neighbours_as_they_are(form, train, bare_runs
     flags = UNEVEN[form] | {"env_id": "tabular/chain-sticky", "total_steps": 120, "seeds": ("4:7",), "log_every": 5}
     whole = train("sqirl", out="whole", threads=1, **flags)
 
+    broken = [0]
+
     def poisoned(envs, *counted):
         step = receive(envs, *counted)
-        step.reward[0] = float("nan")
+        step.reward[broken] = float("nan")
         return step
 
     monkeypatch.setattr(SeededEnvs, "receive", poisoned)
@@ -583,6 +585,9 @@ def test_a_diverged_run_leaves_its_neighbours_as_they_are(form, train, bare_runs
         if tensor.dim():
             torch.testing.assert_close(result.agent[name][1:], tensor[1:], atol=atol, rtol=0)
     assert result.config["taken"][1:] == whole.config["taken"][1:]
+    broken += [1, 2]
+    none = train("sqirl", out="none", threads=1, **flags)
+    assert none.code == 3 and [row["seed"] for row in none.config["diverged"]] == [4, 5, 6]
     monkeypatch.setattr(SeededEnvs, "receive", receive)
 
 
