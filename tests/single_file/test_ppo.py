@@ -237,3 +237,10 @@ def test_values_may_move_as_far_as_they_want_without_clipping():
         agent.critic = Values()
         batch = Samples(ones, ones, ones, ones, ones, torch.tensor([[3.0, 1.0]]))
         assert agent.value_loss(batch).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("env_id", "actions"), [("InvertedPendulum-v5", 3), ("Reacher-v5", 9)])
+def test_levels_make_a_softmax_over_their_combinations(env_id, actions, train_short):
+    result = train_short("ppo", env_id=env_id, levels=(-1.0, 0.0, 1.0))
+    assert result.agent["actor.net.out.weight"].shape[-1] == actions
+    assert result.code == 0 and set(result.eval["step"]) == {0, 40}
