@@ -241,6 +241,15 @@ def test_goals_of_options_have_the_shares_of_their_sources():
     assert (goal > 50).float().mean().item() == pytest.approx(0.3 / 2, abs=0.01)
 
 
+@pytest.mark.parametrize("geometric", [True, False])
+def test_goals_of_options_lie_where_their_flag_says(geometric):
+    """With a discount of 0.5, two steps ahead on average; drawn uniformly, half of 400."""
+    agent = hierarchical("ota", option_steps=5, value_goals=(0.0, 1.0, 0.0), value_geometric=geometric, discount=0.5)
+    end, goal = agent.option(Goals(episodes(401)), at(0), draws())
+    assert goal.double().mean().item() == (pytest.approx(2, abs=0.1) if geometric else pytest.approx(200, abs=5))
+    assert torch.equal(end, goal.clamp(max=5))
+
+
 def test_values_of_a_chain_are_those_of_the_sheet():
     """The fixed points of the batches' own next states, rewards and masks, on a chain, for goals of the trajectory."""
     count, n, discount = 102, 5, 0.99
