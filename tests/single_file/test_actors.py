@@ -77,3 +77,11 @@ def test_metrics_are_means_over_the_batch_of_each_run(script):
     if script == "dsac_t":
         torch.testing.assert_close(metrics["std"], std.mean((1, 2)))
         torch.testing.assert_close(metrics["td_error"], error.mean((1, 2)))
+
+
+@pytest.mark.parametrize("script", ["sac", "td3", "dsac_t"])
+def test_a_replay_is_left_in_the_final_checkpoint_where_it_is_asked_for(script, train_short):
+    for kept in (False, True):
+        tensors = train_short(script, out=f"{kept}", keep_replay=kept, eval_episodes=0).parameters
+        rows = [tensor for name, tensor in tensors.items() if name.startswith("replay/rows.")]
+        assert [len(of_run) for of_run in rows] == [40] * kept
