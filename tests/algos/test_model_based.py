@@ -114,9 +114,9 @@ def test_a_batch_has_the_datasets_rows_first(train_short, sources, monkeypatch):
         assert len(real) == 16 and all(real[:4]) and not all(real[4:])
 
 
-@pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_a_batch_may_come_from_one_source_alone(train_short, sources, ratio):
-    result = train_short("mopo", **SHORT | {"real_ratio": ratio})
+@pytest.mark.parametrize(("script", "ratio"), [("mopo", 0.0), ("mopo", 1.0), ("mobile", 0.0)])
+def test_a_batch_may_come_from_one_source_alone(train_short, sources, script, ratio):
+    result = train_short(script, **SHORT | {"real_ratio": ratio})
     assert result.code == 0 and sources[0].real == 16 * ratio
     assert (result.folder / "dynamics.safetensors").exists() == (ratio == 0)
     assert len(metric(result, "policy_value"))
@@ -496,10 +496,10 @@ def test_a_simulator_that_cannot_have_the_states_of_the_data_is_closed(monkeypat
     assert model_watch.truth_of(run, None) is None and closed == [True]
 
 
-@pytest.mark.parametrize("mix_with", ["true", "random"])
-def test_a_mixture_runs_without_errors_of_the_ensemble_alone(train_short, sources, hopper, mix_with):
+@pytest.mark.parametrize(("script", "mix_with"), [("mopo", "true"), ("mopo", "random"), ("ravl", "random")])
+def test_a_mixture_runs_without_errors_of_the_ensemble_alone(train_short, sources, hopper, script, mix_with):
     """They would not be those of the model."""
-    result = train_short("mopo", **SHORT | hopper | {"model_mix": 0.5, "mix_with": mix_with})
+    result = train_short(script, **SHORT | hopper | {"model_mix": 0.5, "mix_with": mix_with})
     assert result.code == 0 and not result.log["metric"].str.startswith("model_error").any()
     if mix_with == "random":  # other weights, on inputs of the same statistics
         ours, other = sources[0].learned.ensemble, sources[0].model.other.ensemble
