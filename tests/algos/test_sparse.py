@@ -33,9 +33,20 @@ def test_nine_tenths_of_each_units_weights_are_zero(inputs, kept):
     layer = SparseLinear(3, inputs, 20)
     initialise(layer, generators([0, 1, 2], "x"))
     assert ((layer.weight != 0).sum(-1) == kept).all()
-    assert layer.weight.abs().max() <= 1 / math.sqrt(inputs)
+    bound = 1 / math.sqrt(inputs)
+    assert layer.weight.abs().max() <= bound
+    assert kept < 10 or (layer.weight.max() > 0.9 * bound and layer.weight.min() < -0.9 * bound)
     assert (layer.bias == 0).all()
-    assert kept == 0 or not torch.equal(layer.weight[0] != 0, layer.weight[1] != 0)
+    places = layer.weight != 0
+    assert kept == 0 or not torch.equal(places[0], places[1])
+    assert kept == 0 or (places != places[:, :1]).flatten(1).any(1).all()  # each unit has its own, too
+
+
+def test_every_layer_begins_sparse():
+    network = Network(2, (30,), (20, 16), 3)
+    initialise(network, generators([0, 1], "x"))
+    for layer, kept in zip([*network.hidden, network.out], (3, 2, 1), strict=True):
+        assert ((layer.weight != 0).sum(-1) == kept).all()
 
 
 def test_zeros_of_the_start_are_learned():
