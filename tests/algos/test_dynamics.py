@@ -76,6 +76,13 @@ def test_initial_weights_are_a_cut_normal():
 
 
 @forms
+def test_an_ensemble_begins_with_the_cut_of_its_form(form):
+    for layer in training(form, hidden=(100, 100, 100)).ensemble.layers:
+        largest = (layer.weight.abs().max() / layer.std).item()
+        assert 1.9 < largest <= 2 if form == "ravl" else largest > 2.5
+
+
+@forms
 def test_the_bounds_of_log_variances_begin_at_minus_10_and_0_5(form):
     """Sheet, 2.1."""
     ensemble = training(form).ensemble
