@@ -3,9 +3,8 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-_beside = Path(__file__).parents[1] / "envs"
-if not ((_spec := find_spec("envs")) and str(_beside) in (_spec.submodule_search_locations or ())):
+_own, _spec = Path(__file__).parents[1] / "envs", find_spec("envs")
+if _spec and _own not in (_found := [Path(place) for place in _spec.submodule_search_locations or ()]):
     raise ImportError(
-        f"the package envs of {_beside.parent} is hidden by one of the same name"
-        + (f", {_spec.origin or list(_spec.submodule_search_locations or ())}" if _spec else "")
+        f"the package envs of {_own.parent} is hidden by one of the same name, {', '.join(map(str, _found))}"
     )

@@ -28,7 +28,7 @@ from algos.film import Shot, film
 from algos.goal_data import check_goals, check_maze, check_positions, load_states, sizes_of, validation_data
 from algos.goals import GoalDraws, Goals, Mix, check_mix, goal_draws
 from algos.nn import MLP, Glorot, Lead, gelu
-from algos.offline import OfflineArgs, spaces
+from algos.offline import OfflineArgs, spaces, told_defaults
 from algos.per_run import PerRun
 from algos.random import Random
 from algos.run import Run
@@ -345,6 +345,8 @@ def goal_run(
         with contextlib.suppress(UserError):
             run.acts_in(env_id, options, check_goals(env_id, options=options))
     run.say(f"{data.name}: {', '.join(done)}")
+    if told := told_defaults(args):
+        run.say(told)
     goals = Goals(data.to(run.device), final_states)
     return run, goals, Goals(held_out.to(run.device), final_states) if held_out else None
 

@@ -176,7 +176,7 @@ def offline_run(
     """A run on the dataset that the arguments name, and this dataset on the run's device.
 
     Actions are mapped to [-1, 1] from the environment's bounds, or, without an environment, from those that the format
-    stores; files of D4RL's layout store none, and have to have actions within -1 and 1 then.
+    stores; files of D4RL's layout store none, and nearly all of their actions have to lie within -1 and 1 then.
     `reward` says how rewards are changed (see `Dataset.scale_rewards`); it is None if the method uses none. Transitions
     of `expert`, from --expert-dataset, follow the dataset's. With `states`, the dataset has the simulator's states if
     they are stored. With `top`, only the trajectories with the highest returns are kept, this fraction of all
@@ -191,14 +191,11 @@ def offline_run(
         data = replace(data, env_id=args.env_id, env_options={}, note=note)
     needs = "--top-fraction needs" if top < 1 else f"{algorithm} learns from"
     obs_space, act_space = spaces(args, data)
-    if obs_space is None and not data.bounds and (share := share_beyond(data)) > MOST_BEYOND:
-        raise UserError(
-            f"--dataset {data.name}: {share:.0%} of actions lie beyond -1 and 1, and no environment tells bounds: "
-            "name it with --env-id, which counts with --eval-episodes 0 too, or bring actions to -1 and 1"
-        )
     warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
     if expert is not None:
         with as_flag("--expert-dataset"):
+            if obs_space is None:
+                check_bounds_are_known(expert)
             warnings += [f"{expert.name}: {warning}" for warning in validate(expert, obs_space, act_space)]
         facts |= {"dataset_digest": data.digest}  # the digest below is that of both together
         unpaid = reward and data.rewarded and not expert.rewarded
@@ -238,9 +235,8 @@ def offline_run(
             form = ",.0f" if high - low > 10 else ".3g"
             place += f"; its returns of {low:{form}} and {high:{form}} are scores of 0 and 100"
     run.say(f"{data.name}: {', '.join(done)}{place}")
-    if is_file(args.dataset) and (words := decided(args, args.keys)):
-        named = ", ".join(f"{flag(name)} {getattr(args, name)} ({word})" for name, word in words.items())
-        run.say(f"by words in the names of the file and of --env-id: {named}")
+    if told := told_defaults(args):
+        run.say(told)
     return run, data.to(run.device)
 
 
@@ -262,9 +258,27 @@ def start_values(
     return watched
 
 
-def share_beyond(data: Dataset) -> float:
-    """The share of the transitions whose actions lie beyond -1 and 1, but for rounding."""
-    return float((data.action[data.index].abs() > 1.001).any(-1).float().mean())
+def check_bounds_are_known(data: Dataset) -> None:
+    """Raises UserError if many actions lie beyond -1 and 1, but for rounding, and the format stores no bounds."""
+    share = float((data.action[data.index].abs() > 1.001).any(-1).float().mean())
+    if not data.bounds and share > MOST_BEYOND:
+        raise UserError(
+            f"--dataset {data.name}: {share:.0%} of actions lie beyond -1 and 1, and no environment tells bounds: "
+            "name it with --env-id, which counts with --eval-episodes 0 too, or bring actions to -1 and 1"
+        )
+
+
+def told_defaults(args: OfflineArgs) -> str:
+    """Which defaults the words in names of one's own decided on, in a sentence; empty where there are none."""
+    if not (is_file(args.dataset) and (words := decided(args, args.keys))):
+        return ""
+    named = ", ".join(f"{flag(name)} {as_words(getattr(args, name))} ({word})" for name, word in words.items())
+    return f"by words in the names of the file and of --env-id: {named}"
+
+
+def as_words(value: Any) -> str:
+    """A value as it is given after its flag."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
@@ -277,6 +291,7 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
             f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
         )
     if not data.env_id or not (args.eval_episodes or args.env_id):
+        check_bounds_are_known(data)
         return None, action_box(data)
     try:
         check_env_id(data.env_id)

@@ -174,8 +174,9 @@ class RunFolder:
             "date": time.strftime("%Y-%m-%d"),
         } | config
         before, then = list(self.earlier.get("before", [])), {name: self.earlier.get(name) for name in ORIGIN}
-        if self.earlier.get("step") and then != {name: config[name] for name in ORIGIN}:
-            before.append({"until": self.earlier["step"], **then})
+        begun = self.earlier.get("step") or self.earlier.get("phase_seconds")
+        if begun and then != {name: config[name] for name in ORIGIN}:
+            before.append({"until": self.earlier.get("step", 0), **then})
         write_atomically(self.path / "config.json", json.dumps(config | {"before": before}, indent=2).encode())
 
     def size(self) -> int:
@@ -268,13 +269,15 @@ def git_commit(script: Path | None = None) -> str | None:
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        found = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=10)
+        return found.stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", __file__)  # or it lies in a checkout of something else
         commit = git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
         if commit.endswith("+"):
-            commit += hashlib.sha256(git("diff", "HEAD", "--", "*.py").encode()).hexdigest()[:6]
+            changes = git("diff-index", "-p", "--full-index", "--no-ext-diff", "HEAD", "--", ":(top)*.py")
+            commit += hashlib.sha256(changes.encode()).hexdigest()[:6]
     except (OSError, subprocess.SubprocessError):
         return None
     try:

@@ -137,7 +137,9 @@ def notes_of(sources: list[dict[str, Any]]) -> list[str]:
         ends.setdefault(key, {}).setdefault(f"{config.get('step', 0):,}{state}", set()).update(seeds_of(config))
     for (task, name), steps in ends.items():
         if len(steps) > 1 or any("not" in step for step in steps):
-            of_each = "; ".join(f"step {step}: seeds {', '.join(map(str, sorted(s)))}" for step, s in steps.items())
+            of_each = "; ".join(
+                f"step {step}: seed{'s' * (len(s) > 1)} {', '.join(map(str, sorted(s)))}" for step, s in steps.items()
+            )
             notes.append(f"Policies of {name} on {task} are those of different steps, or not of the last: {of_each}.")
     return notes
 

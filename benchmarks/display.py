@@ -48,8 +48,8 @@ def show_plan(suite: Suite, jobs: list[Job], out: Path, workers: int, engine: st
         print(f"{about} (from earlier runs here and in results/{sizes}){rest}")
     elif unknown:
         print(
-            "time and disk unknown: there is no earlier run of these algorithms to tell; any run of a hundredth of the "
-            f"steps, with --out in {out.parent}, tells"
+            "time and disk unknown: there is no earlier run of these algorithms to tell; one of a hundredth of the "
+            f"steps tells, on the same kind of device and with --out {out.parent}"
         )
 
 

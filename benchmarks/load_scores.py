@@ -125,12 +125,15 @@ def _name_files(found: Found) -> dict[str, str]:
 
     Files with the same digest are the same one, each on a machine of its own.
     """
-    digests = {config["task"]: config.get("facts", {}).get("digest") for config in found.sources}
+    digests: dict[str, set[str]] = defaultdict(set)
+    for config in found.sources:
+        facts = config.get("facts", {})
+        digests[config["task"]].add(facts.get("dataset_digest") or facts.get("digest") or config["task"])
     tasks = digests.keys() | {task for _, task in found.cells} | {task for task, _ in found.left_out}
     paths = [task for task in tasks if os.path.isabs(task)]
     known: dict[str, set[str]] = defaultdict(set)
     for path in paths:
-        known[Path(path).name].add(digests.get(path) or path)
+        known[Path(path).name] |= digests.get(path) or {path}
     files = {path: name for path in paths if len(known[name := Path(path).name]) == 1}
     for frame in (*found.tables, *found.values, *found.watched):
         frame["task"] = frame["task"].replace(files)
@@ -217,13 +220,14 @@ def _of_other_code(sources: list[dict[str, Any]]) -> list[str]:
         told = [name for name in CODE if len({code_of(code)[name] for code in codes} - {None}) > 1]
         seeds: dict[str, list[int]] = defaultdict(list)
         for own, processes in parts:
-            words: dict[str, str] = {}  # of each code, with where it ended
+            words: list[tuple[str, str]] = []  # of each code, with where it ended
             for code in processes:
                 end = f" until step {code['until']:,}" if "until" in code else ""
-                words[" and ".join(f"{name} {code_of(code)[name] or 'unknown'}" for name in told)] = end
-            seeds[", then by ".join(map("".join, words.items()))] += own
+                by = " and ".join(f"{name} {code_of(code)[name] or 'unknown'}" for name in told)
+                words = [*words[: -1 if words and words[-1][0] == by else None], (by, end)]
+            seeds[", then by ".join(map("".join, words))] += own
         if told:
-            of_each = [f"seed{'s' * (len(own) > 1)} {in_words(own)} by {by}" for by, own in seeds.items()]
+            of_each = [f"seed{'s' * (len(own) > 1)} {in_words(own)} by {by}" for by, own in seeds.items() if own]
             found["; ".join(of_each)].append(key)
     return [f"Not all of {_named(pairs)} was trained by the same code: {how}." for how, pairs in found.items()]
 

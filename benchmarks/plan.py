@@ -206,14 +206,16 @@ def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str
 def changes(config: dict[str, Any], path: Path, script: Path, task: str) -> tuple[Path, ...]:
     """Files of a finished run that have changed: its script, that of an environment of one's own, that of its data.
 
-    `path` is that of its configuration.
+    `path` is that of its configuration. Data that lay elsewhere then may have changed, too.
     """
     files = {"script_digest": script, "environment_digest": source_of(config.get("env_id", ""))}
     found = [
         file for name, file in files.items() if file and (then := config.get(name)) and then != digest_of_file(file)
     ]
     with contextlib.suppress(OSError):
-        found += [Path(task)] if os.path.isfile(task) and os.path.getmtime(task) > os.path.getmtime(path) else []
+        then = config.get("task") or task
+        if os.path.isfile(task) and (then != task or os.path.getmtime(task) > os.path.getmtime(path)):
+            found.append(Path(task))
     return tuple(found)
 
 
@@ -222,7 +224,8 @@ def warn_of_changes(jobs: list[Job]) -> None:
     counts = Counter(path for job in jobs for path in job.changed)
     for path, count in counts.items():
         these = "1 of these jobs was" if count == 1 else f"{count} of these jobs were"
-        warn(f"{path} has changed since {these} finished; to train again, take another --out, or remove their folders")
+        again = "to train again, take another --out, or remove their folders"
+        warn(f"{path} has changed or moved since {these} finished; {again}")
 
 
 def prepare(job: Job, out: Path) -> None:
@@ -232,14 +235,27 @@ def prepare(job: Job, out: Path) -> None:
     (job.folder / "progress.json").unlink(missing_ok=True)
 
 
-def set_aside(run: Path, out: Path) -> None:
-    """Moves a damaged run to out/damaged, and renames its configuration so that nothing reads it."""
+def clear(jobs: list[Job], out: Path) -> None:
+    """Sets runs aside that left nothing and have seeds of these jobs, which are batches of other sizes."""
+    wanted: dict[tuple[str, ...], set[int]] = {}
+    for job in jobs:
+        wanted.setdefault(job.folder.parts[-3:], set()).update(job.seeds)
+    for (task, algorithm, variant), runs in stored_runs(out).items():
+        for seeds, place, _ in runs:
+            folder = place / task / algorithm / variant
+            own = wanted.get((task, algorithm, variant), set()) & set(seeds)
+            if own and folder not in [job.folder for job in jobs] and is_empty(folder):
+                set_aside(folder, out, "left nothing")
+
+
+def set_aside(run: Path, out: Path, what: str = "is damaged") -> None:
+    """Moves a run to out/damaged, and renames its configuration so that nothing reads it."""
     place = out / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
     place.parent.mkdir(exist_ok=True)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (run / "config.json").rename(run / "config.damaged.json")
     shutil.move(run, place)
-    warn(f"{run} is damaged: it is now {place}, and is trained anew")
+    warn(f"{run} {what}: it is now {place}, and is trained anew")
 
 
 def seeds_per_job(suite: Suite, wanted: int, cuda: bool, workers: int) -> int:

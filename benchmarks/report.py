@@ -51,7 +51,7 @@ from benchmarks.model_part import model_part
 from benchmarks.parts import Part
 from benchmarks.scores import LABELS, ORDER, PERCENT, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
-from benchmarks.stored import OWN, TABLES, VERDICTS, keep, keep_suites, origin, own_tables, write_sources
+from benchmarks.stored import OWN, TABLES, VERDICTS, keep, keep_suites, origin, own_tables, processes_of, write_sources
 from benchmarks.suite import BENCHMARKS, Score, find_table, published_curves, read_published, read_references
 from benchmarks.tables import escape
 from benchmarks.variance_part import variance_part
@@ -356,8 +356,8 @@ def code_and_machines(results: Results) -> str:
     sources = results.scores.sources
     made = origin("report", sources)
     packages: dict[str, set[str]] = defaultdict(set)
-    for config in sources:
-        for name, number in config.get("versions", {}).items():
+    for process in processes_of(sources):
+        for name, number in (process.get("versions") or {}).items():
             packages[name].add(number)
     told = [" ".join([name, " and ".join(sorted(numbers))]) for name, numbers in sorted(packages.items())]
     commits = made["commits"]

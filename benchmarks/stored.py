@@ -1,5 +1,6 @@
 """The files that sweeps and reports store, each with one schema; see `algos.stored`, which has those of runs."""
 
+import itertools
 import json
 import re
 import shlex
@@ -121,10 +122,11 @@ def keep(tables: Iterable[Path], out: Path) -> None:
 
 
 def keep_suites(folders: Iterable[Path], out: Path) -> None:
-    """Copies the suites of sweeps to out/suites, so that their commands can be run again, except for those shipped.
+    """Keeps the suites of sweeps in out/suites, except for those that are shipped; scripts and tables are not copied.
 
-    Suites that a report in one of the folders has kept are copied too.
+    Suites that a report in one of the folders has kept are kept too.
     """
+    found: dict[str, bytes] = {}
     for folder in folders:
         suites = [(path.stem, path) for path in sorted((folder / "suites").glob("*.toml"))]
         for path in find(folder, "suite.toml"):
@@ -132,21 +134,29 @@ def keep_suites(folders: Iterable[Path], out: Path) -> None:
             suites.append((read_json(about, Sweep)["suite"] if about.is_file() else path.parent.name, path))
         for name, path in suites:
             content, shipped = path.read_bytes(), BENCHMARKS / "suites" / f"{name}.toml"
-            place, number = out / "suites" / f"{name}.toml", 1
-            while place.exists() and place.read_bytes() != content:
-                place, number = place.with_stem(f"{name}_{number + 1}"), number + 1
-            if not (shipped.is_file() and shipped.read_bytes() == content):
-                place.parent.mkdir(exist_ok=True)
-                place.write_bytes(content)
+            if not (shipped.is_file() and shipped.read_bytes() == content) and content not in found.values():
+                numbered = next(n for n in itertools.count(1) if f"{name}{f'_{n}' * (n > 1)}" not in found)
+                found[f"{name}{f'_{numbered}' * (numbered > 1)}"] = content
+    if (out / "suites").exists() and out not in folders:
+        shutil.rmtree(out / "suites")
+    for name, content in found.items():
+        (out / "suites").mkdir(exist_ok=True)
+        (out / "suites" / f"{name}.toml").write_bytes(content)
+
+
+def processes_of(sources: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What trained some runs: of each its own entries, and those of earlier processes that it went on from."""
+    return [process for config in sources for process in [*config.get("before", []), config]]
 
 
 def origin(command: str, sources: list[dict[str, Any]], sweeps: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """The commands, commits, devices and dates of the runs, and the command of the report."""
+    processes = processes_of(sources)
     return {
         "commands": list(dict.fromkeys(sweep["command"] for sweep in sweeps)),
         "report": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}",
-        "commits": sorted({config["commit"] for config in sources if config.get("commit")}),
-        "devices": sorted({config["device"] for config in sources if config.get("device")}),
+        "commits": sorted({process["commit"] for process in processes if process.get("commit")}),
+        "devices": sorted({process["device"] for process in processes if process.get("device")}),
         "dates": sorted({config["date"] for config in sources if "date" in config})
         or sorted({sweep["date"] for sweep in sweeps}),
     }

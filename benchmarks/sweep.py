@@ -8,9 +8,10 @@
 
 A job is one process that trains a batch of seeds of one algorithm on one task, with every setting where the suite
 varies hyperparameters. A finished job is skipped; a hash of its arguments identifies it, and a warning says if its
-script or its file of data has changed since. An interrupted job goes on from its checkpoint. A job that fails is tried
-again from there while the others go on, and its logs are kept. Ctrl-C ends every run with a checkpoint, and the same
-command continues. A run whose tables are damaged is set aside and trained anew.
+script, the file of an environment of one's own or that of its data has changed since. An interrupted job goes on from
+its checkpoint. A job that fails is tried again from there while the others go on, and its logs are kept. Ctrl-C ends
+every run with a checkpoint, and the same command continues. A run whose tables are damaged is set aside and trained
+anew.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run with the same flags says
 how many there are, and which are not finished):
@@ -29,6 +30,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -59,13 +61,14 @@ from benchmarks import engines
 from benchmarks.display import Display, note_on_seeds, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
-from benchmarks.plan import Job, plan, prepare, seeds_per_job, warn_of_changes
+from benchmarks.plan import Job, clear, plan, prepare, seeds_per_job, warn_of_changes
 from benchmarks.read_scores import is_report
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
 from benchmarks.suite import Suite, find, read
 from envs.cores import core_count
 
+TOKEN = secrets.token_hex(4)  # of this process, since those in containers may share their number and host's name
 MOST_SEEDS, BATCH = 50, 5  # of a sweep until it is decided
 
 
@@ -121,6 +124,7 @@ def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str])
     """Runs all jobs that are not finished: how each of them ended, and whether a signal asked the sweep to end."""
     stop, logs = stop_file(out), out / "logs"
     logs.mkdir(exist_ok=True)
+    clear(jobs, out)
     for job in jobs:
         prepare(job, out)
     environment = {"OMP_NUM_THREADS": str(args.threads)}
@@ -189,6 +193,7 @@ def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> N
         print(f"finished already: {job.name}")
         return
     print(f"{job.name}, {job.total_steps:,} steps", flush=True)
+    clear([job], out)
     prepare(job, out)
     stop = stop_file(out)
     with absent(stop), stopped_by_signals(stop):
@@ -200,7 +205,7 @@ def run_one(args: Args, suite: Suite, out: Path, job: Job, gpus: list[str]) -> N
 
 def stop_file(out: Path) -> Path:
     """The file that asks the jobs of this process to end, and no other's."""
-    return out / f"stop.{socket.gethostname()}.{os.getpid()}"
+    return out / f"stop.{socket.gethostname()}.{os.getpid()}.{TOKEN}"
 
 
 @contextlib.contextmanager

@@ -73,7 +73,8 @@ class Trained:
             if self.config.get("args", {}).get("eval_episodes") == 0:
                 print("note: the run had no evaluations: seeds are ranked by the episodes that they learned from")
             if others := self._elsewhere():
-                print(f"note: seeds are ranked among those of this folder; {', '.join(others)} have more of them")
+                more = f"there are more of them in {', '.join(others)}"
+                print(f"note: seeds are ranked among those of this folder, and {more}")
             last = min(self.file.step, self.config.get("args", {}).get("total_steps", self.file.step))
             if self.scored_until < 0.9 * last:
                 steps = f"{self.scored_until:,}, and the policies are those of step {last:,}"
@@ -112,6 +113,8 @@ class Trained:
     def _elsewhere(self) -> list[str]:
         """The names of other parts of a sweep's folder, seeds_5-9 beside seeds_0-4, that hold the same algorithm."""
         folder = self.folder.absolute()
+        if len(folder.parents) < 3:
+            return []
         place, rest = folder.parents[2], folder.relative_to(folder.parents[2])
         apart = place.name.startswith("seed")
         return [

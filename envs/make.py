@@ -32,6 +32,8 @@ from envs.levels import Discretised
 from envs.mujoco import TASKS, MujocoVectorEnv, quiet_mujoco
 from envs.own_random import FreshGame, OwnRandom, as_global
 
+# packages whose environments give a new array at each step
+NEW_ARRAYS = ("gymnasium.", "gymnasium_robotics.", "ale_py.", "minatar.", "minigrid.", "ogbench.", "shimmy.")
 OWN = ("algos", "benchmarks", "envs", "single_file")  # packages of this project
 TABULAR = "tabular/"  # ids of tables by name, see `envs.tabular.tasks`
 # ids of the packages Gymnasium-Robotics and OGBench
@@ -62,10 +64,10 @@ def make_vec(
     whose limit is part of their name, and `d4rl_reward` for some of Adroit's (see `envs.adroit`).
 
     Observations in parts, such as those of dm_control and those with goals, are flattened, whole numbers out of so many
-    to vectors with a one. Games `…NoFrameskip-v4` get
-    the usual wrappers (`envs.atari`), whose episodes are lives unless `episodic_life` is false. Images come channels
-    first, [C, H, W], and with `stack` as the last so many, [stack C, H, W], the newest last; at the start of an episode
-    all are the first one. Raises ValueError and ModuleNotFoundError as `find_spec` does.
+    to vectors with a one. Games `…NoFrameskip-v4` get the usual wrappers (`envs.atari`), whose episodes are lives
+    unless `episodic_life` is false. Images come channels first, [C, H, W], and with `stack` as the last so many,
+    [stack C, H, W], the newest last; at the start of an episode all are the first one. Raises ValueError and
+    ModuleNotFoundError as `find_spec` does.
     """
     if levels:
         return Discretised(make_vec(env_id, num_envs, autoreset_mode, threads, **kwargs), levels)
@@ -83,7 +85,7 @@ def make_vec(
         if others := sorted(kwargs.keys() - {"previous_action", "time"}):
             raise ValueError(f"{env_id} has no option {others[0]}; it has previous_action, time")
         return TabularVectorEnv(env_id.removeprefix(TABULAR), num_envs, autoreset_mode=mode, **kwargs)
-    known = str(spec.entry_point).startswith("gymnasium.")  # whose observations are new arrays
+    known = str(spec.entry_point).startswith(NEW_ARRAYS)
     wrappers: list[Callable[[gym.Env], Any]] = [by_seed_alone, *([] if known else [own_arrays]), flat]
     if atari.is_game(env_id):
         options = {name: kwargs.pop(name) for name in ("max_episode_steps", "episodic_life") if name in kwargs}
@@ -258,7 +260,7 @@ def source_of(env_id: str) -> Path | None:
     """The file that defines a task of one's own, `module:Name-v0`; None for other ids, and where there is no file."""
     if ":" not in env_id:
         return None
-    with contextlib.suppress(ValueError, ImportError, AttributeError, OSError, TypeError):
+    with contextlib.suppress(Exception):  # of the user's code, which is told of where the environment is made
         spec = find_spec(env_id)
         entry: Any = spec.entry_point or spec.vector_entry_point
         made_by = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry

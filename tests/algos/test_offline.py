@@ -256,6 +256,9 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match=r"[0-9]+% of actions lie beyond -1 and 1, and no environment tells bounds"):
         prepared(tmp_path, path, variant="blind")  # or the policy could not act as the data does
+    within = write(tmp_path / "within.hdf5", arrays())
+    with pytest.raises(UserError, match=r"--expert-dataset .*beyond -1 and 1"):
+        offline_run(settings(tmp_path, within, eval_episodes=0, variant="expert"), "test", expert=load(path))
     few = str(write_hdf5(tmp_path / "few.hdf5"))
     with h5py.File(few, "a") as file:
         file["actions"][:2] = 2.0  # of 300, such as noise leaves

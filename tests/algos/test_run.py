@@ -273,7 +273,8 @@ def test_uncommitted_changes_are_told_apart_and_no_other_checkout_is_named(tmp_p
     file = tmp_path / "algos" / "run_folder.py"
     file.parent.mkdir()
     file.write_text("first")
-    (tmp_path / "other.py").write_text("")
+    other = tmp_path / "other.py"
+    other.write_text("")
     git("init", "-q")
     git("add", "other.py")
     git("commit", "-qm", "other")
@@ -292,6 +293,9 @@ def test_uncommitted_changes_are_told_apart_and_no_other_checkout_is_named(tmp_p
     file.write_text("third")
     assert clean and changed and re.fullmatch(rf"{clean}\+[0-9a-f]{{6}}", changed)
     assert found() != changed and found().startswith(f"{clean}+")
+    file.write_text("second")
+    other.write_bytes(b"x = '\xff'")  # beside the package
+    assert found() != changed
     git_commit.cache_clear()
 
 

@@ -207,7 +207,7 @@ def test_policies_of_different_steps_and_unfinished_ones_are_named():
 
     assert not notes((1_000, "finished"), (1_000, "finished"))
     (note,) = notes((1_000, "finished"), (1_000, "finished"), (300, "interrupted"))
-    assert note.endswith("or not of the last: step 1,000: seeds 0, 1; step 300 (not finished): seeds 2.")
+    assert note.endswith("or not of the last: step 1,000: seeds 0, 1; step 300 (not finished): seed 2.")
     assert "of iql on a are those of different steps" in note and notes((300, "interrupted"))
 
 

@@ -106,6 +106,8 @@ def test_a_run_that_left_nothing_does_not_keep_its_seeds_together(tmp_path, left
         seeds = [job.seeds for job in jobs(suite, out, seeds_per_job=2)]
         assert plan.is_running(whole.folder) == (left == "a lock")
     assert seeds == ([[0, 1], [2, 3]] if left == "nothing" else [[0, 1, 2, 3]])
+    plan.clear(jobs(suite, out, seeds_per_job=2), out)
+    assert whole.folder.exists() == (left == "a checkpoint") and not list(out.glob("damaged/*/config.json"))
 
 
 def test_files_that_have_changed_since_jobs_were_finished_are_named(tmp_path, capsys):
@@ -122,7 +124,10 @@ def test_files_that_have_changed_since_jobs_were_finished_are_named(tmp_path, ca
     assert [job.changed for job in planned] == [(tmp_path / "mine.py",), ()]
     plan.warn_of_changes(planned * 2)
     err = capsys.readouterr().err
-    assert f"{tmp_path / 'mine.py'} has changed since 2 of these jobs were finished" in err and err.count("\n") == 1
+    assert (
+        f"{tmp_path / 'mine.py'} has changed or moved since 2 of these jobs were finished" in err
+        and err.count("\n") == 1
+    )
     data, path = tmp_path / "data.hdf5", planned[0].folder / "config.json"
     for seconds, found in ((-9.0, ()), (9.0, (data,))):
         data.touch()

@@ -226,7 +226,10 @@ def test_a_report_names_its_code_and_keeps_the_suites_that_are_not_shipped(tmp_p
     for name, content in (("mine", "a = 1"), ("other", "a = 2"), ("smoke", None)):
         place = tmp_path / name
         versions = {"gymnasium": "1", "mujoco": "3"}
-        store(place / "seeds_0-1", name, rows, "Hopper-v5", commit=name, versions=versions, device="CPU")
+        early = {"until": 5, "commit": "early", "versions": {"torch": "1"}, "device": "GPU"}
+        before = [early, {"until": 9, "commit": "early", "versions": None}] if name == "mine" else []
+        origin = {"commit": name, "versions": versions, "device": "CPU", "before": before}
+        store(place / "seeds_0-1", name, rows, "Hopper-v5", **origin)
         shipped = (suite.BENCHMARKS / "suites" / "smoke.toml").read_text()
         (place / "suite.toml").write_text(content or shipped)
         said = {
@@ -251,7 +254,7 @@ def test_a_report_names_its_code_and_keeps_the_suites_that_are_not_shipped(tmp_p
         report.main(tyro.cli(report.Args, args=[*words, "--replications", "50"]))
         assert {p.name: p.read_text() for p in to.glob("suites/*")} == {"mine.toml": "a = 1", "mine_2.toml": "a = 2"}
         last = (to / "report.md").read_text().splitlines()[-1]
-        assert last == "Trained by commits mine, other, smoke, with gymnasium 1, mujoco 3, on CPU."
+        assert last == "Trained by commits early, mine, other, smoke, with gymnasium 1, mujoco 3, torch 1, on CPU; GPU."
 
 
 def test_one_file_of_data_on_two_machines_is_one_task(tmp_path):
@@ -284,8 +287,10 @@ def test_seeds_that_other_code_trained_are_told_apart(tmp_path):
     assert note == f"Not all of a on Hopper-v5 was trained by the same code: {how}."
     shutil.rmtree(tmp_path / "a3")
     early = {"until": 50_000, "commit": "x+", "script_digest": "2"}
-    (note,) = trained(4, **first, before=[early, early | {"until": 60_000}])
-    assert "seeds 0-2 by script 1; seed 4 by script 2 until step 60,000, then by script 1." in note
+    back = first | {"until": 70_000}
+    (note,) = trained(4, **first | {"script_digest": "2"}, before=[early, early | {"until": 60_000}, back])
+    after = "seed 4 by script 2 until step 60,000, then by script 1 until step 70,000, then by script 2."
+    assert f"seeds 0-2 by script 1; {after}" in note
 
 
 def test_a_file_of_data_is_named_without_its_folder(tmp_path):

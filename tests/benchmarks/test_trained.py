@@ -102,7 +102,9 @@ def test_a_rank_in_one_part_of_a_sweep_says_that_there_are_others(run, tmp_path,
     Trained(parts[0]).numbers(["0"])
     assert "ranked" not in capsys.readouterr().out
     Trained(parts[0]).numbers(["best"])
-    assert "seeds are ranked among those of this folder; seed_7 have more of them" in capsys.readouterr().out
+    assert (
+        "seeds are ranked among those of this folder, and there are more of them in seed_7" in capsys.readouterr().out
+    )
 
 
 def diverge(run, numbers):

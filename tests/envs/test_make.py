@@ -15,7 +15,7 @@ from algos.cli import check_env_id
 from algos.errors import UserError
 from algos.evaluate import Evaluator, maker
 from envs import SeededEnvs, find_spec, make_vec, register
-from envs.make import ids_of, is_batched
+from envs.make import ids_of, is_batched, source_of
 from envs.seeded import limit_of
 
 
@@ -129,6 +129,23 @@ def test_episodes_of_ogbench_depend_on_the_seed_of_their_environment_alone(env_i
         np.random.set_state(before)  # noqa: NPY002
     np.testing.assert_array_equal(whole[0], whole[2])
     assert not np.array_equal(whole[0], whole[1]) and not np.array_equal(whole[0, 0], whole[0, 1])
+
+
+@pytest.mark.parametrize("body", ["raise KeyError", "class Own: pass", "1 +"])
+def test_the_file_of_an_environment_of_ones_own_is_found_whatever_it_holds(tmp_path, monkeypatch, body):
+    """Its errors are told where it is made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "registers_own.py").write_text("import gymnasium as gym\ngym.register('Own-v0', 'holds_own:Own')\n")
+    (tmp_path / "holds_own.py").write_text(body)
+    try:
+        found = source_of("registers_own:Own-v0")
+    finally:
+        gym.registry.pop("Own-v0", None)
+        for name in ("registers_own", "holds_own"):
+            sys.modules.pop(name, None)
+        ids_of.cache_clear()
+    assert found == (tmp_path / "holds_own.py" if "class" in body else None)
+    assert source_of("Hopper-v5") is None
 
 
 def test_only_images_are_turned():
