@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,41 @@ def test_a_page_is_made_of_runs(made, tmp_path):
         assert shares[measured] in said and ("even from 3" in said) == (seeds == 2)
     assert "draws" in interval_note.interval_note(20, 2) and "draws" not in interval_note.interval_note(20, 1)
     assert interval_note.in_a_sentence(tmp_path, 5) == ""
+
+
+def test_a_side_with_a_tenth_of_the_spread_misleads_verdicts_on_lopsided_scores(monkeypatch):
+    """One seed in twenty scores about 1, and the others about 0: five draws seldom have the mean."""
+    monkeypatch.setattr(coverage, "SEEDS", ((5, 5),))
+    truth = np.arange(60) * 1e-5 + (np.arange(60) >= 57)
+    shares = {case: share for *_, case, share in coverage.errors("lopsided", truth, 20)}
+    assert shares["no difference"] < 0.25 < 0.75 < shares["other spread"]
+    assert shares["looks"] < 0.25 < 0.4 < shares["looks, other spread"]
+    assert shares["wrong way"] < 0.1 and shares["difference"] > 0.5
+
+
+def test_verdicts_are_counted_by_their_kind_and_direction(monkeypatch):
+    """Reports have eight verdicts without a difference: one is decided in every second report on the same scores, and
+    in three of four against a steady side. Of four verdicts on a difference, one is right and two are wrong."""
+    counts = dict.fromkeys(("same", "steady", "apart"), 0)
+    said = {
+        "same": ["not decided"] * 15 + ["worse"],
+        "steady": (["not decided"] * 7 + ["better"]) * 3 + ["not decided"] * 8,
+        "apart": ["worse", "better", "not decided", "worse"],
+    }
+
+    def drawn(rng, truth, n, m, shift, reliable=False):
+        kind = "apart" if shift else "steady" if reliable else "same"
+        counts[kind] += 1
+        return SimpleNamespace(verdict=said[kind][(counts[kind] - 1) % len(said[kind])])
+
+    monkeypatch.setattr(coverage, "SEEDS", ((3, 10),))
+    monkeypatch.setattr(coverage, "drawn", drawn)
+    monkeypatch.setattr(coverage, "corrected", lambda pairs: pairs)
+    still = SimpleNamespace(look=lambda a, b: SimpleNamespace(decision="not decided"))
+    monkeypatch.setattr(coverage, "Sequential", lambda *_, **__: still)
+    shares = {case: share for *_, case, share in coverage.errors("made", np.arange(60.0), 8)}
+    expected = {"no difference": 0.5, "other spread": 0.75, "difference": 0.25, "wrong way": 0.5}
+    assert shares == expected | {"looks": 0.0, "looks, other spread": 0.0, "looks, difference": 0.0}
 
 
 def test_scores_of_training_up_to_a_step_are_those_of_that_step(tmp_path):
