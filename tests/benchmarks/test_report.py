@@ -1536,3 +1536,35 @@ def test_a_verdict_over_tasks_is_over_those_of_both(tmp_path):
             assert over[pair].difference == pytest.approx(mean)
         assert over["a", "c"].difference == every["a", "c"].difference
         assert "than those of another pair" in part.method and any(f" over {two}" in line for line in part.sentences)
+
+
+def efficiency_of(folder, returns, every, high):
+    """Sample efficiency of an algorithm, from the returns [seeds, evaluations] of each task and the steps between."""
+    for task, of_task in returns.items():
+        rows = [(s, every[task] * i, 0, x) for s, of_seed in enumerate(of_task) for i, x in enumerate(of_seed)]
+        table = pd.DataFrame(rows, columns=["seed", "step", "episode", "return"]).astype({"return": float})
+        store(folder, "a", table, task)
+    references = pd.DataFrame({"task": list(returns), "low": 0.0, "high": high, "source": "made up"})
+    curves, label = analysis.efficiency(analysis.compute(load([folder]), references, "last", 20))
+    places, centre, (least, most), _ = curves["a"]
+    assert (least <= centre).all() and (centre <= most).all()
+    return dict(zip(places.round(2).tolist(), centre.tolist(), strict=True)), label
+
+
+def test_sample_efficiency_is_over_the_shares_of_steps_where_tasks_differ_in_them(tmp_path):
+    """One task has evaluations at steps 0, 10 and 20, and one at 0, 40, 80, 120 and 160, of two seeds.
+
+    A seed keeps its score until its next evaluation, and the IQM of four scores is the mean of the middle two.
+    """
+    returns = {"Short-v0": [[0, 2, 4], [1, 3, 5]], "Long-v0": [[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]}
+    found, label = efficiency_of(tmp_path, returns, {"Short-v0": 10, "Long-v0": 40}, 1.0)
+    assert label == "share of the steps of each task" and len(found) == 51
+    expected = {0.0: (1 + 10) / 2, 0.24: (1 + 10) / 2, 0.26: (1 + 11) / 2, 0.48: (1 + 11) / 2, 0.5: (3 + 12) / 2}
+    expected |= {0.74: (3 + 12) / 2, 0.76: (3 + 13) / 2, 0.98: (3 + 13) / 2, 1.0: (5 + 14) / 2}
+    assert {share: found[share] for share in expected} == pytest.approx(expected)
+
+
+def test_sample_efficiency_is_over_steps_where_all_tasks_have_the_same(tmp_path):
+    returns = {"One-v0": [[0, 2], [1, 3]], "Other-v0": [[10, 11], [20, 21]]}
+    found, label = efficiency_of(tmp_path, returns, {"One-v0": 10, "Other-v0": 10}, 2.0)
+    assert label == "environment steps" and found == pytest.approx({0: (1 + 10) / 4, 10: (3 + 11) / 4})
