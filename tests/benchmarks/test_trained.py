@@ -102,9 +102,30 @@ def test_a_rank_in_one_part_of_a_sweep_says_that_there_are_others(run, tmp_path,
     Trained(parts[0]).numbers(["0"])
     assert "ranked" not in capsys.readouterr().out
     Trained(parts[0]).numbers(["best"])
-    assert (
-        "seeds are ranked among those of this folder, and there are more of them in seed_7" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "seeds are ranked among those of this folder, and there are more of them in seed_7" in said
+
+
+def test_the_best_seed_of_a_run_with_goals_is_that_with_the_most_successes(run, monkeypatch, capsys):
+    """Of two late episodes, seeds 0, 1 and 5 succeed in none, one and both; returns say the opposite."""
+    table = pd.read_parquet(run / "eval.parquet")
+    table["return"] = -1.0 * table["seed"]
+    needed = table["seed"].map({0: 9, 1: 1, 5: 0})  # episodes count from 0
+    table.assign(success=(table["episode"] >= needed) == (table["step"] == 60)).to_parquet(
+        run / "eval.parquet", index=False, write_page_checksum=True
     )
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"score": "success"}))
+    trained = Trained(run)
+    assert trained.scores.tolist() == [0.0, 50.0, 100.0] and trained.numbers(["best", "worst"]) == [2, 0]
+    trained.measure = "return"  # so that its environment needs no goals
+    place = Place(trained)
+    frame = pd.DataFrame([(seed, i, -seed, 7, i < seed) for seed in (0, 1, 5) for i in range(10)])
+    frame.columns = ["seed", "episode", "return", "length", "success"]
+    monkeypatch.setattr(evaluate, "Place", lambda *_: place)
+    monkeypatch.setattr(evaluate, "evaluated", lambda *_: frame)
+    command(evaluate, run)
+    assert "mean over 3 runs 20, std over them 26.46, best seed 5; tables" in capsys.readouterr().out
 
 
 def diverge(run, numbers):
