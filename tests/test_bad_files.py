@@ -178,12 +178,15 @@ def test_what_is_no_file_is_refused(suffix):
 @pytest.mark.parametrize("suffix", ["hdf5", "npz"])
 def test_every_changed_byte_is_seen_or_changes_numbers_only(suffix):
     path = Path({"hdf5": hdf5, "npz": npz}[suffix](Path(f"file.{suffix}"), arrays()))
-    whole = path.read_bytes()
+    whole, data = path.read_bytes(), both(str(path))
+    sizes = len(data), data.obs_size, data.act_size, data.rows.shape[1]
     rng = np.random.default_rng(0)
     for at in rng.integers(0, len(whole), 60):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) * 8 + whole[at + 8 :])
         with contextlib.suppress(UserError):
-            assert both(str(path)).rows.isfinite().all()
+            data = both(str(path))
+            assert data.rows.isfinite().all()
+            assert (len(data), data.obs_size, data.act_size, data.rows.shape[1]) == sizes  # rows end with trajectories
 
 
 # -- npz ---------------------------------------------------------------------------------------------------------------

@@ -54,3 +54,10 @@ def test_a_value_at_the_edge_spreads_by_the_discount_alone_where_nothing_is_paid
 def test_the_table_has_all_arms():
     rows = table()
     assert len(rows) == 11 and {tuple(row) for row in rows} == {("begins with", "value of 0", "return")}
+    by_name = {row["begins with"]: (row["value of 0"], row["return"]) for row in rows}
+    paid = np.exp(-((np.arange(1, 31) - 6) ** 2) / 8)  # on the way out
+    worth = 0.99 ** np.arange(10) @ paid[:10] + 0.99**10 * 1000
+    assert by_name["edge worth 1,000"] == pytest.approx((worth, paid.sum()))
+    paid[6:] = 1.0  # at the goal
+    best = 0.99 ** np.arange(6) @ paid[:6] + 0.99**6 * 100
+    assert by_name["the best policy"] == pytest.approx((best, paid.sum()))
