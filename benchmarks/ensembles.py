@@ -81,6 +81,8 @@ def load(folders: tuple[Path, ...]) -> tuple[pd.DataFrame, pd.DataFrame, list[di
             curves.append(curve[~curve["seed"].isin(lost)].assign(task=config["task"]))
             config.get("args", {}).pop("out", None)  # a place on somebody's machine
             runs.append(config | {"folder": str(path.parent), "lost": sorted(lost)})
+    if not folders:
+        raise UserError("name at least one folder of ensembles")
     if not any(len(table) for table in tables):
         raise UserError(f"there is no finished ensemble (dynamics.csv) in {', '.join(map(str, folders))}")
     return pd.concat(tables, ignore_index=True), pd.concat(curves, ignore_index=True), runs

@@ -66,6 +66,8 @@ def load(
         for path in find(folder, "suite.toml"):
             found.wishes.append({**read_wishes(path), "folder": path.parent})
     if not found.tables:
+        if not folders:
+            raise UserError("name at least one folder of runs")
         kind = "finished run" if found.unfinished else "run that has learned and been evaluated"
         raise UserError(f"no {kind} in {', '.join(map(str, folders))}")
     files = _name_files(found)

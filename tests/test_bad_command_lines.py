@@ -143,11 +143,14 @@ def test_values_that_vary_are_checked_like_others(script, capsys):
     other = next(name for name in fields(script) if name not in varied)
     name = varied[SCRIPTS.index(script) % len(varied)]
     form = "--vary takes words such as"
+    numbers, finite = f"--vary {name} takes numbers with commas", f"--vary {name} takes finite numbers"
+    idle, must = f"--vary: {name} changes nothing", f"{flag(name)} must "
     wrong = {
-        f"{name}=": form, name: form, "=1": form, LONG: form, f"{name}=x": "", f"{name}=nan,0.5": "",
-        f"{name}=0.5,0.5": "", f"{name}=0.5,,1": "", f"{name}=-1e300,0.5": "", f"{name}=1e999": "",
-        f"{name}={','.join(map(str, range(1, 20_002)))}": "", f"{other}=1,2": "--vary", "nothing=1,2": "--vary",
-        f"é{name}=1": "--vary",
+        f"{name}=": form, name: form, "=1": form, LONG: form, f"{name}=x": (numbers, idle),
+        f"{name}=nan,0.5": (finite, idle), f"{name}=0.5,0.5": (f"--vary {name} has the value 0.5 twice", idle),
+        f"{name}=0.5,,1": (numbers, idle), f"{name}=-1e300,0.5": (must, idle), f"{name}=1e999": (finite, idle),
+        f"{name}={','.join(map(str, range(1, 20_002)))}": (must, idle, "--vary makes 20,001 runs"),
+        f"{other}=1,2": "--vary", "nothing=1,2": "--vary", f"é{name}=1": "--vary",
     }  # fmt: skip
     for word, start in [*wrong.items()][turn::3]:
         said = told(capsys, main_of(script), *task_of(script), "--vary", word)
@@ -171,7 +174,7 @@ COMMON = [
     (f"--seeds {2**63}", "--seeds must be below 2^63"),
     (f"--seeds {DIGITS}", "--seeds"),
     ("--seeds 0:99999999999999999999", "--seeds"),
-    ("--seeds", ""),
+    ("--seeds", "--seeds names no seed"),
     ("--seeds ''", "--seeds takes whole numbers"),
     ("--device tpu", "--device takes"),
     ("--device cuda:99", "--device"),
@@ -305,14 +308,14 @@ TOGETHER = [
     ("sqirl --env-id tabular/gate-0.375 --vary k=1,2", "--vary"),
     ("sqirl --env-id Pendulum-v1", "--env-id: Pendulum-v1 has Box actions"),
     ("gorp --env-id tabular/gate-0.375 --k 9", "--k 9 is more than the"),
-    ("gorp --env-id CartPole-v1 --k 60", ""),
-    ("gorp --env-id tabular/gate-0.375 --m 99999999999", ""),
+    ("gorp --env-id CartPole-v1 --k 60", "--k 60 --m 1 takes 2^60 x 1 episodes an iteration, and the most are"),
+    ("gorp --env-id tabular/gate-0.375 --m 99999999999", "--k 1 --m 99999999999 takes 2^1 x 99,999,999,999 episodes"),
     ("stream_q --env-id Pendulum-v1", "--env-id: Pendulum-v1 has Box actions"),
     ("stream_ac --env-id MinAtar/Nothing-v1", "--env-id"),
-    ("stream_td --env-id nothing.csv", ""),
-    ("stream_td --env-id file", ""),
-    ("bc --dataset data.hdf5 --env-id CartPole-v1", ""),
-    ("iql --dataset data.hdf5 --env-id Hopper-v5", ""),
+    ("stream_td --env-id nothing.csv", "--env-id: cannot read nothing.csv: No such file"),
+    ("stream_td --env-id file", "--env-id: 'file' is neither a series made here"),
+    ("bc --dataset data.hdf5 --env-id CartPole-v1", "--dataset data.hdf5 has 1 numbers in its actions,"),
+    ("iql --dataset data.hdf5 --env-id Hopper-v5", "--dataset data.hdf5 has 4 numbers in its obs"),
     ("iql --dataset data.hdf5 --env-id Hoper-v5", "--env-id: Gymnasium has no environment"),
     ("mopo --dataset data.hdf5 --eval-episodes 0 --rollout-length 0", "--rollout-length must lie in [1, 10000]"),
     ("mopo --dataset data.hdf5 --eval-episodes 0 --real-ratio 2", "--real-ratio must lie in [0, 1]"),
