@@ -1052,6 +1052,21 @@ def test_readme_names_the_methods_that_learned_for_a_million_steps():
     assert len({task for name, task in long if name == "sac"}) == 1
 
 
+def test_readme_tells_how_much_shorter_offline_runs_are_than_published_ones():
+    """Published ones have a million updates."""
+    assert "offline mostly by ten times or more; of offline methods, only BC was trained as long, on [one data" in LINES
+    updates: dict[tuple[str, str], int] = {}  # of the longest run
+    for path in (ROOT / "results").glob("*/sources.json"):
+        for run in json.loads(path.read_text()):
+            dataset = run.get("identity", {}).get("dataset")
+            if dataset and (ROOT / "single_file" / f"{run['algorithm']}.py").exists():
+                key = run["algorithm"], dataset
+                updates[key] = max(updates.get(key, 0), run["step"])
+    assert [key for key, steps in updates.items() if steps >= 1_000_000] == [("bc", "local/hopper-medium-replay-v0")]
+    short = sum(steps <= 100_000 for steps in updates.values())
+    assert len(updates) / 2 < short < len(updates)  # mostly
+
+
 def test_readme_counts_the_datasets_of_the_leaderboard():
     found = re.search(r"has published scores on (\w+) datasets, and ours on (\w+) of them", LINES)
     board = stored("leaderboard", "success")
