@@ -1,5 +1,6 @@
 """The examples of README that use an agent in one's own code run as they stand."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -47,9 +48,37 @@ def test_policies_act_as_readme_says(train, bare_runs, monkeypatch, tmp_path):
     np.testing.assert_allclose(names["act"](names["obs"]), names["action"], atol=1e-5)
 
 
+def words_of(node: ast.AST) -> set[str]:
+    """Names and texts in code, but for docstrings."""
+    texts = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
+    parts = [part for part in ast.walk(node) if id(part) not in texts]
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    return names | {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def used_by_comparisons(source: str) -> set[str]:
+    """The words in tests that take the fixture `float64`, in their parameters, and in what these name in the file."""
+    defined: dict[str, set[str]] = {}
+    waiting: set[str] = set()
+    for node in ast.parse(source).body:
+        words = words_of(node)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = words
+            if isinstance(node, ast.FunctionDef) and "float64" in [arg.arg for arg in node.args.args]:
+                waiting |= words
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {name.id: words for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    used: set[str] = set()
+    while waiting:
+        used |= (word := {waiting.pop()})
+        waiting |= set().union(*(defined.get(name, set()) for name in word)) - used
+    return used
+
+
 def test_the_scripts_whose_updates_are_compared_with_official_code_are_those_that_readme_names():
     tests = [path.read_text() for path in (Path(__file__).parent / "single_file").glob("test_*_updates.py")]
-    compared = {script.split()[0] for script in SCRIPTS} & set(re.findall(r"[a-z_0-9]+", " ".join(tests)))
+    compared = {script.split()[0] for script in SCRIPTS} & set().union(*map(used_by_comparisons, tests))
     (told,) = re.findall("from the same weights, batches and noise, updates of (.*?) are those of their off", LINES)
     assert set(re.findall("`([a-z_0-9]+)`", told)) == compared
 
