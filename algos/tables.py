@@ -80,6 +80,7 @@ class Tables:
         self.folder, self.keys = folder, keys
         self.eval_rows: list[tuple] = []
         self.train_rows: list[tuple] = []
+        self.phase_rows: list[tuple] = []  # those of phases that an earlier process wrote
         self.writers: list[Any] = []
 
     def add_scores(self, run: int, step: int, scores: list[Score]) -> None:
@@ -103,13 +104,21 @@ class Tables:
             self.show(run, f"{kind}/{name}", value, step)
 
     def show(self, run: int, name: str, value: float, step: int) -> None:
-        """Adds a number to TensorBoard only."""
+        """Adds a number to TensorBoard only.
+
+        The first one takes away all numbers of an earlier process from its step on. Iterations of phases are steps to
+        TensorBoard, so that their numbers are written once more.
+        """
         if not self.writers:
             from torch.utils.tensorboard import SummaryWriter
 
             place = self.folder.path / "tensorboard"
             with self.folder.writing(), reserving():  # each has a thread
                 self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
+                places = {tuple(key.values()): writer for key, writer in zip(self.keys, self.writers, strict=True)}
+                for *key, iteration, metric, number in self.phase_rows:
+                    if iteration >= step:
+                        places[tuple(key)].add_scalar(f"train/{metric}", number, iteration)
         with self.folder.writing():
             self.writers[run].add_scalar(name, value, step)
 
@@ -156,6 +165,7 @@ class Tables:
         until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
         frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *METRIC]]
         self.train_rows = list(frame.itertuples(index=False, name=None))
+        self.phase_rows = [row for row in self.train_rows if row[-2].partition("/")[0] in phases]
 
     def close(self) -> None:
         for writer in self.writers:

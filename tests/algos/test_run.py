@@ -1069,9 +1069,22 @@ def test_clocks_and_the_greatest_size_go_on_after_a_resume(loop):
     assert (seconds > 1e3).tolist() == [False, False, True, True]  # the checkpoint is of step 16
 
 
+def in_a_minute(monkeypatch):
+    """Files of TensorBoard that are made from now on are later ones: they are read in the order of their seconds."""
+    later = SimpleNamespace(time=lambda: time.time() + 60)
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time", later)
+
+
+def shown(run, seed: int) -> dict[str, list[tuple[int, float]]]:
+    """The steps and values that TensorBoard shows of a run, by their tags."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.folder.path / "tensorboard" / f"seed_{seed}")).Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
 def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monkeypatch):
     """A process is killed after step 20, and the next one goes on from step 16: both write the numbers of step 18."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def learn(run, agent, stop=None):
         run.score_name, run.show = "half", lambda total: total / 2
@@ -1086,12 +1099,10 @@ def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monke
         learn(run, agent, 20)
     for writer in run.tables.writers:
         writer.flush()
-    later = SimpleNamespace(time=lambda: time.time() + 60)  # files are read in the order of their seconds
-    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time", later)
+    in_a_minute(monkeypatch)
     learn(*loop(Bell(), resume=True))
     for seed in (0, 1):
-        events = EventAccumulator(str(run.folder.path / "tensorboard" / f"seed_{seed}")).Reload()
-        found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        found = shown(run, seed)
         assert [step for step, _ in found.pop("train/seconds")] == [6, 12, 18, 24]
         assert found == {
             "train/number": [(6, 3.5), (12, 9.5), (18, 15.5), (24, 21.5)],
@@ -1100,6 +1111,22 @@ def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monke
             "eval/return": [(12, 7.5), (24, 19.5)],
             "eval/half": [(12, 3.75), (24, 9.75)],
         }
+
+
+@pytest.mark.parametrize("stop", [5, 15, 22])
+def test_tensorboard_keeps_the_numbers_of_a_phase_though_the_run_was_resumed(loop, monkeypatch, stop):
+    """The run goes on in the phase, after it from step 0, and from step 8."""
+    run, agent = loop()
+    with pytest.raises(ZeroDivisionError):
+        phases(run, agent, stop)
+    for writer in run.tables.writers:
+        writer.flush()
+    in_a_minute(monkeypatch)
+    phases(*loop(resume=True))
+    for seed in (0, 1):
+        found = shown(run, seed)
+        assert found["train/first/number"] == [(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5), (10, 9.5)]
+        assert [step for step, _ in found["train/number"]] == [6, 12, 18, 24]
 
 
 def test_values_are_compared_with_the_returns_of_each_settings_own_discount(loop, monkeypatch):
