@@ -574,7 +574,7 @@ def test_trees_do_as_their_environments(name):
                 total += float(reward)
                 if ended:
                     break
-            assert total == pytest.approx(expected, abs=1e-9)
+            assert total == pytest.approx(expected, rel=1e-12, abs=1e-12)
             assert ended <= (following < 0)
             if following < 0:
                 break
