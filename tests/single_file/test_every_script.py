@@ -11,12 +11,14 @@ import pickle
 import re
 from collections import deque
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import sac
 import torch
 from scripts import (
     CONTINUOUS,
@@ -58,6 +60,7 @@ from algos.errors import UserError
 from algos.goals import Goals
 from algos.nn import MLP
 from algos.optim import Adam
+from algos.replay import ReplayBuffer
 from algos.run import Run
 from envs import SeededEnvs
 from envs.series import SeriesEnvs
@@ -84,6 +87,10 @@ whole_runs = pytest.mark.parametrize(
 def few(script: str) -> int:
     """Updates in which all parts of a script take part, also the ends of a stream's episodes and of exploration."""
     return 20 if is_stream(script) else 8
+
+
+def test_every_script_is_in_the_table():
+    assert {script.split()[0] for script in SCRIPTS} == {path.stem for path in Path(sac.__file__).parent.glob("*.py")}
 
 
 # -- what a GPU would refuse, shown without one ------------------------------------------------------------------------
@@ -723,6 +730,22 @@ def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides)
     return result
 
 
+@pytest.mark.parametrize("script", ["sac", "td3", "dsac_t", "mdpo_off_policy", "dqn"])
+def test_a_replay_that_is_smaller_than_the_run_holds_the_last_steps(script, train_short, monkeypatch):
+    replays, rows, init, add = [], [], ReplayBuffer.__init__, ReplayBuffer.add
+
+    def added(replay, step):
+        rows.append(replay.packed(step)[0, slice(None) if step.valid is None else torch.from_numpy(step.valid[0])])
+        add(replay, step)
+
+    monkeypatch.setattr(ReplayBuffer, "__init__", lambda own, *given: replays.append(own) or init(own, *given))
+    monkeypatch.setattr(ReplayBuffer, "add", added)
+    result = train_short(script, buffer_size=13, eval_episodes=0)
+    (replay,), steps = replays, torch.cat(rows)
+    assert result.code == 0 and replay.capacity == replay.rows.shape[1] == 13 and len(steps) > 30
+    assert torch.equal(replay.rows[0, torch.arange(len(steps) - 13, len(steps)) % 13], steps[-13:])
+
+
 DELAYED = {
     "sac with 3": ({"actor_delay": 3}, [6, 9, 12]),
     "td3": ({}, [6, 8, 10, 12]),
@@ -877,17 +900,36 @@ def test_a_compiled_grid_equals_an_eager_one(script, train_short, request):
             torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
+# that others are the same is shown by whole runs, here and in their own files
+COMPILED = [
+    script for script in UPDATED
+    if script not in ("sqirl", "dsac_t", "stream_ac", "iql", "xql", "ravl", "mobile") and " " not in script
+    and not is_on_policy(script)
+]  # fmt: skip
+
+
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("script", [script for script in UPDATED if is_goals(script) and " " not in script])
-def test_a_compiled_update_with_goals_equals_an_eager_one(script, float64):
-    """Stored runs are compiled; the eager update is held to OGBench's code elsewhere."""
+@pytest.mark.parametrize("script", COMPILED)
+def test_a_compiled_update_equals_an_eager_one(script, float64):
+    """Stored runs are compiled; eager updates are held to official code and plain rewrites elsewhere."""
     eager, fast = agent_of(script), agent_of(script)
-    update = compiled(fast.update, torch.device("cpu"), compile_on_cpu=True)
-    for one, other in zip(islice(Feed(eager), 4), Feed(fast), strict=False):
+    update, feeds = compiled(fast.update, torch.device("cpu"), compile_on_cpu=True), (Feed(eager), Feed(fast))
+    for feed in feeds:
+        feed.restart()
+    for one, other in islice(zip(*feeds, strict=True), 4):
         wanted, found = eager.update(*one), update(*other)
         assert_close(found, slice(None), wanted)
     assert_close(state_of(fast), slice(None), state_of(eager))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("script", ["trpo", "mdpo_on_policy"])
+def test_a_compiled_run_equals_an_eager_one(script, train_short, float64):
+    """Their updates are compiled in parts."""
+    eager, fast = (train_short(script, out=str(on), seeds=("0", "1"), compile=on) for on in (False, True))
+    assert_close(fast.agent, slice(None), eager.agent)
 
 
 # -- means over the batch ----------------------------------------------------------------------------------------------
