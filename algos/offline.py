@@ -194,8 +194,8 @@ def offline_run(
     warnings = [f"{data.name}: {warning}" for warning in validate(data, obs_space, act_space)]
     if expert is not None:
         with as_flag("--expert-dataset"):
-            if obs_space is None:
-                check_bounds_are_known(expert)
+            if obs_space is None and not data.bounds:
+                check_within_one(expert)
             warnings += [f"{expert.name}: {warning}" for warning in validate(expert, obs_space, act_space)]
         facts |= {"dataset_digest": data.digest}  # the digest below is that of both together
         unpaid = reward and data.rewarded and not expert.rewarded
@@ -258,10 +258,10 @@ def start_values(
     return watched
 
 
-def check_bounds_are_known(data: Dataset) -> None:
-    """Raises UserError if many actions lie beyond -1 and 1, but for rounding, and the format stores no bounds."""
+def check_within_one(data: Dataset) -> None:
+    """Raises UserError if many actions lie beyond -1 and 1, but for rounding."""
     share = float((data.action[data.index].abs() > 1.001).any(-1).float().mean())
-    if not data.bounds and share > MOST_BEYOND:
+    if share > MOST_BEYOND:
         raise UserError(
             f"--dataset {data.name}: {share:.0%} of actions lie beyond -1 and 1, and no environment tells bounds: "
             "name it with --env-id, which counts with --eval-episodes 0 too, or bring actions to -1 and 1"
@@ -270,15 +270,14 @@ def check_bounds_are_known(data: Dataset) -> None:
 
 def told_defaults(args: OfflineArgs) -> str:
     """Which defaults the words in names of one's own decided on, in a sentence; empty where there are none."""
-    if not (is_file(args.dataset) and (words := decided(args, args.keys))):
+    other = {getattr(args, "actor_loss", "")}  # a key that is no name's
+    words = {name: word for name, word in decided(args, args.keys).items() if word not in other}
+    if not (is_file(args.dataset) and words):
         return ""
-    named = ", ".join(f"{flag(name)} {as_words(getattr(args, name))} ({word})" for name, word in words.items())
+    values = {name: getattr(args, name) for name in words}
+    told = {name: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
+    named = ", ".join(f"{flag(name)} {told[name]} (as for {word})" for name, word in words.items())
     return f"by words in the names of the file and of --env-id: {named}"
-
-
-def as_words(value: Any) -> str:
-    """A value as it is given after its flag."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
@@ -291,7 +290,8 @@ def spaces(args: OfflineArgs, data: Dataset) -> tuple[gym.Space | None, Any]:
             f"--dataset {data.name} names no environment to evaluate in: give --env-id, or --eval-episodes 0"
         )
     if not data.env_id or not (args.eval_episodes or args.env_id):
-        check_bounds_are_known(data)
+        if not data.bounds:
+            check_within_one(data)
         return None, action_box(data)
     try:
         check_env_id(data.env_id)

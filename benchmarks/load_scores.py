@@ -133,10 +133,14 @@ def _name_files(found: Found) -> dict[str, str]:
         digests[config["task"]].add(facts.get("dataset_digest") or facts.get("digest") or config["task"])
     tasks = digests.keys() | {task for _, task in found.cells} | {task for task, _ in found.left_out}
     paths = [task for task in tasks if os.path.isabs(task)]
-    known: dict[str, set[str]] = defaultdict(set)
+    alike: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        known[Path(path).name] |= digests.get(path) or {path}
-    files = {path: name for path in paths if len(known[name := Path(path).name]) == 1}
+        alike[Path(path).name].append(path)
+    same = {
+        name: len(own) == 1 or len(set().union(*(digests.get(p) or {p} for p in own))) == 1
+        for name, own in alike.items()
+    }
+    files = {path: name for path in paths if same[name := Path(path).name]}
     for frame in (*found.tables, *found.values, *found.watched):
         frame["task"] = frame["task"].replace(files)
     for config in found.sources:
@@ -218,7 +222,7 @@ def _of_other_code(sources: list[dict[str, Any]]) -> list[str]:
         trained[label(config), config["task"]].append((config["seeds"], [*config.get("before", []), config]))
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for key, parts in trained.items():
-        codes = [process for _, processes in parts for process in processes]
+        codes = [process for own, processes in parts for process in processes if own]
         told = [name for name in CODE if len({code_of(code)[name] for code in codes} - {None}) > 1]
         seeds: dict[str, list[int]] = defaultdict(list)
         for own, processes in parts:

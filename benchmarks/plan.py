@@ -141,7 +141,10 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
 
 def is_empty(folder: Path) -> bool:
     """Whether the run in a folder has done no step and has no checkpoint, and no process is training there."""
-    config = read_json(folder / "config.json", Config)
+    try:
+        config = read_json(folder / "config.json", Config)
+    except UserError:
+        return False
     begun = config["status"] in FINISHED or config.get("step") or any(folder.glob("checkpoint/[!.]*"))
     return not begun and not is_running(folder)
 
@@ -236,16 +239,19 @@ def prepare(job: Job, out: Path) -> None:
 
 
 def clear(jobs: list[Job], out: Path) -> None:
-    """Sets runs aside that left nothing and have seeds of these jobs, which are batches of other sizes."""
+    """Sets runs aside that left nothing and have seeds of jobs that are still to be done, in other batches."""
     wanted: dict[tuple[str, ...], set[int]] = {}
     for job in jobs:
+        if job.state == "finished":
+            continue
         wanted.setdefault(job.folder.parts[-3:], set()).update(job.seeds)
     for (task, algorithm, variant), runs in stored_runs(out).items():
         for seeds, place, _ in runs:
             folder = place / task / algorithm / variant
             own = wanted.get((task, algorithm, variant), set()) & set(seeds)
-            if own and folder not in [job.folder for job in jobs] and is_empty(folder):
-                set_aside(folder, out, "left nothing")
+            with contextlib.suppress(FileNotFoundError):  # another job of an array has done so
+                if own and folder not in [job.folder for job in jobs] and is_empty(folder):
+                    set_aside(folder, out, "left nothing")
 
 
 def set_aside(run: Path, out: Path, what: str = "is damaged") -> None:

@@ -273,7 +273,7 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
     summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     keep(chosen.tables, out)
-    keep_suites(args.folders, out)
+    keep_suites(args.folders, out, again)
     summary["curves"] = chosen.curves
     summary |= {
         "cells": scores.cells,

@@ -121,10 +121,11 @@ def keep(tables: Iterable[Path], out: Path) -> None:
             shutil.copy(table, out / table.name)
 
 
-def keep_suites(folders: Iterable[Path], out: Path) -> None:
+def keep_suites(folders: Sequence[Path], out: Path, again: bool) -> None:
     """Keeps the suites of sweeps in out/suites, except for those that are shipped; scripts and tables are not copied.
 
-    Suites that a report in one of the folders has kept are kept too.
+    Suites that a report in one of the folders has kept are kept too; with `again`, others of an earlier report in `out`
+    are not.
     """
     found: dict[str, bytes] = {}
     for folder in folders:
@@ -134,11 +135,12 @@ def keep_suites(folders: Iterable[Path], out: Path) -> None:
             suites.append((read_json(about, Sweep)["suite"] if about.is_file() else path.parent.name, path))
         for name, path in suites:
             content, shipped = path.read_bytes(), BENCHMARKS / "suites" / f"{name}.toml"
-            if not (shipped.is_file() and shipped.read_bytes() == content) and content not in found.values():
-                numbered = next(n for n in itertools.count(1) if f"{name}{f'_{n}' * (n > 1)}" not in found)
-                found[f"{name}{f'_{numbered}' * (numbered > 1)}"] = content
-    if (out / "suites").exists() and out not in folders:
-        shutil.rmtree(out / "suites")
+            if shipped.is_file() and shipped.read_bytes() == content:
+                continue
+            numbered = (f"{name}_{n}" if n > 1 else name for n in itertools.count(1))
+            found[next(own for own in numbered if found.get(own, content) == content)] = content
+    for path in (out / "suites").glob("*.toml") if again else []:
+        path.unlink()
     for name, content in found.items():
         (out / "suites").mkdir(exist_ok=True)
         (out / "suites" / f"{name}.toml").write_bytes(content)

@@ -11,7 +11,7 @@ varies hyperparameters. A finished job is skipped; a hash of its arguments ident
 script, the file of an environment of one's own or that of its data has changed since. An interrupted job goes on from
 its checkpoint. A job that fails is tried again from there while the others go on, and its logs are kept. Ctrl-C ends
 every run with a checkpoint, and the same command continues. A run whose tables are damaged is set aside and trained
-anew.
+anew, and so is one that ended before its first checkpoint and had other seeds in its process.
 
 A job array of Slurm runs one job per task, on a file system that all nodes share (--dry-run with the same flags says
 how many there are, and which are not finished):

@@ -260,7 +260,7 @@ def source_of(env_id: str) -> Path | None:
     """The file that defines a task of one's own, `module:Name-v0`; None for other ids, and where there is no file."""
     if ":" not in env_id:
         return None
-    with contextlib.suppress(Exception):  # of the user's code, which is told of where the environment is made
+    with contextlib.suppress(Exception):  # the user's code may raise anything, and is told so where it is run
         spec = find_spec(env_id)
         entry: Any = spec.entry_point or spec.vector_entry_point
         made_by = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry

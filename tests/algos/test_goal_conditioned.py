@@ -35,6 +35,7 @@ from algos.goal_conditioned import (
 from algos.goal_data import check_maze, has_maze, load_states, validation_data
 from algos.goals import Clusters, Goals, Mix
 from algos.nn import initialise
+from algos.offline import told_defaults
 from algos.policy import PolicyFile
 from algos.random import generators
 from benchmarks import evaluate
@@ -338,6 +339,13 @@ def test_other_defaults_are_those_of_the_sheet():
     for name, clusters in sizes.items():
         assert module_of("gcbc").Args(dataset=f"local/{name}-v0").clusters == clusters
     assert module_of("gciql").Args(dataset="d4rl/maze2d-medium-v1").alpha == 0.003  # as of OGBench's point mazes
+
+
+def test_defaults_by_words_in_names_are_told_and_those_by_flags_are_not():
+    said = told_defaults(module_of("hiql").Args(dataset="antmaze-explore.hdf5"))
+    assert "--actor-goals 0.0 0.0 1.0 (as for explore)" in said and "--high-alpha 10.0" in said
+    for args in (module_of("crl").Args(dataset="mine.hdf5", actor_loss="awr"), module_of("hiql").Args(**NAME)):
+        assert not told_defaults(args)
 
 
 def test_defaults_are_those_of_the_official_commands():

@@ -269,14 +269,17 @@ def test_actions_of_a_file_fit_the_environment_that_is_named(tmp_path, capsys):
 
 def test_defaults_that_words_in_names_decide_on_are_told(tmp_path, capsys):
     """Of a file of one's own, whose name or environment may have a word of D4RL's by chance."""
-    for name, said in (("mine", ""), ("door_opening", "--temperature 0.5 (adroit), --dropout 0.1 (adroit)")):
+    for name, said in (
+        ("mine", ""),
+        ("door_opening", "--temperature 0.5 (as for adroit), --dropout 0.1 (as for adroit)"),
+    ):
         path = write_hdf5(tmp_path / f"{name}.hdf5")
         args = iql.Args(dataset=str(path), out=tmp_path, eval_episodes=0, total_steps=1)
         offline_run(args, "iql")
         assert ("by words in the names" in (out := capsys.readouterr().out)) == bool(said) and said in out
     args = iql.Args(dataset=str(path), out=tmp_path, eval_episodes=0, total_steps=1, temperature=1.0, variant="given")
     offline_run(args, "iql")
-    assert "of --env-id: --dropout 0.1 (adroit)\n" in capsys.readouterr().out
+    assert "of --env-id: --dropout 0.1 (as for adroit)\n" in capsys.readouterr().out
 
 
 def test_an_id_with_its_module_is_the_same_environment(tmp_path, monkeypatch):

@@ -241,20 +241,18 @@ def test_a_report_names_its_code_and_keeps_the_suites_that_are_not_shipped(tmp_p
         }
         (place / "sweep.json").write_text(json.dumps(said))
     out, again = tmp_path / "out", tmp_path / "again"
-    for folders, to in ((("mine", "other", "smoke"), out), (("out",), again)):
-        words = [
-            *(str(tmp_path / name) for name in folders),
-            "--out",
-            str(to),
-            "--no-page",
-            "--references",
-            "raw",
-            "--formats",
-        ]
-        report.main(tyro.cli(report.Args, args=[*words, "--replications", "50"]))
-        assert {p.name: p.read_text() for p in to.glob("suites/*")} == {"mine.toml": "a = 1", "mine_2.toml": "a = 2"}
+
+    def suites(to: Path, *folders: str) -> dict[str, str]:
+        words = [*(str(tmp_path / name) for name in folders), "--out", str(to), "--no-page", "--references", "raw"]
+        report.main(tyro.cli(report.Args, args=[*words, "--replications", "50", "--formats"]))
         last = (to / "report.md").read_text().splitlines()[-1]
         assert last == "Trained by commits early, mine, other, smoke, with gymnasium 1, mujoco 3, torch 1, on CPU; GPU."
+        return {path.name: path.read_text() for path in to.glob("suites/*")}
+
+    both = {"mine.toml": "a = 1", "mine_2.toml": "a = 2"}
+    assert suites(out, "mine", "other", "smoke") == suites(again, "out") == both
+    (tmp_path / "mine" / "suite.toml").write_text("a = 3")  # that of the earlier report is not kept
+    assert suites(out, "mine", "other", "smoke") == both | {"mine.toml": "a = 3"}
 
 
 def test_one_file_of_data_on_two_machines_is_one_task(tmp_path):
@@ -263,7 +261,8 @@ def test_one_file_of_data_on_two_machines_is_one_task(tmp_path):
         path = f"{folder}/mine.hdf5"
         own = rows.assign(seed=number)
         identity = {"dataset": path, "seeds": [number]}
-        place = store(tmp_path / folder[1:], "a", own, "data", facts={"digest": digest}, identity=identity)
+        facts = {"dataset_digest": digest, "digest": folder}  # the latter with an expert's data
+        place = store(tmp_path / folder[1:], folder[1:], own, "data", facts=facts, identity=identity)
         config = json.loads((place / "config.json").read_text())
         (place / "config.json").write_text(json.dumps(config | {"task": path, "env_id": ""}))
     assert load([tmp_path / "a", tmp_path / "b"]).table["task"].unique() == ["mine.hdf5"]

@@ -128,6 +128,12 @@ def test_the_best_seed_of_a_run_with_goals_is_that_with_the_most_successes(run, 
     assert "mean over 3 runs 20, std over them 26.46, best seed 5; tables" in capsys.readouterr().out
 
 
+def test_a_run_near_the_root_of_the_file_system_has_no_other_parts(run):
+    trained = Trained(run)
+    trained.folder = Path("/run")
+    assert trained.numbers(["best"])
+
+
 def diverge(run, numbers):
     """Makes the runs with these numbers ones that diverged, as far as the file of policies says."""
     path = run / "policy.safetensors"

@@ -1,5 +1,6 @@
 """Tasks of other packages, and of a user's own modules, behind one call."""
 
+import itertools
 import sys
 from types import SimpleNamespace
 
@@ -131,23 +132,6 @@ def test_episodes_of_ogbench_depend_on_the_seed_of_their_environment_alone(env_i
     assert not np.array_equal(whole[0], whole[1]) and not np.array_equal(whole[0, 0], whole[0, 1])
 
 
-@pytest.mark.parametrize("body", ["raise KeyError", "class Own: pass", "1 +"])
-def test_the_file_of_an_environment_of_ones_own_is_found_whatever_it_holds(tmp_path, monkeypatch, body):
-    """Its errors are told where it is made."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "registers_own.py").write_text("import gymnasium as gym\ngym.register('Own-v0', 'holds_own:Own')\n")
-    (tmp_path / "holds_own.py").write_text(body)
-    try:
-        found = source_of("registers_own:Own-v0")
-    finally:
-        gym.registry.pop("Own-v0", None)
-        for name in ("registers_own", "holds_own"):
-            sys.modules.pop(name, None)
-        ids_of.cache_clear()
-    assert found == (tmp_path / "holds_own.py" if "class" in body else None)
-    assert source_of("Hopper-v5") is None
-
-
 def test_only_images_are_turned():
     venv = make_vec("Pendulum-v1", 1)
     assert venv.single_observation_space == gym.make("Pendulum-v1").observation_space
@@ -252,6 +236,40 @@ def own(tmp_path, monkeypatch):
     for name in set(sys.modules) - modules:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("body", ["raise KeyError", "class Own: pass", "1 +"])
+def test_the_file_of_an_environment_of_ones_own_is_found_if_it_can_be_imported(own, tmp_path, body):
+    """Its errors are told where it is made."""
+    own("import gymnasium as gym\ngym.register('Own-v0', 'holds_own:Own')\n", "registers_own")
+    own(body, "holds_own")
+    assert source_of("registers_own:Own-v0") == (tmp_path / "holds_own.py" if "class" in body else None)
+    assert source_of("Hopper-v5") is None
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "MinAtar/Breakout-v1",
+        "MiniGrid-Empty-5x5-v0",
+        "ALE/Pong-v5",
+        "cube-single-v0",
+        "pointmaze-medium-v0",
+        "Pendulum-v1",
+    ],
+)
+def test_environments_of_known_packages_give_a_new_array_at_each_step(env_id):
+    """Others are copied."""
+    try:
+        register(env_id)
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
+    env = gym.make(env_id, disable_env_checker=True).unwrapped
+    assert str(gym.spec(env_id).entry_point).startswith(envs.make.NEW_ARRAYS)
+    before, _ = env.reset(seed=0)
+    shown = [before, *(env.step(env.action_space.sample())[0] for _ in range(3))]
+    shown = [obs["image"] if isinstance(obs, dict) else obs for obs in shown]
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(shown, 2))
 
 
 @pytest.mark.parametrize(("env_id", "limit"), [("Walk-v0", 7), ("own/Walks-v3", 5)])

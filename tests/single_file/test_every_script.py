@@ -900,7 +900,7 @@ def test_a_compiled_grid_equals_an_eager_one(script, train_short, request):
             torch.testing.assert_close(tensor, compiled[name], atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-# that others are the same is shown by whole runs, here and in their own files
+# that others do the same is shown by whole runs, and by updates in their own files
 COMPILED = [
     script for script in UPDATED
     if script not in ("sqirl", "dsac_t", "stream_ac", "iql", "xql", "ravl", "mobile") and " " not in script

@@ -557,8 +557,12 @@ def test_a_task_that_cannot_be_saved_begins_anew_when_resumed(script, train, mon
 
 
 @needs_compiler
+@pytest.mark.parametrize("double", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", [CONTINUOUS, pytest.param(DISCRETE, marks=pytest.mark.slow)])
-def test_the_compiled_step_is_the_step(task, float64):
+def test_the_compiled_step_is_the_step(task, double, request):
+    """In double precision all of its state; otherwise, rounding shows in traces, which are large."""
+    if double:
+        request.getfixturevalue("float64")
     agents = [agent_of("stream_ac", (0, 1), task) for _ in range(2)]
     updates = [agents[0].update, compiled(agents[1].update, CPU, compile_on_cpu=True)]
     (_, _, _, noise, first), *rest = stream_of(2, 31, task)
@@ -566,4 +570,7 @@ def test_the_compiled_step_is_the_step(task, float64):
         agent.restart(first, noise)
         for parts in rest:
             update(*step_of(*parts))
-    torch.testing.assert_close(state_of(agents[1]), state_of(agents[0]), atol=1e-9, rtol=0)
+    if double:
+        torch.testing.assert_close(state_of(agents[1]), state_of(agents[0]), atol=1e-9, rtol=0)
+    torch.testing.assert_close(agents[1].critic.out.weight, agents[0].critic.out.weight, atol=1e-5, rtol=0)
+    torch.testing.assert_close(agents[1].features.statistics.mean, agents[0].features.statistics.mean)
