@@ -355,7 +355,7 @@ def test_verdicts_come_before_their_method_and_every_row_is_on_the_page():
     shown, folded = page.split("<details>")
     assert shown.index("33 differences are decided") < shown.index("<li>Between best") < shown.index("by Welch")
     assert (shown.count("<tr><td"), folded.split("</details>")[0].count("<tr><td")) == (3, 30)
-    scores_of = SimpleNamespace(notes=[])
+    scores_of = SimpleNamespace(notes=[], sources=[])
     of_page = SimpleNamespace(scores=scores_of, references=None, fewest=5, replications=10)
     text = report.markdown("t", "", of_page, [part], "raw")
     assert (
