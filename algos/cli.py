@@ -375,8 +375,10 @@ def parsed(main: Callable[[Any], None]) -> Any:
     except SystemExit as end:
         if not end.code:  # --help
             raise
-    # tyro draws a box with a title, the problem, perhaps an explanation, and where to find help, with lines between
-    _, *lines = said.getvalue().translate(dict.fromkeys(map(ord, "│╭╮╰╯"), " ")).splitlines()
+    # tyro draws a box with a title, the problem, perhaps an explanation, and where to find help, with lines between; in
+    # colours where the output is a terminal
+    plain = re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).translate(dict.fromkeys(map(ord, "│╭╮╰╯"), " "))
+    _, *lines = plain.splitlines()
     *parts, _ = filter(str.strip, re.split(r"\n *[-─]{9,} *\n", "\n".join(["", *lines, ""])))
     sentences = (" ".join(part.split()).rstrip(".") for part in parts)
     kept = (sentence for sentence in sentences if not sentence.startswith("Argument helptext"))

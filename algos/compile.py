@@ -4,9 +4,11 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -110,10 +112,13 @@ def compiled(
         return function
     check_compiler(device)
     import torch._dynamo.config as dynamo  # not at the top, because it takes a second
+    import torch._inductor.config as inductor
 
     dynamo.trace_autograd_ops = True  # gradients and steps become part of one graph
     dynamo.recompile_limit = max(dynamo.recompile_limit, 64)  # each training of a process compiles; from then on, none
     if device.type == "cpu":
+        if not shutil.which("openssl"):  # with which torch names compiled headers
+            inductor.cpp_cache_precompile_headers = False
         backend = with_threads(torch.get_num_threads(), busy)
         options: dict[str, Any] = {"guard_filter_fn": without_threads}
         return compiled_at_first(torch.compile(function, dynamic=False, backend=backend, options=options), busy)
@@ -149,6 +154,23 @@ def check_compiler(device: torch.device) -> None:
             f"{why} needs the headers of Python, and there is no {Path(folders[0], 'Python.h')}: install them "
             f"(python3-dev on Debian and Ubuntu), or give {instead}"
         )
+    # torch puts these into the compiler's command line as they are
+    paths = [str(Path(torch.__file__).parent), sysconfig.get_config_var("LIBDIR") or "", tempfile.gettempdir()]
+    paths.append(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    if device.type == "cpu" and (spaced := next((path for path in paths if re.search(r"\s", path)), "")):
+        raise UserError(
+            f"{why} fails where a path has a space, as {spaced!r} has: install into a folder without one (make "
+            f"VENV=/path/to/venv), set TMPDIR or TORCHINDUCTOR_CACHE_DIR, or give {instead}"
+        )
+
+
+def can_compile() -> bool:
+    """Whether this machine has what compiles for its CPU."""
+    try:
+        check_compiler(torch.device("cpu"))
+    except UserError:
+        return False
+    return True
 
 
 def compiled_at_first(function: Callable[..., Any], busy: Context = contextlib.nullcontext) -> Callable[..., Any]:
@@ -168,8 +190,8 @@ def compiled_at_first(function: Callable[..., Any], busy: Context = contextlib.n
         except Exception as error:
             if why := fault_of_machine(error):
                 raise UserError(
-                    f"compiling failed ({why}): mend the compiler, set TORCHINDUCTOR_CACHE_DIR to a folder with room "
-                    "whose programs may run, or give --no-compile, or --eager on a GPU"
+                    f"compiling failed ({why}): mend the compiler, set TMPDIR to a folder with room whose programs may "
+                    "run (and TORCHINDUCTOR_CACHE_DIR, if it is set), or give --no-compile, or --eager on a GPU"
                 ) from error
             raise
         compiles = False

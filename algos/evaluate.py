@@ -229,8 +229,10 @@ class TableEvaluator:
     def __call__(self, policy: Act, step: int | Sequence[int], purpose: str = "") -> list[list[Score]]:
         """The return of each run's policy, whatever the step and the purpose; the length is the horizon."""
         chosen = []
+        obs = torch.empty(0)
         for t in range(self.table.horizon if self.timed or self.venv.time else 1):
-            obs = torch.as_tensor(self.venv.all_observations(t), dtype=self.dtype).to(self.device)  # [S, O]
+            if t == 0 or self.venv.time:  # without a time in them, observations are always the same
+                obs = torch.as_tensor(self.venv.all_observations(t), dtype=self.dtype).to(self.device)  # [S, O]
             time = [torch.tensor(t, device=self.device)] if self.timed else []
             chosen.append(policy(obs.expand(self.runs, *obs.shape), *time).reshape(self.runs, -1).cpu().numpy())
         shown = self.venv.previous_action

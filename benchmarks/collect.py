@@ -26,7 +26,6 @@ locomotion dataset is there already, --d4rl writes it to a file without making i
 
 import difflib
 import itertools
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +42,7 @@ from tqdm import tqdm
 
 from algos.arguments import Natural, Range, check
 from algos.cli import run_command
+from algos.compile import can_compile
 from algos.data import recipe_of
 from algos.data.record import normalised
 from algos.errors import UserError
@@ -167,9 +167,7 @@ def training_data(task: str, seed: int, steps: int) -> Iterator[Trajectory]:
     training = shipped_policy(task, "medium").training
     with tempfile.TemporaryDirectory() as place:
         flags = ["--total-steps", str(steps), "--eval-episodes", "0", "--keep-replay", "--quiet", "--out", place]
-        words = [
-            word for word in training["flags"] if word != "--compile" or shutil.which("g++") or shutil.which("clang++")
-        ]
+        words = [word for word in training["flags"] if word != "--compile" or can_compile()]
         command = [sys.executable, str(ROOT / "single_file" / "sac.py"), *words, *flags]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:

@@ -247,11 +247,8 @@ def code_of(process: dict[str, Any]) -> dict[str, str | None]:
 def in_words(seeds: list[int]) -> str:
     """`0-4` for consecutive seeds, else all of them."""
     ordered = sorted(seeds)
-    return (
-        f"{ordered[0]}-{ordered[-1]}"
-        if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2
-        else ", ".join(map(str, ordered))
-    )
+    consecutive = len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1))
+    return f"{ordered[0]}-{ordered[-1]}" if consecutive else ", ".join(map(str, ordered))
 
 
 def _without_bf16(sources: list[dict[str, Any]]) -> list[str]:

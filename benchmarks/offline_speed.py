@@ -13,9 +13,6 @@ from algos.data import Dataset
 from algos.device import choose_device, take, wait
 from algos.random import Random
 from benchmarks.timing import LOG, named, peer_rate, peers, random_file, script_log
-from envs.cores import core_count
-
-CORL = 103  # updates per second of CORL's iql.py, measured once with two threads
 
 
 def measure_offline(args: Any) -> list[dict[str, Any]]:
@@ -56,12 +53,9 @@ def measure_offline(args: Any) -> list[dict[str, Any]]:
         seeds, startup = details.get(name, (1, math.nan))
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-updates/s"] = row["rate"] * seeds
-        if name.startswith("iql") and seeds == 1:
-            if with_peer:
-                pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
-                row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
-            if not cuda and (args.threads or core_count()) == 2:
-                row["ratio to CORL"] = row["rate"] / CORL
+        if name.startswith("iql") and seeds == 1 and with_peer:
+            pairs = zip(values, rates["d3rlpy iql, 1 seed"], strict=True)
+            row["ratio to d3rlpy"] = statistics.median(ours / theirs for ours, theirs in pairs)
         row[f"seconds to step {LOG}"] = startup
         rows.append(row)
     rate = sampling_rate(args)

@@ -159,7 +159,7 @@ def measure_on_policy(args: Any) -> list[dict[str, Any]]:
         seeds = seeds_of.get(name, 1)
         row: dict[str, Any] = {"name": name, "rate": statistics.median(values)}
         row["run-steps/s"] = row["rate"] * seeds
-        if with_peer and name in seeds_of:
+        if with_peer and name.startswith("ppo"):
             row["ratio to sb3"] = seeds * median_ratio(values, rates["sb3 ppo, 1 seed"])
         if name in sweep:
             row["cost"] = fastest / row["run-steps/s"]

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from algos.checkpoint import write_atomically
 from algos.data import Dataset
 from algos.errors import UserError
 from algos.folders import writable
-from algos.run_folder import parquet_bytes, versions
+from algos.run_folder import git_commit, parquet_bytes, versions
 
 COLUMNS = ("seed", "step", "episode", "return", "length")
 
@@ -50,6 +51,15 @@ def new_folder(folder: Path) -> Path:
     return writable(folder)
 
 
+def head_of(folder: Path) -> str | None:
+    """The commit of a clone of somebody's repository; None where git does not know it."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def store(
     folder: Path,
     algorithm: str,
@@ -75,6 +85,8 @@ def store(
         "step": args["total_steps"],
         "args": kept,
         "versions": versions() | {name: version(name) for name in libraries},
+        "commit": git_commit(),
+        "code_commit": head_of(args["code"]) if args.get("code") else None,  # of the peer's own code
         "device": platform.processor() or platform.machine(),
         **facts,
     }

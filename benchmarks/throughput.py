@@ -11,18 +11,22 @@
     python -m benchmarks.throughput discrete                     dqn.py against Stable-Baselines3's; SQIRL and tables
     python -m benchmarks.throughput scripts --beside 1           the same, and again beside one busy process
 
-It prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment, replay,
-update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round. If a peer
-is not installed, it is left out and a line says so. `seconds to step …` shows what compilation costs at the start.
-sac.py and dsac_t.py are measured for one seed and for four, iql.py for one and for five, and the other offline scripts
-for five; on CUDA, sixteen seeds take the place of four and of five.
+The command prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment,
+replay, update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round.
+Ratios to other libraries compare steps of all seeds together with those of one run of the library, whose process has as
+many threads; several of its processes at once were not measured. Ensembles and scripts with a model are compiled, and
+the plain code and the library beside them are not. If a peer is not installed, it is left out and a line says so.
+`seconds to step …` shows what compilation costs at the start. sac.py and dsac_t.py are measured for one seed and for
+four, iql.py for one and for five, and the other offline scripts for five; on CUDA, sixteen seeds take the place of four
+and of five.
 
 In the table of environments, `ratio` compares with Gymnasium's vector of the same environments, one after the other.
 `physics share` is the part of its time that MuJoCo's own steps take, and `ratio's ceiling` what the ratio would be if
 all cores computed these and nothing else took any time.
 
 With `scripts --beside N`, each figure is measured a second time while N other processes compute without a pause. `kept`
-is that figure divided by the one without them.
+is that figure divided by the one without them. Scripts take fewer threads then, and other libraries keep theirs, which
+wait for each other: ratios beside busy processes are mostly those of threads.
 
 In the table of streaming learners, `cost` is the time of a run-step divided by the shortest of those with 8 or more
 seeds, and `late / early` is the rate in the last third of the steps divided by the rate in the first.
@@ -30,9 +34,9 @@ seeds, and `late / early` is the rate in the last third of the steps divided by 
 In the table of on-policy scripts, `cost` is the same over ppo.py with 8 or more seeds, and `time / sac` is the time of
 a step of mdpo_off_policy.py divided by that of sac.py.
 
-In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes. `ratio
-to CORL` compares with 103 updates/s, the speed of CORL's iql.py in PyTorch on two cores of this kind. `sampling alone`
-draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py for one seed.
+In the table of offline scripts, steps are updates with batches of 256 from random data of HalfCheetah's sizes.
+`sampling alone` draws minibatches from four million transitions, and `share of iql` is its part of an update of iql.py
+for one seed.
 
 In the tables of ensembles and of scripts with a model, `ratio to plain` compares with the arithmetic of OfflineRL-Kit's
 ensemble and of CORL's EDAC, written plainly in torch's modules (benchmarks/plain_models.py), and `ratio to
@@ -142,9 +146,15 @@ def portable(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
+def definitions() -> str:
+    """What the columns of the tables mean: the paragraphs of this module's text but for its commands."""
+    paragraphs = (__doc__ or "").split("\n\n")[1:-1]
+    return "\n\n".join(" ".join(text.split()) for text in paragraphs if not text.startswith("    "))
+
+
 def write_tables(folder: Path) -> None:
     """Writes README.md with a table for each stored measurement; raises UserError if there is none."""
-    parts = ["# Throughput"]
+    parts = ["# Throughput", definitions()]
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise UserError(f"--out: there is no measurement in {folder}")

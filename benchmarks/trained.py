@@ -113,13 +113,10 @@ class Trained:
     def _elsewhere(self) -> list[str]:
         """The names of other parts of a sweep's folder, seeds_5-9 beside seeds_0-4, that hold the same algorithm."""
         folder = self.folder.absolute()
-        if len(folder.parents) < 3:
+        if len(folder.parents) < 3 or not (place := folder.parents[2]).name.startswith("seed"):
             return []
-        place, rest = folder.parents[2], folder.relative_to(folder.parents[2])
-        apart = place.name.startswith("seed")
-        return [
-            path.name for path in sorted(place.parent.glob("seed*")) if path != place and (path / rest).is_dir()
-        ] * apart
+        rest = folder.relative_to(place)
+        return [path.name for path in sorted(place.parent.glob("seed*")) if path != place and (path / rest).is_dir()]
 
     def _with(self, setting: Sequence[str]) -> list[int]:
         wanted = pairs_of(setting, "--setting", "tau=0.01")

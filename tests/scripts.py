@@ -6,7 +6,6 @@ the copies in torch's own layers that tests of single scripts compare networks w
 
 import importlib
 import inspect
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from algos.agent import Agent
 from algos.arguments import tunable
 from algos.cli import with_settings
+from algos.compile import can_compile
 from algos.episodes import Steps
 from algos.goal_conditioned import GoalArgs
 from algos.random import Random
@@ -120,7 +120,7 @@ CONTINUOUS = Task("Made-v0", (7,), 2, False, (-2.0, -2.0), (2.0, 2.0), 50)
 DISCRETE = Task("Made-v0", (7,), 3, True, (), (), 50)
 SERIES = Task("made", (7,), 0, False, (), (), 0)
 
-needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(not can_compile(), reason="needs a C++ compiler and Python's headers")
 
 
 def module_of(script: str) -> ModuleType:

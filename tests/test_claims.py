@@ -238,8 +238,38 @@ def test_iql_s_seeds_beside_d3rlpy_s_on_medium_expert_data_are_as_findings_tell(
     row, final = FOUND["iql_vs_d3rlpy"], stored("iql_medium_expert", "final").groupby("algorithm")["last"]
     assert "cut at 60,000 of our 100,000 updates, each of our three seeds is above both of d3rlpy's" in row
     assert f"means are {final.mean()['iql (longer)']:,.0f} and {final.mean()['d3rlpy_iql']:,.0f}." in row
+    before = stored("iql_medium_expert", "scores").query("step == 50_000").groupby("algorithm")["return"].mean()
+    ours, theirs = before["iql (longer)"], before["d3rlpy_iql"]
+    assert f"After 50,000, d3rlpy's is the higher one: {theirs:,.0f} beside {ours:,.0f}." in row and theirs > ours
+    replay = means("iql_vs_d3rlpy")[CHEETAH]
+    told = f"means are {replay['iql (d3rlpy_settings)']:,.0f} here and {replay['d3rlpy_iql']:,.0f}."
+    assert f"On medium-replay data, {told}" in row
     assert final.min()["iql (longer)"] > final.max()["d3rlpy_iql"]
     assert final.size().to_dict() == {"iql (longer)": 3, "d3rlpy_iql": 2}
+
+
+def test_findings_tell_how_ppo_sac_td3_and_mopo_end_beside_other_code():
+    ppo, final = FOUND["ppo_vs_sb3"], stored("ppo_vs_sb3", "final").query("task == 'HalfCheetah-v5'")
+    ours, theirs = (np.sort(final.query("algorithm == @name")["mean"]) for name in ("ppo", "sb3_ppo"))
+    assert "three of our ten seeds make the mean: the other seven are below all three of the library's." in ppo
+    assert (len(ours), len(theirs), headline("ppo_vs_sb3")) == (10, 3, "mean")
+    assert ours[6] < theirs[0] < theirs[2] < ours[7]
+    sources = json.loads((ROOT / "results" / "ppo_vs_sb3" / "sources.json").read_text())
+    versions = {c["algorithm"]: c["versions"]["gymnasium"] for c in sources}
+    assert "ran with an earlier Gymnasium." in ppo and versions["sb3_ppo"] < versions["ppo"]
+    assert not any(c["args"].get("bootstrap_limits") for c in sources if c["algorithm"] == "ppo")
+    row = FOUND["sac_vs_sb3"]
+    sac, td3 = means("sac_vs_sb3"), means("td3_vs_sb3")["HalfCheetah-v5"]
+    cheetah, hopper = (sac[f"{task}-v5"] for task in ("HalfCheetah", "Hopper"))
+    told = "SAC's means are {:,.0f} here and {:,.0f} on HalfCheetah, and {:,.0f} and {:,.0f} on Hopper."
+    names = "sac (sb3_settings)", "sb3_sac"
+    assert told.format(*(cheetah[name] for name in names), *(hopper[name] for name in names)) in row
+    best = stored("td3_vs_sb3", "final").query("algorithm == 'td3'")["last"].max()
+    told = f"TD3's are {td3['td3']:.0f} and {td3['sb3_td3']:.0f}, where one seed of {best:.0f} makes ours."
+    assert told in row and (best - td3["td3"]) > td3["td3"]
+    (mopo,) = (frame for _, frame in means("mopo_vs_offlinerl_kit").groupby("task"))
+    mopo = mopo.droplevel("task")
+    assert f"means are {mopo['mopo']:.0f} here and {mopo['offlinerl_kit_mopo']:.0f}." in FOUND["mopo_vs_offlinerl_kit"]
 
 
 def test_findings_tell_what_is_left_between_on_policy_methods_without_ant():
@@ -356,7 +386,17 @@ def test_findings_tell_how_xql_f_dvl_and_recoil_end_beside_their_official_code()
     paired = scipy.stats.ttest_rel(pairs["official_recoil"], pairs["recoil"]).pvalue
     assert f"a paired test, which no rule had fixed before, would have p = {paired:.3f}." in row
     assert "that all three official means are the higher ones may be chance." in row
-    assert "The official means are higher after 2,500 updates too, where they peak first." in row
+    early, later = [], []
+    for name in ("xql", "f_dvl"):
+        curves = stored(f"{name}_vs_official", "scores").groupby(["algorithm", "step"])["return"].mean()
+        early.append([curves[f"official_{name}", 2_500], curves[name, 2_500]])
+        later.append([curves[name, 10_000], curves[f"official_{name}", 10_000]])
+        assert early[-1][0] > early[-1][1] and later[-1][0] > later[-1][1]
+    told = (
+        "The official means are higher after 2,500 updates too, where they peak first, with {:.0f} and {:.0f} beside "
+    )
+    told += "{:.0f} and {:.0f}; after 10,000, ours are, with {:.0f} and {:.0f} beside {:.0f} and {:.0f}."
+    assert told.format(*np.transpose(early).ravel(), *np.transpose(later).ravel()) in row
 
 
 def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
@@ -924,6 +964,8 @@ def test_findings_tell_how_crl_does_in_both_codes():
     assert set(tasks["steps"]) == {10_000}
     published = board("pointmaze-medium-navigate-v0").loc["CRL"]
     assert f"{published['mean']:.0f} ± {published['std']:.0f} is published: such a distance" in row
+    three = stored("crl_vs_ogbench", "tasks").query("score == 'three'").set_index("algorithm")["mean"]
+    assert f"OGBench's code has {three['ogbench_crl']:.0f} in these short runs." in row
     # the intervals of both codes lie above the published score and its spread
     assert tasks["low"].min() > published["mean"] + published["std"]
 
@@ -1029,15 +1071,18 @@ def test_what_readme_says_without_verdicts_is_said_and_held_in_the_findings_too(
 def test_readme_counts_the_methods_that_were_set_beside_other_code():
     told = (
         "no difference is decided for any of eighteen methods, seven of them with three seeds, which cannot decide on "
-        "one task;"
+        "one task, and two more with three of the peer;"
     )
     assert told in LINES
-    seeds = {}
+    seeds, fewest = {}, {}
     for folder in (ROOT / "results").glob("*_vs_*"):
         frame = verdicts(folder.name)
         assert set(frame["verdict"]) == {"not decided"}
-        seeds[folder.name.partition("_vs_")[0]] = stored(folder.name, "verdicts")["seeds_a"].max()
+        of_each = stored(folder.name, "verdicts")[["seeds_a", "seeds_b"]]
+        name = folder.name.partition("_vs_")[0]
+        seeds[name], fewest[name] = of_each.max(axis=None), of_each.min(axis=None)
     assert len(seeds) == 18 and sum(count == 3 for count in seeds.values()) == 7
+    assert sorted(name for name in seeds if fewest[name] == 3 < seeds[name]) == ["dsac_t", "ppo"]
 
 
 def test_readme_names_the_methods_that_learned_for_a_million_steps():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripts import needs_compiler
 from torch._inductor.async_compile import AsyncCompile
 
 from algos.cli import report_errors
@@ -147,6 +148,7 @@ def test_only_the_first_call_of_a_compiled_function_compiles():
     assert hasty == [True, False]
 
 
+@needs_compiler
 def test_no_compilation_makes_a_signal_wait(monkeypatch):
     hasty = []
 

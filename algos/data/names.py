@@ -90,7 +90,10 @@ def place_of(name: str) -> Path:
     """The folder of the dataset local/<name>, which may not have been made."""
     from minari.storage import get_dataset_path
 
-    return Path(get_dataset_path(f"local/{name}"))
+    try:
+        return Path(get_dataset_path(f"local/{name}"))
+    except OSError as error:  # it makes the folder of all datasets
+        raise UserError(f"MINARI_DATASETS_PATH: {error}") from None
 
 
 def is_downloaded(name: str) -> bool:
@@ -98,7 +101,7 @@ def is_downloaded(name: str) -> bool:
     from minari.storage import get_dataset_path
 
     kind, _, rest = name.partition("/")
-    with contextlib.suppress(UserError, ValueError, RuntimeError):  # no such name, or no home folder
+    with contextlib.suppress(UserError, ValueError, RuntimeError, OSError):  # no such name, or no folder for data
         if kind == "d4rl":
             place = d4rl.find(rest).place
             return place is None or place.exists()

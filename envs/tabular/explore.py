@@ -195,9 +195,7 @@ class RepeatedMujoco(Repeated):
         model, data = self.env.model, self.env.data
         mujoco.mj_setState(model, data, saved, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(model, data)  # rewards use positions of bodies, which follow from the state
-        mujoco.mj_setState(
-            model, data, saved, mujoco.mjtState.mjSTATE_INTEGRATION
-        )  # some versions change the warm start
+        mujoco.mj_setState(model, data, saved, mujoco.mjtState.mjSTATE_INTEGRATION)  # forward may change the warm start
 
 
 # -- MiniGrid ----------------------------------------------------------------------------------------------------------

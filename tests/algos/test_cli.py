@@ -138,7 +138,14 @@ def shell(monkeypatch, capsys):
         ("stream_q", "--eval-episodes 1", "--eval-episodes must be 0, got 1: the score of a streaming algorithm is"),
     ],
 )
-def test_the_command_line_says_one_sentence_before_any_work(script, flags, message, shell, tmp_path):
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_command_line_says_one_sentence_before_any_work(
+    script, flags, message, terminal, shell, tmp_path, monkeypatch
+):
+    """Also on a terminal, for which tyro colours what it says."""
+    if terminal:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
     code, out, err = shell(script, *flags.split(), "--out", str(tmp_path / "out"))
     assert code == 2 and out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
     assert not (tmp_path / "out").exists()

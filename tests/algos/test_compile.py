@@ -5,6 +5,7 @@ import platform
 import shutil
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,25 @@ def test_what_compiling_lacks_is_said_in_a_sentence(device, needs, variable, bar
     monkeypatch.setenv(variable, "ccache gcc")  # which torch and Triton take for one name
     with pytest.raises(UserError, match=rf"and ccache gcc is not on the PATH: install one, set {variable}, or give --"):
         check_compiler(torch.device(device))
+
+
+@pytest.mark.parametrize("where", ["TORCHINDUCTOR_CACHE_DIR", "temporary files", "the interpreter's library"])
+def test_a_space_in_a_path_that_compiling_cannot_take_is_told(monkeypatch, tmp_path, where):
+    """torch gives these paths to the compiler as they are."""
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
+    (tmp_path / "Python.h").touch()
+    check_compiler(torch.device("cpu"))
+    spaced = "/Library/Application Support/x"
+    if where == "TORCHINDUCTOR_CACHE_DIR":
+        monkeypatch.setenv(where, spaced)
+    elif where == "temporary files":
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: spaced)
+    else:
+        monkeypatch.setattr(sysconfig, "get_config_var", lambda name: spaced)
+    with pytest.raises(UserError, match=f"^--compile fails where a path has a space, as '{spaced}' has: install"):
+        check_compiler(torch.device("cpu"))
+    check_compiler(torch.device("cuda"))
 
 
 def test_a_function_is_not_compiled_without_a_compiler(bare_machine):
@@ -287,7 +307,7 @@ def test_a_machine_that_cannot_compile_is_said_in_a_sentence(error, said):
     def compiling():
         raise exc.InductorError(error, None)
 
-    with pytest.raises(UserError, match=rf"^compiling failed \({said}\): mend .* TORCHINDUCTOR.*-compile"):
+    with pytest.raises(UserError, match=rf"^compiling failed \({said}\): mend .* TMPDIR.*TORCHINDUCTOR.*-compile"):
         compiled_at_first(compiling)()
 
 
