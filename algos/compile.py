@@ -159,13 +159,13 @@ def check_compiler(device: torch.device) -> None:
     paths.append(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
     if device.type == "cpu" and (spaced := next((path for path in paths if re.search(r"\s", path)), "")):
         raise UserError(
-            f"{why} fails where a path has a space, as {spaced!r} has: install into a folder without one (make "
-            f"VENV=/path/to/venv), set TMPDIR or TORCHINDUCTOR_CACHE_DIR, or give {instead}"
+            f"{why} fails where a path has a space, as {spaced!r} has: take a Python and a virtual environment in "
+            f"folders without one, set TMPDIR (and TORCHINDUCTOR_CACHE_DIR, if it is set), or give {instead}"
         )
 
 
 def can_compile() -> bool:
-    """Whether this machine has what compiles for its CPU."""
+    """Whether this machine has what compiles for its CPU, as far as `check_compiler` knows."""
     try:
         check_compiler(torch.device("cpu"))
     except UserError:

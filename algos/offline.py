@@ -270,8 +270,8 @@ def check_within_one(data: Dataset) -> None:
 
 def told_defaults(args: OfflineArgs) -> str:
     """Which defaults the words in names of one's own decided on, in a sentence; empty where there are none."""
-    other = {getattr(args, "actor_loss", "")}  # a key that is no name's
-    words = {name: word for name, word in decided(args, args.keys).items() if word not in other}
+    loss = getattr(args, "actor_loss", None)  # decides on defaults too, and is given by a flag
+    words = {name: word for name, word in decided(args, args.keys).items() if word != loss}
     if not (is_file(args.dataset) and words):
         return ""
     values = {name: getattr(args, name) for name in words}

@@ -268,7 +268,7 @@ def git_commit(script: Path | None = None) -> str | None:
     """
 
     def git(*words: str) -> str:
-        here = Path(__file__).parent  # perhaps another user's, as in a container
+        here = Path(__file__).resolve().parent  # perhaps another user's, as in a container
         command = ["git", "-C", str(here), "-c", f"safe.directory={here.parent}", *words]
         found = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=10)
         return found.stdout.strip()

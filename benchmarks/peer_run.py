@@ -52,10 +52,15 @@ def new_folder(folder: Path) -> Path:
 
 
 def head_of(folder: Path) -> str | None:
-    """The commit of a clone of somebody's repository; None where git does not know it."""
-    command = ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"]
-    try:
+    """The commit of a clone of somebody's repository; None where git does not know its files."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", ".")  # a plain folder in another checkout has no commit of its own
+        return git("rev-parse", "--short=12", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None
 

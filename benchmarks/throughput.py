@@ -13,12 +13,12 @@
 
 The command prints a table and writes JSON. Every figure is in steps per second of the whole loop (acting, environment,
 replay, update, logging) after a warm-up. A ratio is the median over rounds of the ratio of two figures of one round.
-Ratios to other libraries compare steps of all seeds together with those of one run of the library, whose process has as
-many threads; several of its processes at once were not measured. Ensembles and scripts with a model are compiled, and
-the plain code and the library beside them are not. If a peer is not installed, it is left out and a line says so.
-`seconds to step …` shows what compilation costs at the start. sac.py and dsac_t.py are measured for one seed and for
-four, iql.py for one and for five, and the other offline scripts for five; on CUDA, sixteen seeds take the place of four
-and of five.
+Where a row has several seeds, ratios to other libraries compare steps of all seeds together with those of one run of
+the library, whose process has as many threads; several of its processes at once were not measured. Ensembles and
+scripts with a model are compiled, and the plain code and the library beside them are not. If a peer is not installed,
+it is left out and a line says so. `seconds to step …` shows what compilation costs at the start. sac.py and dsac_t.py
+are measured for one seed and for four, iql.py for one and for five, and the other offline scripts for five; on CUDA,
+sixteen seeds take the place of four and of five.
 
 In the table of environments, `ratio` compares with Gymnasium's vector of the same environments, one after the other.
 `physics share` is the part of its time that MuJoCo's own steps take, and `ratio's ceiling` what the ratio would be if
@@ -148,8 +148,8 @@ def portable(word: str) -> str:
 
 def definitions() -> str:
     """What the columns of the tables mean: the paragraphs of this module's text but for its commands."""
-    paragraphs = (__doc__ or "").split("\n\n")[1:-1]
-    return "\n\n".join(" ".join(text.split()) for text in paragraphs if not text.startswith("    "))
+    text = (__doc__ or "").partition("writes JSON. ")[2].rpartition("\n\n    ")[0]
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def write_tables(folder: Path) -> None:

@@ -44,9 +44,12 @@ def test_a_cpu_function_is_left_alone_unless_asked():
 
 @pytest.fixture
 def bare_machine(monkeypatch, tmp_path):
-    """Linux without a compiler and without Python's headers."""
-    for name in ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
+    """Linux without a compiler and without Python's headers; no path has a space."""
+    for name in ("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch, "__file__", "/torch/__init__.py")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/tmp")
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: "/lib")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path / "none"))
@@ -74,7 +77,7 @@ def test_what_compiling_lacks_is_said_in_a_sentence(device, needs, variable, bar
 
 
 @pytest.mark.parametrize("where", ["TORCHINDUCTOR_CACHE_DIR", "temporary files", "the interpreter's library"])
-def test_a_space_in_a_path_that_compiling_cannot_take_is_told(monkeypatch, tmp_path, where):
+def test_a_space_in_a_path_that_compiling_cannot_take_is_told(bare_machine, monkeypatch, tmp_path, where):
     """torch gives these paths to the compiler as they are."""
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
@@ -87,7 +90,7 @@ def test_a_space_in_a_path_that_compiling_cannot_take_is_told(monkeypatch, tmp_p
         monkeypatch.setattr(tempfile, "gettempdir", lambda: spaced)
     else:
         monkeypatch.setattr(sysconfig, "get_config_var", lambda name: spaced)
-    with pytest.raises(UserError, match=f"^--compile fails where a path has a space, as '{spaced}' has: install"):
+    with pytest.raises(UserError, match=f"^--compile fails where a path has a space, as '{spaced}' has: take a Python"):
         check_compiler(torch.device("cpu"))
     check_compiler(torch.device("cuda"))
 

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import shutil
+import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -66,6 +68,27 @@ def test_hyperparameters_that_offlinerl_kit_suggests():
     assert suggested("d4rl/halfcheetah-medium-v2") == (5, 0.5)
     with pytest.raises(UserError, match="got local/hopper-random-v0"):
         suggested("local/hopper-random-v0")
+
+
+def test_the_commit_of_a_peer_is_that_of_its_own_clone(tmp_path):
+    if not shutil.which("git"):
+        pytest.skip("needs git")
+
+    def git(*words: str) -> str:
+        settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "core.hooksPath=/dev/null")
+        given = [word for setting in settings for word in ("-c", setting)]
+        command = ["git", *given, *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    (tmp_path / "impls").mkdir()
+    (tmp_path / "impls" / "a.py").touch()
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "theirs")
+    (tmp_path / "unpacked").mkdir()
+    (tmp_path / "unpacked" / "b.py").touch()
+    assert peer_run.head_of(tmp_path / "impls") == git("rev-parse", "--short=12", "HEAD")
+    assert peer_run.head_of(tmp_path / "unpacked") is None
 
 
 def test_sb3_is_evaluated_at_the_last_step_and_finishes_with_the_last_seed(tmp_path, monkeypatch):
