@@ -19,7 +19,7 @@ from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, options_in_words, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
 from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
-from benchmarks.stored import Sweep, read_wishes, without_place
+from benchmarks.stored import Sweep, processes_of, read_wishes, without_place
 
 FEW_SEEDS = 10
 NOT_EVALUATED = "{} no evaluation after step 0, and {} left out"
@@ -219,7 +219,7 @@ def _of_other_code(sources: list[dict[str, Any]]) -> list[str]:
     """Sentences on algorithms whose seeds on a task were not all trained by the same code."""
     trained: dict[tuple[str, str], list[tuple[list[int], list[dict[str, Any]]]]] = defaultdict(list)
     for config in sources:
-        trained[label(config), config["task"]].append((config["seeds"], [*config.get("before", []), config]))
+        trained[label(config), config["task"]].append((config["seeds"], processes_of([config])))
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for key, parts in trained.items():
         codes = [process for own, processes in parts for process in processes if own]

@@ -1,6 +1,9 @@
 """Fixtures and settings that several tests use."""
 
+import contextlib
 import os
+import shutil
+import subprocess
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes share two cores
 
@@ -82,6 +85,43 @@ def train(tmp_path):
         except SystemExit as stop:
             code = stop.code
         return Result(folder_of(args, script), code)
+
+    return run
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """A context in which a run breaks off after a step, as by a kill: killed_at(14)."""
+    from algos.run import Run
+
+    @contextlib.contextmanager
+    def context(step: int):
+        report = Run._report_progress
+
+        def killed(run):
+            report(run)
+            if run.step == step:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_report_progress", killed)
+            with pytest.raises(KeyboardInterrupt):
+                yield
+
+    return context
+
+
+@pytest.fixture
+def git(tmp_path):
+    """A function that runs git in the folder of the test, whatever the user's settings, and gives what it prints."""
+    if not shutil.which("git"):
+        pytest.skip("needs git")
+
+    def run(*words: str) -> str:
+        settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "core.hooksPath=/dev/null")
+        given = [word for setting in settings for word in ("-c", setting)]
+        command = ["git", *given, *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
 
     return run
 

@@ -460,21 +460,12 @@ def test_other_scripts_learn_from_true_dynamics_too(train_short, sources, hopper
     [{"dynamics": "true"}, {"model_mix": 0.5}, {"model_mix": 0.5, "mix_with": "random"}],
     ids=["true", "mixed with true", "mixed with random"],
 )
-def test_a_kill_costs_nothing_where_the_model_is_not_the_ensemble_alone(train_short, hopper, monkeypatch, model):
+def test_a_kill_costs_nothing_where_the_model_is_not_the_ensemble_alone(train_short, hopper, killed_at, model):
     """The kill comes between two epochs, after which batches hold rollouts from before it."""
     overrides = SHORT | hopper | model | {"total_steps": 12, "checkpoint_every": 3, "log_every": 3}
     whole = train_short("mopo", **overrides, out="whole")
-    report = Run._report_progress
-
-    def killed(run):
-        report(run)
-        if run.step == 8:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_report_progress", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train_short("mopo", **overrides, out="broken", resume=True)
+    with killed_at(8):
+        train_short("mopo", **overrides, out="broken", resume=True)
     result = train_short("mopo", **overrides, out="broken", resume=True)
     assert_same_end(whole, result)
 

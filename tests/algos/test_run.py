@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_by_a_changed_script_says_so(train, tmp_path, capsys)
             assert ("sac.py has changed since" in err) == said and (then in err) == said
 
 
-def test_a_run_keeps_the_origins_of_what_earlier_processes_did(train, tmp_path, monkeypatch, capsys):
+def test_a_run_keeps_the_origins_of_what_earlier_processes_did(train, killed_at, tmp_path, monkeypatch, capsys):
     """And says that the file of an environment of one's own has changed."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "worlds.py"
@@ -172,17 +172,8 @@ def test_a_run_keeps_the_origins_of_what_earlier_processes_did(train, tmp_path, 
     path.write_text(code)
     flags = TINY | {"env_id": "worlds:Own-v0", "checkpoint_every": 4}
     monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: "first")
-    report = Run._report_progress
-
-    def killed(run):
-        report(run)
-        if run.step == 14:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_report_progress", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train("sac", **flags)
+    with killed_at(14):
+        train("sac", **flags)
     assert "worlds" not in capsys.readouterr().err
     path.write_text(code + "# another line\n")
     monkeypatch.setattr("algos.run_folder.git_commit", lambda *_: "second")
@@ -264,17 +255,8 @@ def test_a_commit_without_the_script_is_marked(tmp_path, monkeypatch):
     git_commit.cache_clear()
 
 
-def test_uncommitted_changes_are_told_apart_and_no_other_checkout_is_named(tmp_path, monkeypatch):
+def test_uncommitted_changes_are_told_apart_and_no_other_checkout_is_named(git, tmp_path, monkeypatch):
     """A copy of the package, as in a folder of installed packages, lies in a checkout of its own here."""
-
-    def git(*words: str) -> None:
-        settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "core.hooksPath=/dev/null")
-        given = [word for setting in settings for word in ("-c", setting)]
-        subprocess.run(["git", *given, *words], cwd=tmp_path, check=True)
-
-    if not shutil.which("git"):
-        pytest.skip("needs git")
-
     file = tmp_path / "algos" / "run_folder.py"
     file.parent.mkdir()
     file.write_text("first")

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import shutil
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -70,16 +68,7 @@ def test_hyperparameters_that_offlinerl_kit_suggests():
         suggested("local/hopper-random-v0")
 
 
-def test_the_commit_of_a_peer_is_that_of_its_own_clone(tmp_path):
-    if not shutil.which("git"):
-        pytest.skip("needs git")
-
-    def git(*words: str) -> str:
-        settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "core.hooksPath=/dev/null")
-        given = [word for setting in settings for word in ("-c", setting)]
-        command = ["git", *given, *words]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
-
+def test_the_commit_of_a_peer_is_that_of_its_own_clone(git, tmp_path):
     (tmp_path / "impls").mkdir()
     (tmp_path / "impls" / "a.py").touch()
     git("init", "-q")
