@@ -141,13 +141,15 @@ class EpisodeBuffer:
         return Steps(obs, action.long(), reward, following, done, returns)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The rows that are in use."""
-        return {
-            "rows": self.rows[:, : int(self.added.max())].cpu().contiguous(),
-            "added": torch.as_tensor(self.added.copy()),
-        }
+        """The rows that are in use: those of a run are one piece of memory, which is not copied."""
+        filled = np.minimum(self.added, self.capacity)
+        rows = {f"rows.{run}": self.rows[run, :n] for run, n in enumerate(filled)}
+        return {"added": torch.from_numpy(self.added), **rows}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.rows[:, : state["rows"].shape[1]] = state["rows"].to(self.device)
         self.added[:] = state["added"].numpy()
+        for run, rows in enumerate(self.rows):
+            # checkpoints of earlier versions have one table
+            saved = state["rows"][run] if "rows" in state else state[f"rows.{run}"]
+            rows[: len(saved)] = saved
         self._count()

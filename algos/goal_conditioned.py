@@ -241,13 +241,14 @@ def expectile_loss(advantage: Tensor, error: Tensor, expectile: float | PerRun) 
     return torch.where(advantage >= 0, expectile, 1 - expectile) * error.square()  # type: ignore[operator, arg-type]
 
 
-def twin_value_loss(value: Tensor, q: Tensor, target: Tensor, expectile: float | PerRun) -> Tensor:
-    """Each value [R, 2, B] follows an expectile of its own q [R, 2, B], the backup of its target: losses [R].
+def twin_value_loss(value: Tensor, backup: Tensor, old_value: Tensor, expectile: float | PerRun) -> Tensor:
+    """Each value V_i [R, 2, B] follows an expectile of its own backup [R, 2, B], made by its target: losses [R].
 
-    The weight is that of the smaller q against the mean of the targets [R, 2, B] at the state.
+    The weight is that of the advantage min_i backup_i - mean_i V'_i, where the old values V' [R, 2, B] are those of the
+    targets at the same state.
     """
-    advantage = q.amin(1) - target.mean(1)
-    return expectile_loss(advantage[:, None], q - value, expectile).mean(-1).sum(-1)
+    advantage = backup.amin(1) - old_value.mean(1)
+    return expectile_loss(advantage[:, None], backup - value, expectile).mean(-1).sum(-1)
 
 
 def advantage_weight(advantage: Tensor, alpha: float | PerRun) -> Tensor:

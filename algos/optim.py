@@ -37,6 +37,7 @@ class Adam(nn.Module):
     """
 
     steps: Tensor
+    count: Tensor  # the same for the schedule, in whole numbers: float32, which the kernel wants, ends at 2^24
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class Adam(nn.Module):
         shape = (len(self.variables[0]),) if isinstance(lr, PerRun) else ()
         device = self.variables[0].device
         self.register_buffer("steps", torch.zeros(shape, dtype=torch.float32, device=device))
-        count = range(len(self.variables))
-        self.names = [f"mean{i}" for i in count], [f"square{i}" for i in count]
+        if schedule:
+            self.register_buffer("count", torch.zeros(shape, dtype=torch.int64, device=device))
+        indices = range(len(self.variables))
+        self.names = [f"mean{i}" for i in indices], [f"square{i}" for i in indices]
         for names in self.names:
             for name, p in zip(names, self.variables, strict=True):
                 self.register_buffer(name, torch.zeros_like(p, requires_grad=False))
@@ -69,6 +72,8 @@ class Adam(nn.Module):
         """Counts the steps of each run apart from now on."""
         if self.alike:
             self.steps = self.steps.repeat(len(self.variables[0]))
+            if self.schedule:
+                self.count = self.count.repeat(len(self.variables[0]))
 
     def minimise(self, loss: Tensor, active: Tensor | None = None) -> None:
         """One step on the losses [R] of all runs, or of those where `active` [R] is True."""
@@ -99,7 +104,7 @@ class Adam(nn.Module):
             self._formula(gradients, means, squares, active)
             return
         rates = self.rate()
-        self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        self._count(active)
         if self.alike:
             self._kernel(self.variables, gradients, means, squares, self.steps, rates)
             return
@@ -118,7 +123,13 @@ class Adam(nn.Module):
         """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
         if self.schedule is None:
             return self.lr
-        return self.lr * self.schedule(self.steps)  # type: ignore[operator]
+        return self.lr * self.schedule(self.count)  # type: ignore[operator]
+
+    def _count(self, active: Tensor | None) -> None:
+        """Counts a step of all runs, or of those where `active` [R] is True."""
+        self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        if self.schedule:
+            self.count.add_(1 if active is None else active.to(self.count.dtype))
 
     def _kernel(self, variables: Any, gradients: Any, means: Any, squares: Any, step: Tensor, rate: Any) -> None:
         torch._fused_adam_(
@@ -131,7 +142,7 @@ class Adam(nn.Module):
     ) -> None:
         """The same step in single operations, which a compiler can fuse; it cannot trace the fused kernel."""
         rate = self.rate()
-        self.steps.add_(1 if active is None else active.to(self.steps.dtype))
+        self._count(active)
         steps = self.steps.to(self.variables[0].dtype)
         # -expm1(step log beta) is 1 - beta^step with all its digits
         first, second = (-torch.expm1(steps * math.log(beta)) for beta in (BETA1, BETA2))
@@ -157,8 +168,11 @@ class Adam(nn.Module):
         return [g * per_run(factor, g) for g in gradients]
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *more: Any) -> None:
-        if (steps := state.get(prefix + "steps")) is not None and steps.dim():
-            self._part()
+        if (steps := state.get(prefix + "steps")) is not None:
+            if steps.dim():
+                self._part()
+            if self.schedule:  # earlier checkpoints have no count
+                state.setdefault(prefix + "count", steps.long())
         super()._load_from_state_dict(state, prefix, *more)
 
 

@@ -52,6 +52,7 @@ from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
 LONGEST = 900.0  # seconds between two checkpoints, unless writing one takes more than a fiftieth of that
+BRIEF = 5.0  # seconds within which a checkpoint is written whenever its steps are reached
 KEPT = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
 
 
@@ -136,6 +137,8 @@ class Run(Generic[Args]):
         self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
         self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
+        self.save_from = -math.inf  # until when none is, however many
+        self.write_from = -math.inf  # until when evaluations leave writing the tables to checkpoints
         self.signals = Signals()
         self.progress = tqdm(disable=True)  # the bar, while there is one
         self.shown = ""  # what it says while steps are done: the mean score at the last evaluation
@@ -370,7 +373,7 @@ class Run(Generic[Args]):
                         if self.step >= args.total_steps and not last:
                             self._flush(self.step)
                 self._freeze_finished(done)
-                self._pause(not last and (due(args.checkpoint_every, before, self.step) or self._is_late()))
+                self._pause(not last and self._save_due(due(args.checkpoint_every, before, self.step)))
             self._finish(policy)
 
     def _warn_of_iterations(self, stride: int) -> None:
@@ -408,7 +411,7 @@ class Run(Generic[Args]):
                 self._count_seconds(started, "phase_seconds")
                 progress.update(1)
                 self._tell_progress(f"{name}, iteration {done:,}")
-                self._pause(name in self.over or done % checkpoint_every == 0 or self._is_late())
+                self._pause(name in self.over or self._save_due(done % checkpoint_every == 0))
 
     def end_phase(self, name: str) -> None:
         """Ends the present phase, the one of this name, after this iteration."""
@@ -458,9 +461,10 @@ class Run(Generic[Args]):
         setattr(self, clock, getattr(self, clock) + now - since)
         return now
 
-    def _is_late(self) -> bool:
-        """Whether the last checkpoint is too old, however few steps ago it was."""
-        return time.monotonic() > self.save_by
+    def _save_due(self, reached: bool) -> bool:
+        """Whether to write a checkpoint, as its steps are `reached` or the last one is too old."""
+        now = time.monotonic()
+        return now > self.save_by or (reached and now > self.save_from)
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
@@ -548,7 +552,7 @@ class Run(Generic[Args]):
         for run, step in enumerate(reached):
             if step is None or run in self.diverged:
                 continue
-            scores = self.tables.last_scores(run)
+            scores = self.tables.last_scores[run]
             if scores[0].total >= self.evaluator.solved:
                 self.done[run] = max(self.done[run], total)
             if self.done[run] >= total > step:
@@ -585,7 +589,7 @@ class Run(Generic[Args]):
             self.scored = [e for e in self.scored if steps[e.run] is None and e.run not in self.closed]
         means = []
         for run, step in enumerate(steps):
-            episodes = scores[run] or self.tables.last_scores(run)
+            episodes = scores[run] or self.tables.last_scores.get(run)
             if step is None or run in self.diverged or not episodes:
                 continue
             if not np.isfinite([score.total for score in episodes]).all():
@@ -593,19 +597,27 @@ class Run(Generic[Args]):
                 continue
             self.tables.add_scores(run, step, episodes)
             means.append(float(np.mean([self._value(score) for score in episodes])))
-            self.tables.show(run, "eval/return", float(np.mean([score.total for score in episodes])), step)
+            numbers = {"eval/return": float(np.mean([score.total for score in episodes]))}
             if self.score_name != "return":
-                self.tables.show(run, f"eval/{self.score_name}", self.show(means[-1]), step)
+                numbers[f"eval/{self.score_name}"] = self.show(means[-1])
+            self.tables.show(run, numbers, step)
         at = max(step or 0 for step in steps)
         for name, values in (self.watched(at) if self.watched else {}).items():
             for run, (value, step) in enumerate(zip(values, steps, strict=True)):
                 if step is not None and run not in self.diverged and np.isfinite(value):
                     self.tables.add_metrics(run, step, {name: float(value)}, "eval")
-        with self.folder.writing():
-            self.tables.write()
+        self._write_tables()
         if means:
             self._say_score(means, at)
         self.evaluation_seconds += time.perf_counter() - started
+
+    def _write_tables(self) -> None:
+        """Writes the tables after an evaluation, or later where that takes long, at most for a fiftieth of the time."""
+        if (began := time.monotonic()) > self.write_from:
+            with self.folder.writing():
+                self.tables.write()
+            took = (now := time.monotonic()) - began
+            self.write_from = now + (50 * took if took > 1 else 0.0)
 
     def _value(self, score: Score) -> float:
         """What an episode counts in means over episodes: its return, or 100 for success and 0 for failure."""
@@ -687,8 +699,9 @@ class Run(Generic[Args]):
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
-        now = time.monotonic()
-        self.save_by = now + max(LONGEST, 50 * (now - started))
+        took = (now := time.monotonic()) - started
+        self.save_by = now + max(LONGEST, 50 * took)
+        self.save_from = now + (20 * took if took > BRIEF else 0.0)
 
     def _export_policy(self, policy: Act | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
@@ -749,10 +762,9 @@ class Run(Generic[Args]):
             self.episodes, self.scored = ([Episode(*e) for e in values[name]] for name in ("episodes", "scored"))
             self._freeze_finished(np.zeros_like(self.done))
             self.tables.read(self.done.tolist(), self.step, self.phases)
-            kept, logged = values.get("evaluation_rows"), values.get("train_rows")
-            for rows, count in ((self.tables.eval_rows, kept), (self.tables.train_rows, logged)):
-                if count is not None and self.step == 0:  # the first evaluation follows the phases, and is made again
-                    del rows[count:]
+            kept = values.get("evaluation_rows")
+            if self.step == 0:  # the first evaluation follows the phases, and is made again
+                self.tables.cut(kept, values.get("train_rows"))
             if kept is not None and kept != len(self.tables.eval_rows):
                 raise UserError(
                     f"{self.folder.path / 'eval.parquet'} is damaged: it has {len(self.tables.eval_rows)} rows up to "

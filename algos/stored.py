@@ -201,8 +201,17 @@ def read_json(path: Path, kind: Any) -> Any:
 
 
 def find(folder: Path, name: str) -> list[Path]:
-    """All files and links of this name in a folder and below it, in order, even links to nowhere."""
-    return sorted(Path(place, name) for place, folders, files in os.walk(folder) if name in (*folders, *files))
+    """All files and links of this name in a folder and below it, in order, even links to nowhere.
+
+    The folders inside a run's, where nothing that is looked for lies, are passed over.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        if name in (*folders, *files):
+            found.append(Path(place, name))
+        if "config.json" in files:
+            folders.clear()
+    return sorted(found)
 
 
 def damaged(path: Path, reason: object) -> UserError:

@@ -69,6 +69,30 @@ class Metrics:
             self.sums[name], self.counts[name] = value.to(self.device), int(count)
 
 
+class Rows:
+    """Rows of a table, of which only the newest are Python's objects: in a frame, they take a quarter of the memory."""
+
+    def __init__(self, columns: list[str]):
+        self.columns = columns
+        self.new: list[tuple] = []
+        self.before = pd.DataFrame(columns=columns)
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.new)
+
+    def frame(self) -> pd.DataFrame:
+        """All rows."""
+        if self.new:
+            new = pd.DataFrame(self.new, columns=self.columns)
+            self.before = pd.concat([self.before, new], ignore_index=True) if len(self.before) else new
+            self.new = []
+        return self.before
+
+    def replace(self, frame: pd.DataFrame) -> None:
+        """Has these rows from now on."""
+        self.before, self.new = frame[self.columns].reset_index(drop=True), []
+
+
 class Tables:
     """eval.parquet, train.parquet and TensorBoard of R runs.
 
@@ -78,9 +102,9 @@ class Tables:
 
     def __init__(self, folder: RunFolder, keys: list[dict[str, Any]]):
         self.folder, self.keys = folder, keys
-        self.eval_rows: list[tuple] = []
-        self.train_rows: list[tuple] = []
+        self.eval_rows, self.train_rows = (Rows([*keys[0], *columns]) for columns in (EPISODE, METRIC))
         self.phase_rows: list[tuple] = []  # those of phases that an earlier process wrote
+        self.last_scores: dict[int, list[Score]] = {}  # the episodes by which each run was last scored
         self.writers: list[Any] = []
 
     def add_scores(self, run: int, step: int, scores: list[Score]) -> None:
@@ -88,46 +112,46 @@ class Tables:
         key = tuple(self.keys[run].values())
         for number, score in enumerate(scores):
             row = (step, score.task, number, score.total, score.length, score.success)
-            self.eval_rows.append((*key, *row))
-
-    def last_scores(self, run: int) -> list[Score]:
-        """The episodes by which a run was last scored."""
-        key = tuple(self.keys[run].values())
-        rows = [row[len(key) :] for row in self.eval_rows if row[: len(key)] == key]
-        return [Score(task, total, n, success) for step, task, _, total, n, success in rows if step == rows[-1][0]]
+            self.eval_rows.new.append((*key, *row))
+        self.last_scores[run] = scores
 
     def add_metrics(self, run: int, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """Adds numbers of one run to train.parquet and, as `kind`/metric, to TensorBoard."""
         key = tuple(self.keys[run].values())
-        self.train_rows += [(*key, step, name, value) for name, value in metrics.items()]
-        for name, value in metrics.items():
-            self.show(run, f"{kind}/{name}", value, step)
+        self.train_rows.new += [(*key, step, name, value) for name, value in metrics.items()]
+        self.show(run, {f"{kind}/{name}": value for name, value in metrics.items()}, step)
 
-    def show(self, run: int, name: str, value: float, step: int) -> None:
-        """Adds a number to TensorBoard only.
+    def show(self, run: int, numbers: dict[str, float], step: int) -> None:
+        """Adds numbers to TensorBoard only, in one record, for which the file is opened once.
 
         The first one takes away all numbers of an earlier process from its step on. Iterations of phases are steps to
         TensorBoard, so that their numbers are written once more.
         """
-        if not self.writers:
-            from torch.utils.tensorboard import SummaryWriter
-
-            place = self.folder.path / "tensorboard"
-            with self.folder.writing(), reserving():  # each has a thread
-                self.writers = [SummaryWriter(str(place / folder_of_key(key)), purge_step=step) for key in self.keys]
-                places = {tuple(key.values()): writer for key, writer in zip(self.keys, self.writers, strict=True)}
-                for *key, iteration, metric, number in self.phase_rows:
-                    if iteration >= step:
-                        places[tuple(key)].add_scalar(f"train/{metric}", number, iteration)
         with self.folder.writing():
-            self.writers[run].add_scalar(name, value, step)
+            if not self.writers:
+                self._open_writers(step)
+            self.writers[run].add_summary(record(numbers), step)
+
+    def _open_writers(self, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from torch.utils.tensorboard.writer import FileWriter
+
+        with reserving():  # each has a thread
+            self.writers = [FileWriter(self.folder.path / "tensorboard" / folder_of_key(key)) for key in self.keys]
+        for writer in self.writers:
+            writer.add_event(Event(step=step, file_version="brain.Event:2"))
+            writer.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+        places = {tuple(key.values()): writer for key, writer in zip(self.keys, self.writers, strict=True)}
+        for *key, iteration, metric, number in self.phase_rows:
+            if iteration >= step:
+                places[tuple(key)].add_summary(record({f"train/{metric}": number}), iteration)
 
     def eval_frame(self) -> pd.DataFrame:
         """The evaluation episodes: seed, [hyperparameters], step, [task], episode, return, length, [success].
 
         Without episodes, it has all columns.
         """
-        frame = pd.DataFrame(self.eval_rows, columns=[*self.keys[0], *EPISODE])
+        frame = self.eval_rows.frame()
         if frame.empty:
             return frame
         absent = [] if (frame["task"] != "").any() else ["task"]
@@ -137,7 +161,7 @@ class Tables:
     def write(self) -> None:
         """Writes both tables, and what TensorBoard still keeps in memory."""
         self.folder.write_table("eval.parquet", self.eval_frame())
-        self.folder.write_table("train.parquet", pd.DataFrame(self.train_rows, columns=[*self.keys[0], *METRIC]))
+        self.folder.write_table("train.parquet", self.train_rows.frame())
         for writer in self.writers:
             writer.flush()
 
@@ -157,19 +181,41 @@ class Tables:
                 "folder and start again"
             )
         frame = frame[frame["step"] <= np.array([steps[key] for key in of_run], int)]
-        frame = frame.reindex(columns=[*self.keys[0], *EPISODE])
+        frame = frame.reindex(columns=self.eval_rows.columns)
         frame["task"] = frame["task"].fillna("")
         frame["success"] = frame["success"].astype(object).where(frame["success"].notna(), None)
-        self.eval_rows = list(frame.itertuples(index=False, name=None))
+        self.eval_rows.replace(frame)
+        self._find_last_scores()
         frame = self.folder.read_table("train.parquet", stored.TRAIN, varied)
         until_of = [phases.get(name.partition("/")[0], until) for name in frame["metric"]]
-        frame = frame[frame["step"] <= np.array(until_of, int)][[*self.keys[0], *METRIC]]
-        self.train_rows = list(frame.itertuples(index=False, name=None))
-        self.phase_rows = [row for row in self.train_rows if row[-2].partition("/")[0] in phases]
+        self.train_rows.replace(frame[frame["step"] <= np.array(until_of, int)])
+        frame = self.train_rows.frame()
+        of_phase = np.array([name.partition("/")[0] in phases for name in frame["metric"]], bool)
+        self.phase_rows = list(frame[of_phase].itertuples(index=False, name=None))
+
+    def cut(self, evaluation_rows: int | None, train_rows: int | None) -> None:
+        """Forgets the rows after so many."""
+        for rows, count in ((self.eval_rows, evaluation_rows), (self.train_rows, train_rows)):
+            rows.replace(rows.frame()[:count])
+        self._find_last_scores()
+
+    def _find_last_scores(self) -> None:
+        frame, self.last_scores = self.eval_rows.frame(), {}
+        runs = {tuple(key.values()): run for run, key in enumerate(self.keys)}
+        last = frame[frame["step"] == frame.groupby(list(self.keys[0]))["step"].transform("max")]
+        for *key, _, task, _, total, length, success in last.itertuples(index=False, name=None):
+            self.last_scores.setdefault(runs[tuple(key)], []).append(Score(task, total, length, success))
 
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+
+
+def record(numbers: dict[str, float]) -> Any:
+    """Numbers as TensorBoard takes them."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()])
 
 
 def setting_name(key: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from benchmarks.figures import Curve, Styles, styles_of
 from benchmarks.scores import LABELS, PERCENT, Scores, final_scores, known_definitions, matrices, normalise, plain
 from benchmarks.suite import Score
 
+MOST_STEPS = 200  # steps of a curve of IQMs, each of which takes a bootstrap of its own
 MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
 MOST_ROWS = 30  # algorithms in a figure with a row for each
 
@@ -228,8 +229,9 @@ def efficiency(results: Results) -> tuple[dict[str, Curve], str]:
         seeds = len(results.matrices[algorithm])
         wides = [grids[task, algorithm].iloc[:seeds] for task in results.common]
         if same:
-            x = wides[0].columns.to_numpy()
-            values = np.stack([wide.to_numpy() for wide in wides], 1)
+            steps = wides[0].columns.to_numpy()
+            shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).astype(int))
+            x, values = steps[shown], np.stack([wide.to_numpy()[:, shown] for wide in wides], 1)
         else:
             x = np.linspace(0, 1, 51)
             ends = [table.loc[table["task"] == task, "step"].max() for task in results.common]

@@ -26,21 +26,22 @@ def comparisons(results: Results) -> list[Comparison]:
         (task, name): dict(zip(rows["seed"], rows[column], strict=True))
         for (task, name), rows in final.groupby(["task", "algorithm"])
     }
-    together, lost = processes(results), lost_seeds(results)
+    together, lost, tasks = processes(results), lost_seeds(results), results.scores.tasks
+    ends = {task: limits(results.scores, results.references, [task]) for task in tasks}
     found: list[Comparison] = []
     for a, b in combinations(results.scores.algorithms, 2):
         of_pair = []
-        for task in results.scores.tasks:
+        for task in tasks:
             if (task, a) in scores and (task, b) in scores:
                 paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
                 if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
-                    least, most = limits(results.scores, results.references, [task])
+                    least, most = ends[task]
                     pair = len(lost.get((task, a), ())), len(lost.get((task, b), ()))
                     of_pair.append(replace(within(one, most - least), lost=pair))
         found += of_pair
         apart = not any(OF_TASK in one.task for one in of_pair)  # tasks of one environment share their policies
         if results.references is not None and apart and len(of_pair) > 1:
-            every = len(of_pair) == len(results.scores.tasks)
+            every = len(of_pair) == len(tasks)
             whole = combined(ALL_TASKS if every else f"the {len(of_pair)} tasks of both", of_pair)
             found.append(within(whole, whole.most))
     return corrected(found)

@@ -78,15 +78,15 @@ def seed_name(seeds: list[int]) -> str:
     return name if len(name) <= LONGEST_NAME else f"{span}_{digest({'seeds': seeds})}"
 
 
-def state_of(folder: Path) -> State:
-    """How far the run in a folder is. Its tables are read as a check."""
+def state_of(folder: Path, tables: bool = True) -> State:
+    """How far the run in a folder is; with `tables`, they are read as a check."""
     if not os.path.lexists(folder / "config.json"):
         strange = os.path.lexists(folder) and not folder.is_dir()
         return "damaged" if strange or any(folder.glob("checkpoint/[!.]*")) else "new"
     try:
         config = read_json(folder / "config.json", Config)
         finished = config["status"] in FINISHED and bool(config.get("identity"))
-        for name, columns in (("eval.parquet", EVAL), ("train.parquet", TRAIN)):
+        for name, columns in (("eval.parquet", EVAL), ("train.parquet", TRAIN)) if tables else ():
             if finished or config.get("step") or os.path.lexists(folder / name):
                 read_table(folder / name, columns, config.get("varied", []))
     except UserError:
@@ -94,12 +94,14 @@ def state_of(folder: Path) -> State:
     return "finished" if finished else "started"
 
 
-def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]) -> list[Job]:
+def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any], tables: bool = True) -> list[Job]:
     """The jobs of a suite: those that the folder holds already, and new ones for the seeds that no run there has.
 
-    A new job trains up to `batch` seeds on `device` (cpu or cuda); `flags` go to every script as they are. Raises
-    UserError if `out` holds a run of an entry on a task with another configuration, whatever its seeds, that no report
-    would take beside them.
+    A new job trains up to `batch` seeds on `device` (cpu or cuda); `flags` go to every script as they are. The state of
+    a job tells damaged tables only if `tables` are read.
+
+    Raises UserError if `out` holds a run of an entry on a task with another configuration, whatever its seeds, that no
+    report would take beside them.
     """
     batches = [part.tolist() for part in np.array_split(suite.seeds, math.ceil(len(suite.seeds) / batch))]
     stored = stored_runs(out)
@@ -135,7 +137,7 @@ def plan(suite: Suite, out: Path, batch: int, device: str, flags: dict[str, Any]
             left = [[seed for seed in seeds if seed not in taken] for seeds in batches]
             placed = kept + [(seeds, out / seed_name(seeds)) for seeds in left if seeds]
             placed.sort(key=lambda pair: min(pair[0]))
-            jobs += [make_job(entry, task, seeds, place, device, flags) for seeds, place in placed]
+            jobs += [make_job(entry, task, seeds, place, device, flags, tables) for seeds, place in placed]
     return jobs
 
 
@@ -181,13 +183,15 @@ def stored_runs(out: Path) -> dict[tuple[str, ...], list[tuple[list[int], Path, 
     return runs
 
 
-def make_job(entry: Entry, task: str, seeds: list[int], place: Path, device: str, flags: dict[str, Any]) -> Job:
+def make_job(
+    entry: Entry, task: str, seeds: list[int], place: Path, device: str, flags: dict[str, Any], tables: bool
+) -> Job:
     """The job that trains these seeds below `place`; raises UserError if another configuration has its folder."""
     args = replace(entry.args[task], out=place, variant=entry.variant)
     configuration = identity(args, entry.algorithm, seeds, device)
     folder = folder_of(args, entry.algorithm)
     changed: tuple[Path, ...] = ()
-    if (state := state_of(folder)) in ("started", "finished"):
+    if (state := state_of(folder, tables)) in ("started", "finished"):
         stored = read_json(folder / "config.json", Config)
         changed = changes(stored, folder / "config.json", entry.script, task) if state == "finished" else ()
         if entries := differing(configuration, stored.get("identity", {}), defaults(type(args))):

@@ -180,7 +180,10 @@ def watched_of(log: pd.DataFrame, scores: pd.DataFrame, varied: list[str]) -> pd
         keys = ["seed", *varied, "step", "goal"]
         mean = scores.groupby(keys)["return"].mean().rename("value").reset_index()
         found.append(mean.assign(metric=SUCCESS + mean["goal"]).drop(columns="goal"))
-    wanted = log["metric"].isin([*MODEL, *ORDER]) | log["metric"].astype(str).str.startswith("model_error_")
+    names = [
+        name for name in log["metric"].unique() if name in (*MODEL, *ORDER) or str(name).startswith("model_error_")
+    ]
+    wanted = log["metric"].isin(names)
     steps, own = np.unique(scores["step"]), log[wanted].sort_values("step", kind="stable")
     own = own[own["step"] <= steps[-1]]
     own = own.assign(step=steps[np.searchsorted(steps, own["step"])])  # that of the evaluation which follows

@@ -68,7 +68,8 @@ def grid_of(results: Results, algorithms: list[str], task: str) -> Grid:
     final = results.final[(results.final["task"] == task) & results.final["algorithm"].isin(algorithms)]
     scores = final.pivot(index="seed", columns="algorithm", values=results.headline)
     scores = scores[[name for name in algorithms if name in scores]]
-    return Grid([results.scores.settings[name] for name in scores], scores)
+    settings = results.scores.settings
+    return Grid([settings[name] for name in scores], scores)
 
 
 def sensitivity_part(results: Results) -> Part:

@@ -61,7 +61,7 @@ from benchmarks import engines
 from benchmarks.display import Display, note_on_seeds, show_plan
 from benchmarks.engines import Outcome
 from benchmarks.looks import FEWEST, entries_of, until_decided
-from benchmarks.plan import Job, clear, plan, prepare, seeds_per_job, warn_of_changes
+from benchmarks.plan import Job, clear, plan, prepare, seeds_per_job, state_of, warn_of_changes
 from benchmarks.read_scores import is_report
 from benchmarks.scores import family_name
 from benchmarks.stored import keep, own_tables
@@ -114,10 +114,13 @@ class Args:
 
 
 def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
-    """The jobs of the suite with the flags that the sweep gives to each of them."""
+    """The jobs of the suite with the flags that the sweep gives to each of them.
+
+    One job of an array reads its own tables only, later: all jobs together would read those of all again and again.
+    """
     flags = {"threads": args.threads}
     flags |= {"checkpoint_every": args.checkpoint_every} if args.checkpoint_every else {}
-    return plan(suite, out, batch, torch.device(args.device).type, flags)
+    return plan(suite, out, batch, torch.device(args.device).type, flags, tables=args.job is None)
 
 
 def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str]) -> tuple[dict[str, Outcome], bool]:
@@ -306,7 +309,9 @@ def main(args: Args) -> None:
     if is_report(out):
         raise UserError(f"--out: {out} holds a report, which would hide the runs: choose another folder")
     jobs = planned(args, suite, out, batch)
-    chosen = jobs if args.job is None else jobs[args.job : args.job + 1]
+    chosen = jobs
+    if args.job is not None:
+        chosen = [replace(job, state=state_of(job.folder)) for job in jobs[args.job : args.job + 1]]
     warn_of_changes(chosen)
     if args.job is None and not args.until_decided:
         note_on_seeds(suite)

@@ -95,17 +95,15 @@ def costs_of(results: Results) -> dict[tuple[str, str], tuple[float, float]]:
         place = str(config.get("folder") or id(config))
         runs = {(str(config.get("setting")), seed) for seed in config["seeds"]}
         trained[place] = trained.get(place, set()) | runs
-    table = results.scores.table
+    episodes = results.scores.table.groupby(["task", "algorithm"])["episodes"].mean()  # of one evaluation
     for config in results.scores.sources:
         key = config["task"], label(config)
         count = len(trained[str(config.get("folder") or id(config))])
-        rows = table[(table["task"] == key[0]) & (table["algorithm"] == key[1])]
         seconds: Any = config.get("seconds")
-        if seconds and len(rows) and not of_training(config):
-            episodes = float(rows["episodes"].mean())  # of one evaluation
+        if seconds and key in episodes.index and not of_training(config):
             costs[key] = (
                 (seconds + config.get("phase_seconds", 0.0)) / count,
-                max(config.get("evaluation_seconds", 0.0) / count / episodes, 1e-6),
+                max(config.get("evaluation_seconds", 0.0) / count / float(episodes[key]), 1e-6),
             )
     return costs
 

@@ -1,8 +1,8 @@
 """BC: behaviour cloning, many seeds at once; with `--top-fraction 0.1` the baseline called 10%BC.
 
-The actor of iql.py maximises the likelihood of the data's actions, as the actors of the implicit methods do with a
-temperature of 0. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they
-make up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
+The actor of iql.py maximises the likelihood of the data's actions, as those of iql.py, xql.py and f_dvl.py would if all
+weights were 1. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they make
+up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
 observations are standardised (--standardise), its learning rate is constant (--decay none), it has no dropout
 (--dropout 0), its initial weights are those of `nn.Linear`, and it keeps that share of the number of trajectories,
 those with the highest discounted returns, where a trajectory ends at a termination or after 1,000 steps.
@@ -99,10 +99,11 @@ class BC(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args, none = self.args, lambda: None
-        layers = (len(args.hidden), args.batch_size, max(args.hidden))
-        dropout = random.uniform("dropout", *layers) if args.dropout else none
-        return lambda: Draws(dropout())
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update; gives metrics [R]."""
@@ -120,6 +121,7 @@ def main(args: Args) -> None:
         if not hidden_expert:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden_expert)
+    # rewards decide which trajectories stay, as they are; without that, the data need not have any
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = offline_run(args, "bc", reward, expert=expert, top=args.top_fraction, hidden_expert=hidden_expert)
     if hidden_expert and args.top_fraction == 1:

@@ -1,9 +1,9 @@
 """DQN: deep Q-learning from a replay with a target network, many seeds at once.
 
-Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015; arXiv 1312.5602), in the form
-of Stable-Baselines3, which differs from the paper: Adam (paper: RMSProp), a smooth L1 loss and gradients clipped to a
-norm of 10 in each run (paper: errors clipped to 1), and plain vectors feed two layers of 64. There is no double
-Q-learning. A time limit ends an episode, and the value of its last observation still counts in the target.
+Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015), in the form of
+Stable-Baselines3, which differs from the paper: Adam (paper: RMSProp), a smooth L1 loss and gradients clipped to a norm
+of 10 in each run (paper: errors clipped to 1), and plain vectors feed two layers of 64. There is no double Q-learning.
+A time limit ends an episode, and the value of its last observation still counts in the target.
 
 The defaults are those of the comparison with SQIRL (Laidlaw et al., arXiv 2312.08369): a replay of 100,000, a new
 target every 1,000 steps, epsilon down to 0.01, learning from the first steps on. That comparison trains for 5M steps

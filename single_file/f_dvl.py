@@ -78,7 +78,7 @@ class Args(OfflineArgs):
     """lambda of the paper: the higher it is, the closer V comes to the greatest Q, with chi2 only while values of Q
     differ by a few units; useful from 0.6 to below 1"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
-    """inverse temperature of the actor's weights"""
+    """inverse temperature of the actor's weights exp(temperature (Q - V))"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
     """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)
@@ -157,7 +157,10 @@ class FDVL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """lambda f*(d) - (1 - lambda) d, elementwise: d = Q - V, f*(d) = max(d + d^2 / 4, 0), or max(d, 0) for tv."""
+        """lambda f*(d) - (1 - lambda) d with d = Q - V: [R, B] -> [R, B].
+
+        f*(d) is max(d + d^2 / 4, 0), or max(d, 0) for total variation.
+        """
         conjugate = advantage + advantage.square() / 4 if self.args.f == "chi2" else advantage
         return self.args.optimism * conjugate.relu() - (1 - self.args.optimism) * advantage
 
@@ -173,10 +176,11 @@ class FDVL(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args, none = self.args, lambda: None
-        layers = (len(args.hidden), args.batch_size, max(args.hidden))
-        dropout = random.uniform("dropout", *layers) if args.dropout else none
-        return lambda: Draws(dropout())
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""

@@ -78,12 +78,12 @@ class GCIVL(Agent):
         return self.value(obs, goal).mean(1)
 
     def value_loss(self, batch: Transitions) -> Tensor:
-        """V follows an expectile of r + discount T(s', g): losses [R]."""
+        """Each twin follows an expectile of its own target's r + discount V'(s', g): losses [R]."""
         states, goals = torch.cat([batch.next_obs, batch.obs], 1), batch.value_goal.repeat(1, 2, 1)
         with torch.no_grad():
-            next_target, target = self.target_value(states, goals).chunk(2, -1)
-        q = batch.reward[:, None] + (self.args.discount * batch.mask)[:, None] * next_target
-        return twin_value_loss(self.value(batch.obs, batch.value_goal), q, target, self.args.expectile)
+            next_value, old_value = self.target_value(states, goals).chunk(2, -1)
+        backup = batch.reward[:, None] + (self.args.discount * batch.mask)[:, None] * next_value
+        return twin_value_loss(self.value(batch.obs, batch.value_goal), backup, old_value, self.args.expectile)
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """-w log pi(a|s, g) with the weight w of V(s', g) - V(s, g): losses [R]."""

@@ -54,7 +54,7 @@ class Args(OfflineArgs):
     expectile: Tunable[Fraction] = by_domain(0.7, antmaze=0.9)
     """tau of the paper: 0.5 makes V the mean of Q over the data's actions, 1 its maximum"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
-    """inverse temperature of the actor's weights"""
+    """inverse temperature of the actor's weights exp(temperature (Q - V))"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
     """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)
@@ -133,7 +133,7 @@ class IQL(Agent):
         return self.actor(obs)
 
     def value_loss(self, advantage: Tensor) -> Tensor:
-        """|expectile - 1(d < 0)| d^2 with d = Q - V, elementwise."""
+        """|expectile - 1(d <= 0)| d^2 with d = Q - V: [R, B] -> [R, B]."""
         expectile = self.args.expectile
         return torch.where(advantage > 0, expectile, 1 - expectile) * advantage.square()
 
@@ -148,10 +148,11 @@ class IQL(Agent):
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""
-        args, none = self.args, lambda: None
-        layers = (len(args.hidden), args.batch_size, max(args.hidden))
-        dropout = random.uniform("dropout", *layers) if args.dropout else none
-        return lambda: Draws(dropout())
+        args = self.args
+        if not args.dropout:
+            return lambda: Draws(None)
+        uniform = random.uniform("dropout", len(args.hidden), args.batch_size, max(args.hidden))
+        return lambda: Draws(uniform())
 
     def update(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """One update of value, actor, critics and targets, in this order; gives metrics [R]."""

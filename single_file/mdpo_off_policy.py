@@ -159,7 +159,7 @@ def log_q(log_p: Tensor, q: float | PerRun) -> Tensor:
     Densities below 1e-6 count as 1e-6 and have no gradient.
     """
     exponent = (q - 1) * log_p.clamp(min=LEAST)
-    small = exponent.abs() < 1e-6  # where expm1(x) / x is 1
+    small = exponent.abs() < 1e-6  # there expm1(x) / x is 1 + x / 2, which unlike 0 / 0 has a gradient
     factor = torch.where(small, 1 + exponent / 2, torch.expm1(exponent) / torch.where(small, 1.0, exponent))
     return log_p.clamp(min=LEAST) * factor
 

@@ -71,11 +71,11 @@ class MDPO(OnPolicyAgent):
     def step_size(self) -> Tensor:
         """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps.
 
-        After the last iteration, it stays above 0.
+        Beyond the n-th iteration, which the last steps may begin, it stays at step_size / n.
         """
         n = max(self.args.total_steps // self.args.stride, 1)
-        ones = torch.ones(self.runs, device=self.device)
-        return self.args.step_size * (ones * (1 - (self.iteration - 1) / n).clamp(min=1 / n))
+        share = (1 - (self.iteration - 1) / n).clamp(min=1 / n)
+        return self.args.step_size * share.expand(self.runs)
 
     @torch.no_grad()
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,12 +121,14 @@ class MDPO(OnPolicyAgent):
         for _ in range(self.args.policy_steps):
             metrics = self.policy_step(samples, advantage, old, step_size)
         metrics = metrics | {"kl": gaussian_kl(*self.distribution(samples.obs), *old).mean(-1), "step_size": step_size}
-        for order in draws.unbind(1):
-            values = Means()
+        means = Means()
+        for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
-                values.add(self.value_step(batch))
+                values = self.value_step(batch)
+                if epoch == self.args.critic_epochs:
+                    means.add(values)
         self.iteration += 1
-        return metrics | values.take()
+        return metrics | means.take()
 
 
 def main(args: Args) -> None:

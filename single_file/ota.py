@@ -75,7 +75,7 @@ class Args(ValueArgs):
 class Goal(NamedTuple):
     """The goal of a value in each transition."""
 
-    goal: Tensor  # [R, B, O]
+    obs: Tensor  # [R, B, O]
     reward: Tensor  # [R, B], 0 where the goal is reached, otherwise -1
     mask: Tensor  # [R, B], 0 where the goal is reached, otherwise 1
 
@@ -86,12 +86,12 @@ class Batch(NamedTuple):
     obs: Tensor  # [R, B, O]
     action: Tensor  # [R, B, A]
     next_obs: Tensor  # [R, B, O]
-    value: Goal  # reached if the state is the goal
+    value_goal: Goal  # reached if the state is the goal
     option_end: Tensor  # [R, B, O], the state n steps ahead, or an earlier one where the option ends
-    high_value: Goal  # reached if the option's end is the goal
+    high_value_goal: Goal  # reached if the option's end is the goal
     subgoal: Tensor  # [R, B, O], the state k steps ahead, for the low policy
     goal: Tensor  # [R, B, O], of the high policy
-    target: Tensor  # [R, B, O], the state k steps ahead on the way to the high policy's goal
+    high_target: Tensor  # [R, B, O], the state k steps ahead on the way to the high policy's goal
 
 
 class Draws(NamedTuple):
@@ -147,27 +147,36 @@ class OTA(Agent):
         args = self.args
         row = goals.anywhere(draws.row)
         value_row = goals.mixed(row, args.value_mix, draws.value, args.discount)
-        option_end, high_value_row = self.option(goals, row, draws.high_value)
-        ahead = goals.ahead(row, args.subgoal_steps)
-        later = goals.later(row, draws.high.place, args.actor_mix.geometric, args.discount)
+        end_row, high_value_row = self.option(goals, row, draws.high_value)
+        ahead_row = goals.ahead(row, args.subgoal_steps)
+        later_row = goals.later(row, draws.high.place, args.actor_mix.geometric, args.discount)
         random = draws.high.source < args.actor_mix.random
-        goal = torch.where(random, goals.anywhere(draws.high.random), later)
-        target = torch.where(random, ahead, torch.minimum(ahead, later))
-        obs, next_obs, value_goal, end, high_goal, *states = goals.states(
-            row, row + 1, value_row, option_end, high_value_row, ahead, goal, target
+        goal_row = torch.where(random, goals.anywhere(draws.high.random), later_row)
+        target_row = torch.where(random, ahead_row, torch.minimum(ahead_row, later_row))
+        obs, next_obs, value_goal, option_end, high_value_goal, subgoal, goal, high_target = goals.states(
+            row, row + 1, value_row, end_row, high_value_row, ahead_row, goal_row, target_row
         )
-        mask, high_mask = (value_row != row).to(obs.dtype), (high_value_row != option_end).to(obs.dtype)
-        values = Goal(value_goal, -mask, mask), end, Goal(high_goal, -high_mask, high_mask)
-        return Batch(obs, goals.actions(row), next_obs, *values, *states)
+        mask, high_mask = (value_row != row).to(obs.dtype), (high_value_row != end_row).to(obs.dtype)
+        return Batch(
+            obs,
+            goals.actions(row),
+            next_obs,
+            Goal(value_goal, -mask, mask),
+            option_end,
+            Goal(high_value_goal, -high_mask, high_mask),
+            subgoal,
+            goal,
+            high_target,
+        )
 
     def value_loss(self, value: nn.Module, target: nn.Module, obs: Tensor, next_obs: Tensor, goal: Goal) -> Tensor:
-        """V follows an expectile of r + discount T(s', phi(s', g)): losses [R]."""
-        rep = self.phi(obs, goal.goal)
+        """Each twin follows an expectile of its own target's r + discount V'(s', phi(s', g)): losses [R]."""
+        rep = self.phi(obs, goal.obs)
         with torch.no_grad():
-            next_targets = target(next_obs, self.phi(next_obs, goal.goal))
-            targets = target(obs, rep)
-        q = goal.reward[:, None] + (self.args.discount * goal.mask)[:, None] * next_targets
-        return twin_value_loss(value(obs, rep), q, targets, self.args.expectile)
+            next_value = target(next_obs, self.phi(next_obs, goal.obs))
+            old_value = target(obs, rep)
+        backup = goal.reward[:, None] + (self.args.discount * goal.mask)[:, None] * next_value
+        return twin_value_loss(value(obs, rep), backup, old_value, self.args.expectile)
 
     def gain(self, value: nn.Module, before: Tensor, after: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         """V(after, g) - V(before, g), means of the twins [R, B], and phi(before, g): states and goals [R, B, O]."""
@@ -185,18 +194,18 @@ class OTA(Agent):
 
     def high_loss(self, batch: Batch) -> Tensor:
         """-w log pi(phi(s, target)|s, g), with the gain of the way to the target: losses [R]."""
-        gain, _ = self.gain(self.high_value, batch.obs, batch.target, batch.goal)
+        gain, _ = self.gain(self.high_value, batch.obs, batch.high_target, batch.goal)
         weight = advantage_weight(gain, self.args.high_alpha)
         with torch.no_grad():
-            rep = self.phi(batch.obs, batch.target)
+            rep = self.phi(batch.obs, batch.high_target)
         return -(weight * log_prob(self.high(batch.obs, batch.goal), rep)).mean(-1)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The losses [R] by name."""
-        high = self.high_value, self.target_high_value, batch.obs, batch.option_end, batch.high_value
+        high, high_target = self.high_value, self.target_high_value
         return {
-            "value_loss": self.value_loss(self.value, self.target_value, batch.obs, batch.next_obs, batch.value),
-            "high_value_loss": self.value_loss(*high),
+            "value_loss": self.value_loss(self.value, self.target_value, batch.obs, batch.next_obs, batch.value_goal),
+            "high_value_loss": self.value_loss(high, high_target, batch.obs, batch.option_end, batch.high_value_goal),
             "low_loss": self.low_loss(batch),
             "high_loss": self.high_loss(batch),
         }

@@ -94,6 +94,7 @@ class PPO(OnPolicyAgent):
         self.adam = Adam(self.parameters(), lr=args.lr, eps=1e-5, max_norm=args.max_norm, schedule=schedule)
 
     def make_actor(self) -> nn.Module:
+        """Softmax for discrete actions, and otherwise the Gaussian of algos/on_policy.py."""
         return Softmax(self.runs, self.task, self.args.hidden) if self.task.discrete else super().make_actor()
 
     def policy_loss(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor]]:
@@ -136,11 +137,13 @@ class PPO(OnPolicyAgent):
     def update(self, rollout: Rollout, draws: Tensor) -> dict[str, Tensor]:
         """Learns from the steps of an iteration; gives mean metrics [R] over the minibatches of the last epoch."""
         samples = self.samples(rollout)  # values, and advantages by GAE: see algos/on_policy.py
-        for order in draws.unbind(1):
-            metrics = Means()
+        means = Means()
+        for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
-                metrics.add(self.step(batch))
-        return metrics.take()
+                metrics = self.step(batch)
+                if epoch == self.args.epochs:
+                    means.add(metrics)
+        return means.take()
 
 
 def main(args: Args) -> None:

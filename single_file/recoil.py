@@ -82,7 +82,7 @@ class Args(MixedArgs):
     clip: Tunable[Positive] = 7.0
     """greatest (Q - V) / scale that V learns from"""
     temperature: Tunable[Positive] = by_domain(3.0, kitchen=0.5)
-    """inverse temperature of the actor's weights"""
+    """inverse temperature of the actor's weights exp(temperature (Q - V))"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
     """share of the units that are left out in the actor's hidden layers while it learns"""
     layer_norm: Literal["on", "off"] = by_domain("off", kitchen="on", adroit="on")
@@ -172,14 +172,14 @@ class ReCOIL(Agent):
         """The mean action for each observation: obs [R, N, O] -> [R, N, A]."""
         return self.actor(obs)
 
-    def value_loss(self, advantage: Tensor) -> Tensor:
-        """exp(z - M) - z exp(-M) - exp(-M) on the mixed data, with z = (Q - V) / scale, at most `clip`: losses [R].
+    def value_loss(self, advantage: Tensor, expert_advantage: Tensor) -> Tensor:
+        """exp(z - M) - z exp(-M) - exp(-M) with z = (Q - V) / scale, at most `clip`: losses [R].
 
-        advantage: Q - V [R, 2 B], first the mixed data's, then the expert's; M is the greatest z of both, at least -1.
+        V learns from Q - V on the mixed data [R, B]. That on the expert's [R, B] only counts in M, the greatest z of
+        both, at least -1, which is a constant.
         """
-        z = (advantage / self.args.scale).clamp(max=self.args.clip)
-        highest = z.detach().amax(-1, keepdim=True).clamp(min=-1)
-        z = z.chunk(2, -1)[0]
+        z, expert_z = ((a / self.args.scale).clamp(max=self.args.clip) for a in (advantage, expert_advantage))
+        highest = torch.cat([z, expert_z], -1).detach().amax(-1, keepdim=True).clamp(min=-1)
         return ((z - highest).exp() - (z + 1) * (-highest).exp()).mean(-1)
 
     def actor_loss(self, obs: Tensor, action: Tensor, advantage: Tensor, factors: list[Tensor] | None) -> Tensor:
@@ -223,16 +223,16 @@ class ReCOIL(Agent):
         """One update from minibatches of the mixed data and of the expert's; gives metrics [R]."""
         obs, action = torch.cat([mixed.obs, expert.obs], 1), torch.cat([mixed.action, expert.action], 1)
         with torch.no_grad():
-            q = self.target_critic(obs, action).amin(1)
+            q, expert_q = self.target_critic(obs, action).amin(1).chunk(2, 1)
+            expert_advantage = expert_q - self.value(expert.obs)
 
-        value_loss = self.value_loss(q - self.value(obs))
+        value_loss = self.value_loss(q - self.value(mixed.obs), expert_advantage)
         self.value_adam.minimise(value_loss)
 
         with torch.no_grad():
             value, next_value = self.value(torch.cat([mixed.obs, mixed.next_obs], 1)).chunk(2, 1)
-        advantage = q.chunk(2, 1)[0] - value
         factors = dropout_factors(draws.dropout, self.args.dropout)
-        actor_loss = self.actor_loss(mixed.obs, mixed.action, advantage, factors)
+        actor_loss = self.actor_loss(mixed.obs, mixed.action, q - value, factors)
         self.actor_adam.minimise(actor_loss)
 
         online = self.critic(obs, action)

@@ -93,23 +93,23 @@ class TRPO(OnPolicyAgent):
         super().__init__(args, task, seeds, device)
         self.critic_adam = Adam(self.critic.parameters(), lr=args.critic_lr)
 
-    def surrogate(self, samples: Samples, advantage: Tensor) -> Tensor:
-        """Mean of rho A: [R]."""
-        mean, log_std = self.actor(samples.obs)
-        return ((gaussian_log_prob(mean, log_std, samples.action) - samples.log_prob).exp() * advantage).mean(-1)
+    def surrogate(self, new: tuple[Tensor, Tensor], samples: Samples, advantage: Tensor) -> Tensor:
+        """Mean of rho A: [R], for means and log standard deviations at samples.obs."""
+        return ((gaussian_log_prob(*new, samples.action) - samples.log_prob).exp() * advantage).mean(-1)
 
-    def divergence(self, obs: Tensor, old: tuple[Tensor, Tensor]) -> Tensor:
+    def divergence(self, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
         """Mean of KL(old || new): [R]."""
-        return gaussian_kl(*old, *self.actor(obs)).mean(-1)
+        return gaussian_kl(*old, *new).mean(-1)
 
     def natural_step(self, samples: Samples, advantage: Tensor) -> Tensor:
         """The step [R, P] along the natural gradient to the border of the trust region."""
         parameters = tuple(self.actor.parameters())
-        gradient = flat(torch.autograd.grad(self.surrogate(samples, advantage).sum(), parameters))
+        surrogate = self.surrogate(self.actor(samples.obs), samples, advantage)
+        gradient = flat(torch.autograd.grad(surrogate.sum(), parameters))
         steps = samples.obs.unflatten(1, (-1, self.args.num_envs))  # [R, T, N, O]
         obs = steps[:, :: self.args.curvature_every].flatten(1, 2)
         mean, log_std = self.actor(obs)
-        kl = self.divergence(obs, (mean.detach(), log_std.detach()))
+        kl = self.divergence((mean.detach(), log_std.detach()), (mean, log_std))
         slope = flat(torch.autograd.grad(kl.sum(), parameters, create_graph=True))
 
         def product(v: Tensor) -> Tensor:
@@ -134,15 +134,17 @@ class TRPO(OnPolicyAgent):
             start = [p.clone() for p in self.actor.parameters()]
             mean, log_std = self.actor(samples.obs)
             old = mean, log_std.clone()
-            before = self.surrogate(samples, advantage)
+            before = self.surrogate(old, samples, advantage)
             length = torch.zeros_like(before)  # 0 until a run has found its step
             for trial in range(TRIALS):
                 self.move(start, 0.5**trial * step)
-                kl, surrogate = self.divergence(samples.obs, old), self.surrogate(samples, advantage)
+                new = self.actor(samples.obs)
+                kl, surrogate = self.divergence(old, new), self.surrogate(new, samples, advantage)
                 accepted = (kl <= self.args.slack * self.args.delta) & (surrogate >= before) & (length == 0)
                 length = torch.where(accepted, 0.5**trial, length)
             self.move(start, torch.where(length[:, None] > 0, length[:, None] * step, 0.0))
-            kl, surrogate = self.divergence(samples.obs, old), self.surrogate(samples, advantage)
+            new = self.actor(samples.obs)
+            kl, surrogate = self.divergence(old, new), self.surrogate(new, samples, advantage)
             _, entropy = self.actor.log_prob_and_entropy(samples.obs, samples.action)
         return {"surrogate": surrogate, "kl": kl, "step_length": length, "entropy": entropy.mean(-1)}
 
@@ -160,11 +162,13 @@ class TRPO(OnPolicyAgent):
         """Learns from the steps of an iteration; gives metrics [R] of the policy's step and the critic's last epoch."""
         samples = self.samples(rollout)  # values, and advantages by GAE: see algos/on_policy.py
         metrics = self.policy_step(samples, samples.normalised_advantage())
-        for order in draws.unbind(1):
-            values = Means()
+        means = Means()
+        for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
-                values.add(self.value_step(batch))
-        return metrics | values.take()
+                values = self.value_step(batch)
+                if epoch == self.args.critic_epochs:
+                    means.add(values)
+        return metrics | means.take()
 
 
 def main(args: Args) -> None:

@@ -105,7 +105,7 @@ class Args(OfflineArgs):
     value_updates: Count = by_domain(1, **by_dataset("value_updates"))
     """steps of V per update, all on the same minibatch"""
     temperature: Tunable[Positive] = by_domain(3.0, antmaze=10.0, kitchen=0.5, adroit=0.5)
-    """inverse temperature of the actor's weights"""
+    """inverse temperature of the actor's weights exp(temperature (Q - V))"""
     dropout: FractionBelowOne = by_domain(0.0, kitchen=0.1, adroit=0.1)
     """share of the units that are left out in the actor's hidden layers while it learns"""
     hidden: Widths = (256, 256)

@@ -1,6 +1,8 @@
 """Fixtures and settings that several tests use."""
 
 import contextlib
+import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -17,11 +19,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from algos.run_folder import folder_of
+from algos.run_folder import folder_of, versions
 from algos.summary import Summary
+from algos.tables import Tables
 
+gc.disable()  # until all tests are imported, see `pytest_runtestloop`
 torch.set_num_threads(1)
-DRAW = Summary.draw
+DRAW, SHOW = Summary.draw, Tables.show
+WITH_GPU = torch.cuda.is_available()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """What has been imported stays, so that no search for what is left over need look at it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,22 +59,44 @@ def curves(monkeypatch):
     monkeypatch.setattr(Summary, "draw", DRAW)
 
 
-@pytest.fixture(autouse=True)
-def unsynced(monkeypatch):
-    """Leaves the disk its time: tests end processes, which loses nothing that the system has, but not the system."""
-    monkeypatch.setattr("os.fsync", lambda file: None)
+@pytest.fixture(scope="session", autouse=True)
+def unshown():
+    """Runs in this process write nothing for TensorBoard, but where it is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "show", lambda *_: None)
+        yield
+
+
+@pytest.fixture
+def tensorboard(monkeypatch):
+    """Runs write for TensorBoard."""
+    monkeypatch.setattr(Tables, "show", SHOW)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_and_unlimited():
+    """Leaves the disk its time, as tests end processes but not the system, and this process all memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: None)
+        patch.setattr("algos.cli.limit_memory", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def same_versions():
+    """The versions of packages are read once."""
+    found = functools.cache(versions)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("algos.run_folder.versions", lambda: dict(found()))
+        yield
 
 
 @pytest.fixture(autouse=True)
 def same_numbers():
     """A test draws the same numbers from torch whichever ran before it."""
-    torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def unlimited(monkeypatch):
-    """Commands in this process do not limit its memory to what is free at the time."""
-    monkeypatch.setattr("algos.cli.limit_memory", lambda: None)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes milliseconds, for kinds of device that are absent
+    if WITH_GPU:
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture
@@ -154,12 +189,12 @@ def train_short(train, bare_runs, tmp_path, monkeypatch):
 
 @pytest.fixture
 def short_ways_to_goals(monkeypatch):
-    """Episodes with goals have 1,000 steps by themselves, in which nothing else is shown."""
+    """Episodes with goals have 1,000 steps by themselves, of which the first show all that is looked at."""
     from scripts import EVALUATED_WITH_GOALS
 
     from envs.make import find_spec
 
-    monkeypatch.setattr(find_spec(EVALUATED_WITH_GOALS["env_id"]), "max_episode_steps", 50)
+    monkeypatch.setattr(find_spec(EVALUATED_WITH_GOALS["env_id"]), "max_episode_steps", 20)
 
 
 class Result:

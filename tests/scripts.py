@@ -159,7 +159,7 @@ def is_goals(script: str) -> bool:
 
 def is_goal_batch(kind: Any) -> bool:
     """Whether a type is a batch, or a part of one, of a goal-conditioned method."""
-    return any(field in getattr(kind, "_fields", ()) for field in ("goal", "value_goal")) and kind is not Batch
+    return any(field in getattr(kind, "_fields", ()) for field in ("goal", "value_goal", "mask")) and kind is not Batch
 
 
 def agent_type(script: str) -> type[Agent]:

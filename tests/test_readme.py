@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from offline_data import write_hdf5
 from scripts import SCRIPTS
 
 from algos.cli import run_command
@@ -108,6 +109,19 @@ def test_the_job_array_has_all_jobs_of_its_suite(tmp_path):
     last, name = re.search(r"--array=0-(\d+) [^$]*\.sweep (\w+) --device cuda --threads 8 --job", README).groups()
     ten = suite.read(suite.ROOT / "benchmarks" / "suites" / f"{name}.toml")
     assert len(plan(ten, tmp_path, len(ten.seeds), "cuda", {})) == int(last) + 1  # all seeds of a cell share a GPU
+
+
+def test_the_suite_in_readme_is_one(tmp_path, monkeypatch):
+    """With a script that there is in the place of one's own."""
+    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    write_hdf5(tmp_path / "mine.hdf5")
+    monkeypatch.chdir(tmp_path)
+    text = text.replace("algorithms.my_method", "algorithms.bc").replace("my_package.tasks:Walk-v0", "Hopper-v5")
+    (path := tmp_path / "mine.toml").write_text(text)
+    read = suite.read(path)
+    assert [entry.name for entry in read.entries] == ["iql", "bc"] and len(read.seeds) == 10
+    (args,) = read.entries[0].args.values()
+    assert args.env_id == "Hopper-v5" and args.reward == "none" and args.total_steps == 100_000
 
 
 def test_examples_are_short():

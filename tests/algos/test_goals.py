@@ -147,8 +147,8 @@ def hierarchical(kind: str, **overrides):
 def rows_of(agent, goals: Goals) -> dict[str, torch.Tensor]:
     """The rows of all states of a batch, by the name of the field."""
     batch = agent.batch(goals, agent.draws(Random([0]))())
-    parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value.goal, "subgoal": batch.subgoal}
-    parts |= {"goal": batch.goal, "target": batch.target}
+    parts = {"row": batch.obs, "next": batch.next_obs, "value": batch.value_goal.obs, "subgoal": batch.subgoal}
+    parts |= {"goal": batch.goal, "target": batch.high_target}
     return {name: part[0, :, 0].long() for name, part in parts.items()}
 
 
@@ -191,10 +191,12 @@ def test_values_of_a_hierarchy_give_minus_one_until_their_goal_is_reached(kind):
     """OTA's high value judges the end of an option."""
     agent = hierarchical(kind, subgoal_steps=7)
     batch = agent.batch(Goals(episodes(40, 30)), agent.draws(Random([0]))())
-    pairs = [(batch.value, batch.obs)] + ([(batch.high_value, batch.option_end)] if isinstance(agent, OTA) else [])
-    for value, state in pairs:
-        going = (value.goal[..., 0] != state[..., 0]).float()
-        assert torch.equal(value.mask, going) and torch.equal(value.reward, -going) and 0 < going.mean() < 1
+    pairs = [(batch.value_goal, batch.obs)]
+    if isinstance(agent, OTA):
+        pairs.append((batch.high_value_goal, batch.option_end))
+    for goal, state in pairs:
+        going = (goal.obs[..., 0] != state[..., 0]).float()
+        assert torch.equal(goal.mask, going) and torch.equal(goal.reward, -going) and 0 < going.mean() < 1
 
 
 @pytest.mark.parametrize("kind", ["hiql", "ota"])
@@ -261,10 +263,11 @@ def test_values_of_a_chain_are_those_of_the_sheet():
         place, zero, one = torch.tensor([[place_of(goal - row)]]), torch.zeros(1, 1), torch.ones(1, 1)
         d = GoalDraws(place, zero, one, zero.long())
         batch = agent.batch(goals, Draws(torch.tensor([[row]]), d, d, d))
-        assert batch.value.goal[0, 0, 0] == batch.high_value.goal[0, 0, 0] == goal
+        near, far = batch.value_goal, batch.high_value_goal
+        assert near.obs[0, 0, 0] == far.obs[0, 0, 0] == goal
         after, end = (int(x[0, 0, 0]) for x in (batch.next_obs, batch.option_end))
-        low[row, goal] = batch.value.reward + discount * batch.value.mask * low[after, goal]
-        high[row, goal] = batch.high_value.reward + discount * batch.high_value.mask * high[end, goal]
+        low[row, goal] = near.reward + discount * near.mask * low[after, goal]
+        high[row, goal] = far.reward + discount * far.mask * high[end, goal]
     for d, expected in {1: -1, 5: -4.901, 10: -9.5618, 100: -63.3968}.items():
         assert low[goal - d, goal] == pytest.approx(expected, abs=1e-4)
     for d, expected in {1: 0, 5: 0, 10: -1, 100: -17.3831}.items():

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.writer import FileWriter
 
 from algos.checkpoint import Checkpoints
 from algos.cli import RunArgs, cli
@@ -118,16 +118,17 @@ def test_environments_of_mujoco_that_use_little_memory_are_made_below_a_limit(en
     assert envs.num_envs == 60
 
 
+@pytest.mark.usefixtures("tensorboard")
 def test_writers_of_tensorboard_are_made_below_a_limit(train_short, monkeypatch):
     """Each has a thread, which reserves its stack."""
-    begin, left = SummaryWriter.__init__, []
+    begin, left = FileWriter.__init__, []
 
     def noted(writer, *args, **kwargs):
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         left.append(soft == hard)
         begin(writer, *args, **kwargs)
 
-    monkeypatch.setattr(SummaryWriter, "__init__", noted)
+    monkeypatch.setattr(FileWriter, "__init__", noted)
     with limited(4_000):
         train_short("td3_bc", seeds=("0", "1"))
     assert left == [True, True]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from algos.nn import MLP, initialise
-from algos.optim import Adam, Target, cosine
+from algos.optim import Adam, Target, cosine, linear
 from algos.per_run import PerRun
 from algos.random import generators
 
@@ -128,9 +128,29 @@ def test_a_run_whose_state_is_put_back_does_not_touch_its_neighbours():
 def test_a_rate_falls_along_a_cosine_to_0_and_stays_there():
     adam = Adam([torch.ones(1, 1, requires_grad=True)], lr=3e-4, schedule=cosine(1_000_000))
     for step, rate in ((0, 3e-4), (250_000, 2.5606602e-4), (500_000, 1.5e-4), (1_000_000, 0.0), (2_000_000, 0.0)):
-        adam.steps.fill_(step)
+        adam.count.fill_(step)
         assert float(adam.rate()) == pytest.approx(rate, rel=1e-5, abs=1e-12)
     assert Adam([torch.ones(1, 1, requires_grad=True)], lr=3e-4).rate() == 3e-4
+
+
+@pytest.mark.parametrize("lr", [1.0, PerRun([1.0, 1.0])])
+def test_a_schedule_goes_on_beyond_what_float32_can_count(way, lr):
+    """From 2^24 on, a number in float32 stays as it is when 1 is added."""
+    w = torch.ones(2, 1, requires_grad=True)
+    adam = Adam([w], lr=lr, schedule=linear(2, every=2**24 + 2))
+    adam.steps.fill_(2**24)
+    adam.count.fill_(2**24)
+    for rate in (1.0, 1.0, 0.5):
+        assert torch.as_tensor(adam.rate()).tolist() == (rate if adam.alike else [rate, rate])
+        adam.step([torch.ones(2, 1)])
+
+
+def test_the_schedule_of_an_earlier_checkpoint_goes_on():
+    """Its optimisers have no count, and their steps are in float32."""
+    first, second = (Adam([torch.ones(2, 1, requires_grad=True)], lr=1.0, schedule=linear(4)) for _ in range(2))
+    first.step([torch.ones(2, 1)])
+    second.load_state_dict({name: value for name, value in first.state_dict().items() if name != "count"})
+    assert second.rate() == 0.75
 
 
 def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():

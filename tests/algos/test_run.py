@@ -33,6 +33,7 @@ import algos.run_folder
 from algos import plot
 from algos.agent import Agent
 from algos.arguments import Positive, Tunable
+from algos.checkpoint import Checkpoints
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
 from algos.folders import holder
@@ -41,6 +42,7 @@ from algos.random import Random
 from algos.run import Run, without_bf16
 from algos.run_folder import differing, digest_of_file, folder_of, git_commit, script_of, told
 from algos.summary import Summary
+from algos.tables import Rows, Tables
 from benchmarks.plan import state_of
 from envs import Episode, SeededEnvs, Task
 from envs.mujoco import MujocoVectorEnv
@@ -434,7 +436,8 @@ def kept(calls: list[dict], function):
     return call
 
 
-def test_tables_have_a_row_per_fact(train, curves):
+@pytest.mark.usefixtures("curves", "tensorboard")
+def test_tables_have_a_row_per_fact(train):
     result = train("sac", **TINY)
     table = pd.read_parquet(result.folder / "eval.parquet")
     assert list(table.columns) == ["seed", "step", "episode", "return", "length"]
@@ -479,7 +482,8 @@ def test_metrics_are_means_over_the_interval(tmp_path):
         run.log({"x": torch.tensor([value, 10 * value])})
     run.log({"y": torch.tensor([1.0, 1.0])})
     run._flush(run.step)
-    rows = {(seed, name): value for seed, _, name, value in run.tables.train_rows}
+    logged = run.tables.train_rows.frame()
+    rows = {(seed, name): value for seed, _, name, value in logged.itertuples(index=False, name=None)}
     assert rows[0, "x"] == 3 and rows[1, "x"] == 30 and rows[0, "y"] == 1
     for other in (torch.ones(3), torch.tensor(1.0), torch.ones(2, 3), 1.0):  # 2 runs
         for name in ("x", "z"):
@@ -1056,6 +1060,63 @@ def test_clocks_and_the_greatest_size_go_on_after_a_resume(loop):
     assert (seconds > 1e3).tolist() == [False, False, True, True]  # the checkpoint is of step 16
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of runs that only a test moves: a list with the present second."""
+    now = [0.0]
+    monkeypatch.setattr("algos.run.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter))
+    return now
+
+
+@pytest.mark.parametrize(("takes", "saved"), [(4, [8, 16, 24]), (6, [8, 24])])
+def test_checkpoints_that_take_long_are_written_less_often(loop, clock, monkeypatch, takes, saved):
+    """Steps take ten seconds; after a checkpoint of six, there is none for two minutes, except at the end."""
+    run, agent = loop(Bell())
+    save, at = Checkpoints.save, []
+
+    def slow(checkpoints, step, *more):
+        at.append(step)
+        clock[0] += takes
+        save(checkpoints, step, *more)
+
+    monkeypatch.setattr(Checkpoints, "save", slow)
+    for _ in run.steps():
+        run.source.ring()
+        run.log(agent.update())
+        clock[0] += 10
+    assert at == saved
+
+
+@pytest.mark.parametrize(("takes", "written"), [(1, [2, 4, 6, 8, 8, 10, 12]), (2, [2, 8, 12])])
+def test_tables_that_take_long_are_written_less_often(loop, clock, monkeypatch, takes, written):
+    """Steps take ten seconds; after tables of two, evaluations write none for a hundred, and checkpoints always."""
+    run, agent = loop(Bell(every=1), total_steps=12, eval_every=2)
+    write, at = Tables.write, []
+
+    def slow(tables):
+        at.append(run.step)
+        clock[0] += takes
+        write(tables)
+
+    monkeypatch.setattr(Tables, "write", slow)
+    for _ in run.steps():
+        run.source.ring()
+        run.log(agent.update())
+        clock[0] += 10
+    assert at == [*written, 12]
+    assert pd.read_parquet(run.folder.path / "eval.parquet")["step"].unique().tolist() == [2, 4, 6, 8, 10, 12]
+
+
+def test_rows_are_the_same_however_often_they_are_taken():
+    rows, whole = Rows(["seed", "success", "task"]), Rows(["seed", "success", "task"])
+    for seed in range(4):
+        for one in (rows, whole):
+            one.new += [(seed, None, ""), (seed, True, "a")]
+        rows.frame()
+    assert len(rows) == len(whole) == 8
+    pd.testing.assert_frame_equal(rows.frame(), whole.frame())
+
+
 def in_a_minute(monkeypatch):
     """Files of TensorBoard that are made from now on are later ones: they are read in the order of their seconds."""
     later = SimpleNamespace(time=lambda: time.time() + 60)
@@ -1070,6 +1131,7 @@ def shown(run, seed: int) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+@pytest.mark.usefixtures("tensorboard")
 def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monkeypatch):
     """A process is killed after step 20, and the next one goes on from step 16: both write the numbers of step 18."""
 
@@ -1100,6 +1162,7 @@ def test_tensorboard_has_each_number_once_though_the_run_was_resumed(loop, monke
         }
 
 
+@pytest.mark.usefixtures("tensorboard")
 @pytest.mark.parametrize("stop", [5, 15, 22])
 def test_tensorboard_keeps_the_numbers_of_a_phase_though_the_run_was_resumed(loop, monkeypatch, stop):
     """The run goes on in the phase, after it from step 0, and from step 8."""
@@ -1428,6 +1491,7 @@ def test_a_second_interruption_ends_the_run_at_once(loop):
     assert not list(run.folder.path.glob("checkpoint/*"))
 
 
+@pytest.mark.usefixtures("tensorboard")
 def test_runs_are_settings_times_seeds_in_all_that_a_run_says(loop, capsys):
     run, agent = loop(vary=("rate=1,2",), quiet=False)
     assert run.runs == 4 and run.seeds == [0, 1, 0, 1] and run.args.rate.tolist() == [1, 1, 2, 2]

@@ -171,7 +171,7 @@ def test_sb3_s_ppo_gets_our_hyperparameters_and_our_learning_rate(monkeypatch):
     agent, rates = ppo.PPO(ours, task, seeds=[0]), []
     for iteration in range(8):
         assert [model.env.step_wait() for _ in range(2048)] == ["a step"] * 2048
-        agent.adam.steps.fill_(iteration * 10 * 32)
+        agent.adam.count.fill_(iteration * 10 * 32)
         rates.append(model.learning_rate(0.123))
         assert rates[-1] == pytest.approx(float(agent.adam.rate()), rel=1e-6)
     assert rates[0] == 3e-4 and rates[-1] == pytest.approx(3e-4 / 8)

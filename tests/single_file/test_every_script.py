@@ -776,6 +776,7 @@ def assert_same_end(one, other) -> None:
     assert len(one.log)
 
 
+@pytest.mark.usefixtures("tensorboard")
 @whole_runs
 def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
     if short(script).get("env_id") == "CartPole-v1":

@@ -115,7 +115,7 @@ def test_the_learning_rate_falls_by_iterations_to_zero():
     for _ in range(4):  # the last iteration goes beyond the 60 steps
         for _ in range(12):
             rates.append(float(agent.adam.rate()))
-            agent.adam.steps += 1
+            agent.adam.count += 1
     assert rates == [0.5] * 12 + [0.375] * 12 + [0.25] * 12 + [0.125] * 12
     assert float(agent.adam.rate()) == 0.0
     assert agent_of("ppo", task=TASK, anneal=False).adam.rate() == 0.02

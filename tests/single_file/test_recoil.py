@@ -36,16 +36,16 @@ def test_critic_loss_by_hand():
 
 def test_value_loss_is_of_the_mixed_half_scaled_by_the_greatest_of_both():
     loss = agent(scale=1.0, clip=7.0).value_loss
-    both = torch.tensor([[1.0, -1.0, 2.0, 0.0], [1.0, -1.0, 2.0, 0.0]])
-    torch.testing.assert_close(loss(both), torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
-    losses = [loss(torch.tensor([[d, d, 2.0, 0.0]])).item() for d in (1.0, -1.0)]
+    mixed, expert = torch.tensor([[1.0, -1.0], [1.0, -1.0]]), torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+    torch.testing.assert_close(loss(mixed, expert), torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
+    losses = [loss(torch.tensor([[d, d]]), expert[:1]).item() for d in (1.0, -1.0)]
     assert losses == pytest.approx([0.0972089, 0.0497871], abs=1e-6)
-    wide = agent(scale=2.0).value_loss(2 * both)
+    wide = agent(scale=2.0).value_loss(2 * mixed, 2 * expert)
     torch.testing.assert_close(wide, torch.full((2,), 0.0734980), atol=1e-6, rtol=0)
 
 
 def test_the_greatest_counts_as_minus_1_at_least():
-    loss = agent(scale=1.0).value_loss(torch.tensor([[-3.0, -2.0, -4.0, -5.0]]))
+    loss = agent(scale=1.0).value_loss(torch.tensor([[-3.0, -2.0]]), torch.tensor([[-4.0, -5.0]]))
     expected = [math.exp(z + 1) - z * math.e - math.e for z in (-3.0, -2.0)]
     torch.testing.assert_close(loss, torch.tensor([sum(expected) / 2]))
 
@@ -67,9 +67,9 @@ def test_metrics_are_means_of_both_halves():
 
 
 def test_a_clipped_sample_has_no_gradient():
-    advantage = torch.tensor([[8.0, 1.0, 0.0, 0.0]], requires_grad=True)
-    gradient = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(advantage).sum(), advantage)[0]
-    assert gradient[0, 0] == 0 and gradient[0, 1] > 0 and gradient[0, 2:].eq(0).all()
+    both = torch.tensor([[8.0, 1.0], [9.0, 0.0]], requires_grad=True)
+    gradient = torch.autograd.grad(agent(scale=1.0, clip=7.0).value_loss(*both[:, None]).sum(), both)[0]
+    assert gradient[0, 0] == 0 and gradient[0, 1] > 0 and gradient[1].eq(0).all()
 
 
 def test_sampled_actions_have_a_bounded_spread_and_stay_within_bounds():
