@@ -21,7 +21,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from algos.errors import UserError
 from algos.signals import interruptible
-from algos.threads import children
+from algos.threads import children, thread_count
 
 Context = Callable[[], contextlib.AbstractContextManager]
 
@@ -270,13 +270,8 @@ def with_threads(threads: int, busy: Context) -> Callable[..., Any]:
     def compile_graph(graph: Any, inputs: Any, **options: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx  # here, because it takes a second
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            with compiling(), busy():
-                return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
-        finally:
-            torch.set_num_threads(before)
+        with thread_count(threads), compiling(), busy():
+            return compile_fx(graph, inputs, config_patches=CPU_OPTIONS)
 
     return compile_graph
 

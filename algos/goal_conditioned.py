@@ -362,7 +362,7 @@ def watch_goals(run: Run[Any], agent: Any, env_id: str | None) -> None:
     if evaluator is None or env_id is None:
         return
     if run.given.video:
-        run.last = lambda: run.say(film_of(evaluator.ways, run.environment, run.folder.path / "videos"))
+        run.afterwards = lambda: run.say(film_of(evaluator.ways, run.environment, run.folder.path / "videos"))
     try:
         maze = maze_of(env_id)
     except ValueError:
@@ -373,9 +373,10 @@ def watch_goals(run: Run[Any], agent: Any, env_id: str | None) -> None:
         return lambda: parquet_bytes(table(evaluator.ways, run.keys, *more)) if evaluator.ways else None
 
     run.export("ways.parquet", of_ways(ways_table))
-    if hasattr(agent, "value_of"):
-        run.export("values.parquet", of_ways(values_table, agent, maze))
-    if not hasattr(agent, "value_of") or agent.task.obs_size != 2:
+    if not hasattr(agent, "value_of"):
+        return
+    run.export("values.parquet", of_ways(values_table, agent, maze))
+    if agent.task.obs_size != 2:
         return
     ahead, like = getattr(run.given, "subgoal_steps", 25), next(agent.parameters())  # states are positions
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from algos.threads import one_thread
+from algos.threads import thread_count
 
 Lead = tuple[int, ...]  # (R,) or (R, E)
 LARGE = 4096  # least weights of a layer that is worth computing in bfloat16
@@ -78,7 +78,7 @@ class Orthogonal(Linear):
         self.gain = gain
 
     def draw(self, fan_in: int, fan_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        with one_thread():
+        with thread_count(1):
             weight = nn.init.orthogonal_(torch.empty(fan_in, fan_out), self.gain, generator=generator)
         return weight, torch.zeros(fan_out)
 

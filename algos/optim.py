@@ -100,11 +100,11 @@ class Adam(nn.Module):
             self._part()
         buffers: Any = self._buffers  # a module's attributes take ten times as long
         means, squares = ([buffers[name] for name in names] for names in self.names)
-        if torch.compiler.is_compiling():
-            self._formula(gradients, means, squares, active)
-            return
         rates = self.rate()
         self._count(active)
+        if torch.compiler.is_compiling():
+            self._formula(gradients, means, squares, rates, active)
+            return
         if self.alike:
             self._kernel(self.variables, gradients, means, squares, self.steps, rates)
             return
@@ -138,11 +138,9 @@ class Adam(nn.Module):
         )  # fmt: skip
 
     def _formula(
-        self, gradients: list[Tensor], means: list[Tensor], squares: list[Tensor], active: Tensor | None
+        self, gradients: list[Tensor], means: list[Tensor], squares: list[Tensor], rate: Any, active: Tensor | None
     ) -> None:
         """The same step in single operations, which a compiler can fuse; it cannot trace the fused kernel."""
-        rate = self.rate()
-        self._count(active)
         steps = self.steps.to(self.variables[0].dtype)
         # -expm1(step log beta) is 1 - beta^step with all its digits
         first, second = (-torch.expm1(steps * math.log(beta)) for beta in (BETA1, BETA2))

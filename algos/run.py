@@ -53,10 +53,10 @@ from envs.tabular.tasks import table_of
 Args = TypeVar("Args", bound=RunArgs)
 LONGEST = 900.0  # seconds between two checkpoints, unless writing one takes more than a fiftieth of that
 BRIEF = 5.0  # seconds within which a checkpoint is written whenever its steps are reached
-KEPT = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
+COUNTERS = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
 
 
-class Source(Protocol):
+class Source(Stateful, Protocol):
     """The part of environments, or of a series, that a run calls."""
 
     @property
@@ -68,10 +68,6 @@ class Source(Protocol):
 
     def reset(self, purpose: str = ..., *numbers: int) -> None:
         """Starts new episodes, whose seeds depend on the run's seed, `purpose` and `numbers` only."""
-
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -152,7 +148,7 @@ class Run(Generic[Args]):
         self.exports: dict[str, Callable[[], bytes | None]] = {}
         self.environment: dict[str, Any] = {"env_id": "", "options": {}, "tasks": []}  # in which the policies act
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
-        self.last: Callable[[], None] | None = None  # what is left to do when the run is finished
+        self.afterwards: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
         self.adapts = False  # whether the policy learns from prepared data, and `Dataset.adapt` must adapt it
         self.memory: dict[str, Stateful] = {}
@@ -194,9 +190,10 @@ class Run(Generic[Args]):
         if len(shape := envs.task.obs_shape) == 3 and not images:
             warn(f"{env_id} shows images {list(shape)}, which this script takes as {envs.obs_size:,} unscaled numbers")
         self.learn_from(envs)
-        self.acts_in(env_id, limit | same)
         if self.given.eval_episodes:
             self.evaluate_in(env_id, same, timed)
+        else:
+            self.acts_in(env_id, limit | same)
         return envs
 
     def learn_from(self, source: Source) -> None:
@@ -332,7 +329,7 @@ class Run(Generic[Args]):
             self.threads.restore()
             self.tables.read(self.done.tolist(), self.step, self.phases)  # refuses damaged tables
             self.say(f"{self.folder.path} is finished already")
-            if self.last:
+            if self.afterwards:
                 self.say(f"no video is made any more: python -m benchmarks.watch {self.folder.path} films its policies")
             if FILE in self.exports and not (self.folder.path / FILE).exists():  # its run was of an earlier version
                 self._export_late()
@@ -643,15 +640,15 @@ class Run(Generic[Args]):
         summary = Summary(self.algorithm, self.given.task, self.given.STEPS, self.score_name, self.show)
         frame = self.tables.eval_frame()
         label = "the deterministic policy" if self.evaluator else "training episodes"
-        if self.last and self.evaluator and policy and not self.evaluator.ways:  # there was none since the restart
+        if self.afterwards and self.evaluator and policy and not self.evaluator.ways:  # none since the restart
             self.evaluator(policy, [self.given.total_steps] * self.runs)
         with self.folder.writing():
             if len(frame):
                 curve = self.folder.path / "curve.png"
                 summary.draw(frame, self.tables.keys, self.diverged, f"return of {label}", curve)
-            if self.last:
+            if self.afterwards:
                 with interruptible():
-                    self.last()
+                    self.afterwards()
             (self.folder.path / "progress.json").unlink(missing_ok=True)
             for part in (self.tables, self.source, self.evaluator, self.value_evaluator):
                 if part:
@@ -689,7 +686,7 @@ class Run(Generic[Args]):
         started, parts = time.monotonic(), self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
-        names = ("diverged", "episodes", "scored", *KEPT)
+        names = ("diverged", "episodes", "scored", *COUNTERS)
         values = {name: getattr(self, name) for name in names}
         values |= {"final": final, "done": self.done.tolist(), "taken": self.taken.tolist()}
         values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
@@ -751,7 +748,7 @@ class Run(Generic[Args]):
             )
         if values:
             self.final = values["final"]
-            for name in KEPT:
+            for name in COUNTERS:
                 setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.done[:], self.taken[:] = values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}

@@ -96,14 +96,14 @@ def termination(env_id: str | None, obs_size: int, rules: FormName) -> Terminati
     if name not in RULES:
         named = env_id or "a dataset without an environment"
         raise UserError(f"nothing is known of when a predicted state of {named} ends an episode: {hint}")
-    sizes, *functions = RULES[name]
+    sizes, ravl, offlinerl_kit = RULES[name]
     if obs_size not in sizes:
         usual = " or ".join(map(str, sizes))
         raise UserError(
             f"observations of {env_id} have {obs_size} numbers here, and the rule of when a predicted state ends an "
             f"episode is for {usual}: {hint}"
         )
-    return functions[rules == "offlinerl_kit"]
+    return offlinerl_kit if rules == "offlinerl_kit" else ravl
 
 
 def tried(rule: Termination, obs: Tensor) -> Termination:

@@ -100,11 +100,11 @@ def children() -> set[psutil.Process]:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes on one thread, for the few functions whose rounding depends on the number: LAPACK's factorisations."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def thread_count(number: int) -> Iterator[None]:
+    """Computes on so many threads; on one, where rounding depends on their number, as in LAPACK's factorisations."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -54,14 +54,15 @@ def tasks_of(spec: EnvSpec, options: dict[str, Any]) -> dict[str, Any]:
     """What a reset is told for each task."""
     if spec.id in PAIRS:
         return {f"({a},{b})->({c},{d})": ((a, b), (c, d)) for (a, b), (c, d) in PAIRS[spec.id]}
-    if re.match(OGBENCH, spec.id) and "-singletask" in spec.id:
-        raise ValueError(f"{spec.id} has one fixed goal; the id with several is {re.sub('-single.*-', '-', spec.id)}")
-    if re.match(OGBENCH, spec.id) and not spec.id.startswith("powderworld"):
-        return {f"task{k}": k for k in range(1, 6)}
     if re.match(OGBENCH, spec.id):
-        raise ValueError(
-            f"{spec.id} has images for observations, and only ids with observations of numbers have tasks here"
-        )
+        if "-singletask" in spec.id:
+            several = re.sub("-single.*-", "-", spec.id)
+            raise ValueError(f"{spec.id} has one fixed goal; the id with several is {several}")
+        if spec.id.startswith("powderworld"):
+            raise ValueError(
+                f"{spec.id} has images for observations, and only ids with observations of numbers have tasks here"
+            )
+        return {f"task{k}": k for k in range(1, 6)}
     if spec.max_episode_steps and (names := own_tasks(spec.id, **options)):
         return {name: k for k, name in enumerate(names, 1)}
     raise ValueError(

@@ -108,7 +108,8 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
     if valids is not None and _is_ogbench(path, arrays, timeouts):  # its compact form, which marks two last rows
         terminals = ~valids
     breaks, keep = 0, np.ones(count, bool)
-    if "next_observations" in arrays and not exact:
+    true_ends = "next_observations" in arrays and not exact
+    if true_ends:
         builder = Builder(2 * count, obs_size, act_size)
         breaks = _add_true_successors(builder, arrays, terminals, timeouts)
     else:
@@ -118,7 +119,6 @@ def _dataset(path: Path, name: str, arrays: dict[str, Array], exact: bool, limit
             builder.add(obs, action, reward, terminals[rows], keep[rows])
         if keep[-1:].any():  # a row for its next observation, which does not count after the end of a task
             builder.add(obs[-1:], np.empty((0, act_size)), 0, 0)
-    true_ends = "next_observations" in arrays and not exact
     if set(STATES) <= set(arrays):
         builder.add_states(*(np.concatenate(list(arrays[key].pieces()))[keep] for key in STATES))
     facts: dict[str, Any] = {"rewarded": "rewards" in arrays, "true_ends": true_ends, "breaks": breaks}

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from algos.checkpoint import written_aside
 from algos.data.build import Builder
+from algos.errors import warn
 from algos.folders import alone
 from algos.stored import regular
 
@@ -41,7 +41,7 @@ def read_once(builder: Builder, read: Callable[[], None], folder: Path, file: Pa
         except OSError as error:
             failure = error
     if failure:
-        warnings.warn(f"what was read of {folder} was not kept for the next run ({failure})", stacklevel=2)
+        warn(f"what was read of {folder} was not kept for the next run ({failure})")
 
 
 def _state_of(folder: Path) -> str:

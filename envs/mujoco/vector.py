@@ -81,7 +81,6 @@ class MujocoVectorEnv(VectorEnv):
         threads = max(1, min(threads or core_count(), num_envs // 2))
         self.physics = Physics(env.model, num_envs, self.task.fields, env.frame_skip, threads)
         self.generators: list[np.random.Generator] = [None] * num_envs  # type: ignore[list-item]
-        self.all_ids = np.arange(num_envs)
         self.elapsed = np.zeros(num_envs, np.int64)
         self.done = np.zeros(num_envs, bool)
         self.before = self.task.position(self.physics.fields)
@@ -108,10 +107,7 @@ class MujocoVectorEnv(VectorEnv):
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), bool)
         resetting = self.done
-        if self.autoreset_mode == AutoresetMode.SAME_STEP or not resetting.any():
-            active = self.all_ids
-        else:
-            active = np.flatnonzero(~resetting)
+        active = np.flatnonzero(~resetting)
 
         infos: dict[str, Any] = {}
         info: Info = {}

@@ -62,22 +62,21 @@ def explore(name: str, world: World, horizon: int, **versions: str) -> Table:
     numbers: dict[Hashable, int] = {world.key(first): 0}
     states, depths, next_state, reward = [first], [0], [], []
     with tqdm(desc=f"exploring {name}", unit=" states", delay=1, leave=False, disable=None) as bar:
-        for number in range(MOST_STATES + 1):
-            if number == len(states):
-                break
+        for number, state in enumerate(states):  # which grow meanwhile
             if number == MOST_STATES:
                 raise ValueError(f"{name} has more than {MOST_STATES:,} states, too many for a table")
-            steps = [world.step(states[number], action) for action in range(world.actions)]
+            steps = [world.step(state, action) for action in range(world.actions)]
             row = []
-            for state, _ in steps:
-                known = -1 if state is None or (tree and depths[number] + 1 == horizon) else None
-                if known is None:
-                    key = (len(states),) if tree else world.key(state)
-                    known = numbers.setdefault(key, len(states))
-                    if known == len(states):
-                        states.append(state)
-                        depths.append(depths[number] + 1)
-                row.append(known)
+            for following, _ in steps:
+                if following is None or (tree and depths[number] + 1 == horizon):
+                    row.append(-1)
+                    continue
+                key = (len(states),) if tree else world.key(following)
+                place = numbers.setdefault(key, len(states))
+                if place == len(states):
+                    states.append(following)
+                    depths.append(depths[number] + 1)
+                row.append(place)
             next_state.append(row)
             reward.append([gained for _, gained in steps])
             bar.update()

@@ -85,7 +85,6 @@ class TabularVectorEnv(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
         self.random = Uniform(num_envs)
-        self.all_ids = np.arange(num_envs)
         self.seeded = np.zeros(num_envs, bool)
         self.cumulated, self.starts = table.probability.cumsum(-1), table.start.cumsum()
         self.one_outcome = table.next_state.shape[2] == 1

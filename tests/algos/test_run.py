@@ -332,19 +332,6 @@ def test_a_disk_that_fills_up_during_the_run_is_said_in_one_sentence(tmp_path, m
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def finish(out: Path, *flags: str, script: str = "sac") -> str:
-    done = subprocess.run(command(out, *flags, script=script), capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
-def test_a_run_that_does_not_compile_leaves_out_what_takes_seconds_to_import(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    imported = finish(tmp_path, "--total-steps", "60")
-    assert "algos.plot" in imported and "matplotlib.figure" in imported and list(tmp_path.rglob("policy.safetensors"))
-    assert "matplotlib.pyplot" not in imported and not re.search(r"\| +torch\._dynamo\n", imported)
-
-
 def kill_after_a_checkpoint(out: Path, *flags: str, script: str = "sac", how: int = signal.SIGKILL) -> int:
     """Starts a run, sends a signal when it has written a checkpoint, and returns the exit code."""
     before = set(out.rglob("checkpoint/*.json"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from algos import threads
-from algos.threads import Threads, children, cpu_seconds, one_thread
+from algos.threads import Threads, children, cpu_seconds, thread_count
 
 
 class Machine:
@@ -72,8 +72,8 @@ def test_cpu_seconds_count_this_process():
     assert own_after > own > 0 and total_after >= total > 0
 
 
-def test_one_thread_is_for_a_while_only(machine):
-    with one_thread():
+def test_a_number_of_threads_is_for_a_while_only(machine):
+    with thread_count(1):
         assert machine.set == 1
     assert machine.set == 4
 

@@ -229,7 +229,8 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
 
 
-def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
+def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole, monkeypatch):
+    """The run that goes on is not compiled, and leaves out what takes seconds to import."""
     suite = write(tmp_path, steps=STEPS)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "100")
     run = wait_for_steps(tmp_path / "out", 100)
@@ -238,8 +239,12 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
     assert not list((tmp_path / "out").glob("stop*")) and not scripts_of(tmp_path / "out")
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # from now on, the log of a job lists its imports
     do_here(suite, tmp_path / "out")
     same_tables(tmp_path / "out", whole)
+    imported = max((tmp_path / "out" / "logs").glob("*.log")).read_text()
+    assert "algos.plot" in imported and "matplotlib.figure" in imported and list(tmp_path.rglob("policy.safetensors"))
+    assert "matplotlib.pyplot" not in imported and not re.search(r"\| +torch\._dynamo\n", imported)
 
 
 @pytest.mark.slow
