@@ -7,9 +7,9 @@ the actor climbs the critics while it imitates the data (DDPG+BC).
 
 The details are those of the code: goals of the critics come from the future of a transition at a geometric distance;
 the critic's output, which the actor climbs, is the logit of the classifier and not its exponential; there are neither
-targets nor rewards; the discount only decides how far goals lie ahead. `--actor-loss awr` learns a value phi(s)·psi(g)
-in the same way and weights the data's actions by exp(alpha (Q - V)), at most 100. Alpha, the discount and the actor's
-goals depend on the dataset, as in the official commands.
+targets nor rewards; the discount only decides how far goals lie ahead. `--actor-loss awr` learns a value of the same
+form, by networks of its own, in the same way, and weights the data's actions by exp(alpha (Q - V)), at most 100. Alpha,
+the discount and the actor's goals depend on the dataset, as in the official commands.
 
     python single_file/crl.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:8
 
@@ -83,12 +83,12 @@ class Bilinear(nn.Module):
         super().__init__()
         self.phi = network(lead, in_size, hidden, latent_size)
         self.psi = network(lead, goal_size, hidden, latent_size)
-        self.members = len(lead) > 1
+        self.has_members = len(lead) > 1
 
     def latents(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """phi and psi/sqrt(d), each [R, B, d] or [R, E, B, d]; the last input is the goal."""
         x, goal = torch.cat(inputs[:-1], -1), inputs[-1]
-        if self.members:
+        if self.has_members:
             x, goal = x[:, None], goal[:, None]
         phi = self.phi(x)
         return phi, self.psi(goal) / math.sqrt(phi.shape[-1])

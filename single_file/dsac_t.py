@@ -138,7 +138,7 @@ def paper_loss(mean: Tensor, std: Tensor, mean_target: Tensor, sample_target: Te
     mean, std: [R, 2, B]; targets: [R, 1, B]; running_std: [R, 2, 1]. The three numbers 0.1 are the code's epsilons.
     """
     q, sigma = mean.detach(), std.detach()
-    clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)  # eq. 23: the width of the clip
+    clipped = q + torch.clamp(sample_target - q, -3 * running_std, 3 * running_std)  # eq. 23 gives the width
     mean_gradient = (mean_target - q) / (sigma.square() + 0.1)  # the mean of the target, not a sample
     std_gradient = ((clipped - q).square() - sigma.square()) / (sigma.pow(3) + 0.1)
     scale = running_std.square() + 0.1  # the code's omega; eqs. 24-25 have the running mean of sigma squared
@@ -194,7 +194,7 @@ class DSACT(Agent):
         return self.actor.mode(obs)
 
     def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A sampled action [R, N, A], the soft value predicted for it, and the entropy bonus, each [R, N]."""
+        """For logs only: a sampled action [R, N, A], the soft value predicted for it, and the entropy bonus [R, N]."""
         action, log_prob = self.actor.sample(obs, noise)
         return action, self.critic(obs, action)[0].amin(1), -self.log_alpha.exp()[:, None] * log_prob
 
@@ -206,12 +206,12 @@ class DSACT(Agent):
         """
         next_action, next_log_prob = self.target_actor.net.sample(batch.next_obs, noise)
         mean, std = self.target_critic(batch.next_obs, next_action)
-        sample = mean + z.clamp(-3, 3) * std
+        sample = mean + z.clamp(-3, 3) * std  # the clip is the code's
         first_is_smaller = mean[:, 0] < mean[:, 1]  # [R, B]
-        entropy = -self.log_alpha.exp()[:, None] * next_log_prob
+        bonus = -self.log_alpha.exp()[:, None] * next_log_prob
         discount = self.args.discount * (1 - batch.terminated)
-        mean_target = batch.reward + discount * (mean.amin(1) + entropy)
-        sample_target = batch.reward + discount * (torch.where(first_is_smaller, sample[:, 0], sample[:, 1]) + entropy)
+        mean_target = batch.reward + discount * (mean.amin(1) + bonus)
+        sample_target = batch.reward + discount * (torch.where(first_is_smaller, sample[:, 0], sample[:, 1]) + bonus)
         return mean_target[:, None], sample_target[:, None]
 
     def critic_loss(self, batch: Batch, noise: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

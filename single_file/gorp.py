@@ -112,7 +112,8 @@ class GORP(Agent):
         if t >= i + args.k:
             return (draws.action[:, t] * self.task.act_size).long()
         episode = first + torch.arange(obs.shape[1], device=self.device)
-        digit = episode // args.m // self.task.act_size ** (i + args.k - 1 - t) % self.task.act_size
+        sequence, place = episode // args.m, i + args.k - 1 - t  # place 0 is that of the last digit
+        digit = sequence // self.task.act_size**place % self.task.act_size
         return digit.expand(obs.shape[:2])
 
     def draws(self, random: Random, envs: int) -> Callable[[], Draws]:

@@ -174,7 +174,7 @@ class MOBILE(Agent):
 
     @torch.no_grad()
     def policy_values(self, obs: Tensor) -> Tensor:
-        """Values the deterministic actions by each critic: obs [R, B, O] -> [R, critics, B]."""
+        """Values of the deterministic actions by each critic, for logs only: obs [R, B, O] -> [R, critics, B]."""
         return self.critic(obs, self.policy(obs))
 
     @torch.no_grad()

@@ -37,6 +37,7 @@ its policy to the last step; config.json has the steps that each run has really 
 
 import algos.early  # a signal during the imports below ends the program in one line
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -217,7 +218,7 @@ class NetworkSQIRL(SQIRL):
         return values.unflatten(-1, (self.args.k, self.task.act_size))[..., -1, :].argmax(-1)
 
     def losses(self, batch: Steps) -> Tensor:
-        """Mean squared errors of the heads [R, k], to the return, and to r + gamma max_a' Q^{j-1}(s', a') above it."""
+        """Mean squared errors [R, k]: of Q^1 to the return, of Q^j with j > 1 to r + gamma max_a' Q^{j-1}(s', a')."""
         args = self.args
         chosen = batch.action[..., None, None].expand(-1, -1, args.k, 1)
         value = self.values(batch.obs).gather(-1, chosen).squeeze(-1)  # [R, B, k]
@@ -246,8 +247,9 @@ class NetworkSQIRL(SQIRL):
     def freeze(self) -> None:
         """Keeps the present weights for time i."""
         if self.i < self.task.limit:
+            frozen = self.snapshots()
             for name, p in self.critic.named_parameters():
-                self.snapshots()[name][:, self.i] = p
+                frozen[name][:, self.i] = p
 
 
 class Remembered:
@@ -348,6 +350,7 @@ def with_network(run: Run[Args], envs: SeededEnvs) -> None:
     args = run.given
     agent = NetworkSQIRL(run.args, envs.task, run.seeds, run.device)
     longest = args.m * envs.task.limit  # the most steps of an iteration
+    most = math.ceil(args.epochs * longest / args.batch_size)  # updates
     buffer = EpisodeBuffer(run.runs, min(args.buffer_size, args.total_steps + longest), envs.task, run.device)
     draws, choice = agent.draws(run.random, envs.envs_per_run), run.random.integers("minibatch", args.batch_size)
     update = run.compiled(lambda rows, active: agent.update(buffer.gather(rows), active))
@@ -356,11 +359,12 @@ def with_network(run: Run[Args], envs: SeededEnvs) -> None:
     for _ in run.steps(policy, 0):
         episodes = collect(envs, args.m, lambda _: partial(agent.act, draws=draws()))
         buffer.add(episodes, episodes.returns(run.args.discount), agent.i)
-        updates = -(-args.epochs * episodes.lengths.sum(1) // args.batch_size)  # [R], rounded up
+        # [R], rounded up
+        updates = (args.epochs * episodes.lengths.sum(1) + args.batch_size - 1) // args.batch_size
         learns = (buffer.added > 0) & (run.done < args.total_steps)
         updates = torch.where(torch.as_tensor(learns, device=run.device), updates, 0)
         last = int(updates.max())
-        for number in range(-(-args.epochs * longest // args.batch_size)):
+        for number in range(most):
             integers = choice()  # as often in each iteration, so that no run depends on its neighbours
             if number < last:
                 run.log(update(buffer.choose(integers), updates > number))

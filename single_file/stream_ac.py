@@ -3,12 +3,14 @@
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
 in the form of its official code, whose hyperparameters are the same for all tasks: one gradient step per transition by
 ObGD with eligibility traces, sparse initialisation, layer normalisation, and running statistics of observations and
-rewards. With continuous actions the policy is a Gaussian whose samples are clipped to the task's bounds; with discrete
-ones it is a softmax. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the
-episode is a feature where the task has a limit and no images. As in the official scripts, CartPole, MountainCar and
-Acrobot run up to 10,000 steps: returns there do not compare with those under the usual limits. Three things differ
-here: statistics are float64 on all tasks, a time limit of an Atari game ends it like any other limit, and games are
-prepared as envs/atari.py says, with other roundings of pixels and without a second action after FIRE.
+rewards. ObGD (algos/obgd.py) moves the weights of a network by lr / max(M, 1) delta z, where delta is the TD error, z
+the traces (z <- discount lambda z + gradient), and M = lr kappa max(|delta|, 1) |z|_1. With continuous actions the
+policy is a Gaussian whose samples are clipped to the task's bounds; with discrete ones it is a softmax. A time limit
+ends an episode like any other end, without bootstrapping; in return, the time in the episode is a feature where the
+task has a limit and no images. As in the official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps:
+returns there do not compare with those under the usual limits. Three things differ here: statistics are float64 on all
+tasks, a time limit of an Atari game ends it like any other limit, and games are prepared as envs/atari.py says, with
+other roundings of pixels and without a second action after FIRE.
 
     python single_file/stream_ac.py --env-id HalfCheetah-v5 --seeds 0:10
 
@@ -53,9 +55,9 @@ class Args(StreamArgs):
     eval_every: Count = 50_000
     """environment steps over which the returns of training episodes make one score"""
     kappa_critic: Tunable[Positive] = 2.0
-    """kappa of ObGD, which bounds the critic's steps"""
+    """kappa of ObGD for the critic: a step that it bounds has a 1-norm of at most 1 / kappa"""
     kappa_actor: Tunable[Positive] = 3.0
-    """kappa of ObGD, which bounds the actor's steps"""
+    """the same for the actor"""
     entropy: Tunable[Fraction] = 0.01
     """tau, the weight of the policy's entropy"""
     hidden: Hidden = ()
@@ -143,7 +145,10 @@ class StreamAC(Agent):
         self.state.copy_(torch.where(per_run(where, first) > 0, first, self.state))
 
     def learn(self, reward: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
-        """Learns from the outcome of the current action, by delta and the gradients of outputs, without losses."""
+        """Learns from the outcome of the current action, by delta and the gradients of log pi and V, without losses.
+
+        reward and done: [R]; next_obs: [R, O].
+        """
         reward = self.reward_scaler(reward, done)
         next_state, done = self.features(next_obs), done.to(reward.dtype)
         value = self.critic(self.state).squeeze(-1)

@@ -2,11 +2,12 @@
 
 Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606), the method of 2024
 in the form of its official code: ObGD with eligibility traces, sparse initialisation, layer normalisation, running
-statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. After it has learned from an
-action that was not greedy, Q(lambda) clears its traces. A time limit ends an episode like any other end, without
-bootstrapping; in return, the time in the episode is a feature where a task has a limit and no images. As in the
-official scripts, CartPole, MountainCar and Acrobot run up to 10,000 steps: returns there do not compare with those
-under the usual limits.
+statistics of observations and rewards, and epsilon-greedy exploration that falls linearly. ObGD (algos/obgd.py) moves
+the weights by lr / max(M, 1) delta z, where delta is the TD error, z the traces (z <- discount lambda z + gradient),
+and M = lr kappa max(|delta|, 1) |z|_1. After it has learned from an action that was not greedy, Q(lambda) clears its
+traces. A time limit ends an episode like any other end, without bootstrapping; in return, the time in the episode is a
+feature where a task has a limit and no images. As in the official scripts, CartPole, MountainCar and Acrobot run up to
+10,000 steps: returns there do not compare with those under the usual limits.
 
 Five things differ from the official scripts. The official SARSA begins an episode with the action that it drew at the
 last observation of the episode before; here that action is drawn anew. The official SARSA script for MinAtar always
@@ -57,12 +58,12 @@ class Args(StreamArgs):
     target: Literal["q", "sarsa"] = "q"
     """value of the next state: that of its greedy action (q), or that of the action that will be taken (sarsa)"""
     kappa: Tunable[Positive] = 2.0
-    """kappa of ObGD, which bounds the steps"""
+    """kappa of ObGD: a step that it bounds has a 1-norm of at most 1 / kappa"""
     epsilon_start: Tunable[Fraction] = 1.0
     """probability of a uniformly random action at the first step"""
     epsilon_end: Tunable[Fraction] = 0.01
-    """the same probability from the end of exploration on; if it is above --epsilon-start, the probability rises
-    through the whole run, as in the official code"""
+    """the same probability from the end of exploration on; if it is above --epsilon-start, it is the probability from
+    the first step, which rises beyond it after the end of exploration, as in the official code"""
     exploration: Tunable[PositiveFraction] = 0.05
     """share of all steps after which exploration has ended; officially 0.2 for Q on MinAtar and 0.05 elsewhere"""
     hidden: Hidden = ()
@@ -100,7 +101,7 @@ class StreamQ(Agent):
         self.register_buffer("drawn", torch.zeros(self.runs, dtype=torch.float64, device=device))
 
     def epsilon(self) -> Tensor:
-        """Probability [R] of a random action, which falls linearly with the number of actions drawn."""
+        """Probability [R] of a random action, which falls linearly with the number of actions drawn to its end."""
         args = self.args
         share = self.drawn / (args.exploration * args.total_steps)
         return (args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share).clamp(min=args.epsilon_end)
@@ -140,7 +141,7 @@ class StreamQ(Agent):
     def learn(
         self, reward: Tensor, next_state: Tensor, done: Tensor, next_action: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Learns from the outcome of the current action.
+        """Learns from the outcome of the current action: reward and done [R], next_state [R, features].
 
         The target contains the value of `next_action` [R], or without it that of the greedy action.
         """

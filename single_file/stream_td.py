@@ -4,8 +4,8 @@ Elsayed, Vasan and Mahmood, "Streaming Deep Reinforcement Learning Finally Works
 in the form of its official code on the electricity series ETTm2: observations are bias-corrected exponential averages
 of the rows, then normalised by running statistics; the cumulant, which is the series' target in the next row, scaled to
 [0, 1] (see envs/series.py), is divided by the running standard deviation of its discounted sum; a sparse network with
-layer normalisation learns by ObGD with eligibility traces, from each row once. There are no episodes and no time
-feature. All seeds see the same rows and differ in their initial weights alone.
+layer normalisation learns by ObGD (algos/obgd.py) with eligibility traces, from each row once. There are no episodes
+and no time feature. All seeds see the same rows and differ in their initial weights alone.
 
     python single_file/stream_td.py --seeds 0:10
     python single_file/stream_td.py --env-id ETTm2.csv --target-column OT --total-steps 68000 --seeds 0:10
@@ -83,7 +83,7 @@ class Args(StreamArgs):
     observation_trace: Tunable[DecayFactor] = 0.999
     """beta: observations are exponential averages of rows with this decay; 0: the rows themselves"""
     kappa: Tunable[Positive] = 2.0
-    """kappa of ObGD, which bounds the steps"""
+    """kappa of ObGD: a step that it bounds has a 1-norm of at most 1 / kappa"""
     hidden: Hidden = (128, 128)
     """widths of hidden layers"""
 
@@ -265,7 +265,7 @@ def main(args: Args) -> None:
     run.register(agent, keep=("score",), score=score)
     for step in run.steps():
         if envs.restarted:
-            agent.start(envs.obs, never + 1)
+            agent.start(envs.obs, torch.ones_like(never))
         metrics = learn(envs.receive())
         score.keep(step, agent.output)
         run.log({n: m for n, m in metrics.items() if n != "absolute_error" or step < envs.known})

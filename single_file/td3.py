@@ -96,7 +96,7 @@ class Actor(nn.Module):
         return torch.tanh(self.net(obs)) * self.scale + (self.high + self.low) / 2
 
     def noisy(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Actions with noise [R, B, A] in units of half the range of an action, clipped to the bounds."""
+        """Actions with noise [R, B, A] in units of half the distance between their bounds, clipped to these."""
         return (self(obs) + noise * self.scale).clamp(self.low, self.high)
 
 
@@ -135,7 +135,7 @@ class TD3(Agent):
         return self.actor(obs)
 
     def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A noisy action [R, N, A], the value predicted for it [R, N], and a bonus of 0 [R, N]."""
+        """For logs only: a noisy action [R, N, A], the value predicted for it [R, N], and a bonus of 0 [R, N]."""
         action = self.act(obs, noise)
         value = self.critic(obs, action).amin(1)
         return action, value, torch.zeros_like(value)
