@@ -112,7 +112,7 @@ def compute(scores: Scores, references: pd.DataFrame | None, score: Score, repli
     normal = final_scores(scores.table, "normalised")
     if references is not None:
         final = final.merge(normal, on=["task", "algorithm", "seed"], suffixes=("", "_normalised"))
-    steps = scores.table.groupby("task")["step"].max()
+    steps = scores.ends
     definitions = known_definitions(final, score)
     rows = []
     for task, algorithm, frame in each(final, scores):

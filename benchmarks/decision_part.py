@@ -54,11 +54,9 @@ def within(one: Comparison, most: float) -> Comparison:
 
 def lost_seeds(results: Results) -> dict[tuple[str, str], set[int]]:
     """The seeds without a score, because they diverged before they had one, by task and algorithm."""
-    final, found = results.final, list(results.scores.lost)
-    for config in results.scores.sources:
-        found += [(config["task"], label(config), row["seed"]) for row in config["diverged"]]
+    final, found = results.final, {*results.scores.lost, *results.scores.diverged}
     lost: dict[tuple[str, str], set[int]] = {}
-    for task, name, seed in set(found) - set(zip(final["task"], final["algorithm"], final["seed"], strict=True)):
+    for task, name, seed in found - set(zip(final["task"], final["algorithm"], final["seed"], strict=True)):
         lost.setdefault((task, name), set()).add(seed)
     return lost
 

@@ -7,7 +7,7 @@ and sources.json are read like the runs themselves, see `benchmarks.read_scores`
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from algos.errors import UserError
 from algos.stored import check, damaged, find, read_json
 from benchmarks.protocols import differences, options_in_words, protocol
 from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED, Found, is_report, read_report, read_run
-from benchmarks.scores import OF_TASK, Scores, Unfinished, family_name, label, missing_cells
+from benchmarks.scores import OF_TASK, Scores, Unfinished, among, family_name, label, missing_cells
 from benchmarks.stored import Sweep, processes_of, read_wishes, without_place
 
 FEW_SEEDS = 10
@@ -361,20 +361,6 @@ def no_seed_twice(sources: list[dict[str, Any]]) -> None:
             seen[key] = str(config.get("folder"))
 
 
-def _diverged(scores: Scores) -> dict[tuple[str, str, int], int]:
-    """The step at which each diverged seed was noticed, by task, algorithm and seed."""
-    return {
-        (config["task"], label(config), row["seed"]): row["step"]
-        for config in scores.sources
-        for row in config["diverged"]
-    }
-
-
-def _among(frame: pd.DataFrame, runs: Container[tuple[str, str, int]]) -> np.ndarray:
-    """Which rows of a table are of some runs: task, algorithm and seed."""
-    return np.array([key in runs for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)], bool)
-
-
 def _without_numbers(scores: Scores) -> None:
     """Marks a seed as diverged from the first step on at which its return is not a finite number, or beyond all use.
 
@@ -406,7 +392,7 @@ def _without_learning(scores: Scores) -> None:
 def _align(scores: Scores, cut: bool) -> None:
     """Lets diverged seeds keep the return that they had, and with `cut` cuts each task where its shortest run ends."""
     parts = []
-    diverged = _diverged(scores)
+    diverged = scores.diverged
     done = {(c["task"], label(c), seed): c.get("step") for c in scores.sources for seed in c["seeds"]}
     for task, frame in scores.table.groupby("task", sort=True):
         last = frame.groupby(["algorithm", "seed"])["step"].max()
@@ -447,11 +433,11 @@ def _align(scores: Scores, cut: bool) -> None:
         for (name, evaluated), seeds in fates.items():
             scores.notes.append(_fate(name, task, seeds, evaluated))
     scores.table = pd.concat(parts).sort_values(["task", "algorithm", "seed", "step"], ignore_index=True)
-    ends = scores.table.groupby("task")["step"].max()
+    ends = scores.ends
     for name in ("values", "watched"):
         frame = getattr(scores, name)
         frame = frame[frame["step"] <= frame["task"].map(ends)]
-        frame = frame[~_among(frame, diverged)]
+        frame = frame[~among(frame, diverged)]
         setattr(
             scores, name, frame.sort_values(["task", "algorithm", "seed", "step"], ignore_index=True, kind="stable")
         )
@@ -470,9 +456,9 @@ def _behind(frame: pd.DataFrame, alive: list[tuple[str, int]], end: int) -> dict
 
 def _without_scores(scores: Scores) -> list[str]:
     """Sentences on seeds of runs that have no score although they did not diverge, such as one without an episode."""
-    table, diverged = scores.table, _diverged(scores)
+    table, diverged = scores.table, scores.diverged
     there = set(zip(table["task"], table["algorithm"], table["seed"], strict=True))
-    known, ends = there | diverged.keys(), table.groupby("task")["step"].max()
+    known, ends = there | diverged.keys(), scores.ends
     found = []
     for config in scores.sources:
         task, name = config["task"], label(config)

@@ -17,7 +17,7 @@ from benchmarks import figures
 from benchmarks.analysis import Results
 from benchmarks.parts import Part, file_name
 from benchmarks.read_scores import is_report
-from benchmarks.scores import Scores, label, plain
+from benchmarks.scores import Scores, among, label, plain
 from envs.mazes import Maze, maze_of
 
 WAYS = ["task", "algorithm", "seed", "goal", "step", "x", "y"]
@@ -37,8 +37,7 @@ def load(folders: Sequence[Path], scores: Scores) -> tuple[pd.DataFrame, pd.Data
     known = {(config["task"], label(config), seed) for config in scores.sources for seed in config["seeds"]}
 
     def scored(table: pd.DataFrame) -> pd.DataFrame:
-        keys = zip(table["task"], table["algorithm"], table["seed"], strict=True)
-        return table[np.array([key in known for key in keys], bool)]
+        return table[among(table, known)]
 
     ways, values = ([pd.DataFrame(columns=columns)] for columns in (WAYS, [*MAPS, "seeds"]))
     for folder in folders:
@@ -96,7 +95,7 @@ def read(path: Path, columns: list[str]) -> pd.DataFrame:
 
 def maze_part(results: Results, ways: pd.DataFrame, maps: pd.DataFrame) -> Part:
     """Figures of both, one of each for each task."""
-    ends = results.scores.table.groupby("task")["step"].max()
+    ends = results.scores.ends
     ends = ends[ends.index.isin(ways["task"])]
     cut = any(config.get("step", 0) > ends.get(config["task"], np.inf) for config in results.scores.sources)
     text = (

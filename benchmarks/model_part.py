@@ -10,12 +10,9 @@ from benchmarks.tables import Table, number, word
 def model_part(results: Results) -> Part:
     """Values of the policy against their bound, penalties, spreads of critics, and errors of the model."""
     long = results.scores.watched
-    ends = results.scores.table.groupby("task")["step"].max()
-    late = long[long["step"] > 0.9 * long["task"].map(ends)]
     keys = ["task", "algorithm", "seed"]
-    metrics = late.pivot_table(index=keys, columns="metric", values="value")
-    played = results.scores.table
-    played = played[played["step"] > 0.9 * played["task"].map(ends)].groupby(keys)["return"].mean()
+    metrics = results.scores.late(long).pivot_table(index=keys, columns="metric", values="value")
+    played = results.scores.late(results.scores.table).groupby(keys)["return"].mean()
     metrics = metrics.join(played.rename("return")).reset_index()
     errors = sorted((n for n in metrics if str(n).startswith("model_error_")), key=lambda n: int(str(n).split("_")[-1]))
     columns = ["policy_value", "return", "value_bound", "penalty", "last_step_share", "spread_start", "spread_last"]

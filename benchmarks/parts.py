@@ -154,7 +154,7 @@ def improvement_part(results: Results) -> Part:
 def curves_behind(results: Results, names: Sequence[str]) -> dict[str, dict[str, figures.Curve]]:
     """The learning curves of others by task and label, for the tasks whose name without version is theirs."""
     behind: dict[str, dict[str, figures.Curve]] = {}
-    ends = results.scores.table.groupby("task")["step"].max()
+    ends = results.scores.ends
     for name in names:
         for their_task, frame in read_curves(name).groupby("task"):
             for task in results.scores.tasks:
@@ -227,8 +227,7 @@ def task_part(
 def value_part(results: Results) -> Part:
     """The values that critics predict against the returns that followed."""
     values = results.scores.values.assign(bias=lambda t: t["predicted"] - t["observed"])
-    ends = results.scores.table.groupby("task")["step"].max()
-    late = values[values["step"] > 0.9 * values["task"].map(ends)]
+    late = results.scores.late(values)
     seeds = late.groupby(["task", "algorithm", "seed"])[["predicted", "observed", "bias"]].mean().reset_index()
     table = Table(
         ["task", "algorithm", "predicted", "observed", "bias", "95% interval", "bias / |observed|", "seeds"], []
@@ -316,10 +315,11 @@ def comparable(ours: str, theirs: str) -> bool:
     Two versions of a dataset of D4RL are different data. A dataset from elsewhere compares with D4RL's of the same name
     only where both were made in the same environments, which is so for locomotion.
     """
+    if bare_name(ours) != bare_name(theirs):
+        return False
     if theirs.startswith("d4rl/"):
-        alike = bare_name(ours) == bare_name(theirs) and bare_name(ours).partition("-")[0] in TASKS
-        return ours == theirs if ours.startswith("d4rl/") else alike
-    return bare_name(ours) == bare_name(theirs)
+        return ours == theirs if ours.startswith("d4rl/") else bare_name(ours).partition("-")[0] in TASKS
+    return True
 
 
 def bare_name(task: str) -> str:

@@ -49,6 +49,7 @@ from benchmarks.looks import stored_looks
 from benchmarks.looks_part import looks_part
 from benchmarks.model_part import model_part
 from benchmarks.parts import Part
+from benchmarks.read_scores import KEYS, MEANS, VALUES, WATCHED
 from benchmarks.scores import LABELS, ORDER, PERCENT, SUCCESS, Scores, reference_of
 from benchmarks.sensitivity import sensitivity_part
 from benchmarks.stored import OWN, TABLES, VERDICTS, keep, keep_suites, origin, own_tables, processes_of, write_sources
@@ -249,10 +250,8 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
     if args.page:
         (out / "report.html").write_text(page, encoding="utf-8")
     (out / "report.md").write_text(text, encoding="utf-8")
-    columns = ["task", "algorithm", "seed", "step", "episodes", "return", "episode_std"]
-    columns += ["normalised"] if results.references is not None else []
-    values = scores.values[["task", "algorithm", "seed", "step", "predicted", "observed"]]
-    watched = scores.watched[["task", "algorithm", "seed", "step", "metric", "value"]]
+    columns = [*KEYS, *MEANS, *(["normalised"] if results.references is not None else [])]
+    values, watched = scores.values[[*KEYS, *VALUES]], scores.watched[[*KEYS, *WATCHED]]
     tables = (scores.table[columns], results.final, results.tasks, results.aggregates, values, watched, ways, maps)
     contents: dict[str, str] = {}
     for name, table in zip(TABLES, tables, strict=True):
@@ -270,12 +269,15 @@ def write(args: Args, results: Results, chosen: Chosen) -> None:
         for name in {*OWN, LOOKS} - set(contents):
             (out / name).unlink(missing_ok=True)
     write_sources(out, scores.sources)
-    summary: dict[str, Any] = {"title": title, "purpose": purpose, "references": chosen.name, "score": results.score}
-    summary["published"] = [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published]
     keep(chosen.tables, out)
     keep_suites(args.folders, out, again)
-    summary["curves"] = chosen.curves
-    summary |= {
+    summary = {
+        "title": title,
+        "purpose": purpose,
+        "references": chosen.name,
+        "score": results.score,
+        "published": [t.stem if BENCHMARKS in t.parents else t.name for t in chosen.published],
+        "curves": chosen.curves,
         "cells": scores.cells,
         "notes": scores.notes,
         "left_out": scores.left_out,

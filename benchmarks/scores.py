@@ -1,6 +1,6 @@
 """Scores of runs as one tidy table, the names of algorithms in it, and what is computed for each seed."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,20 @@ class Scores:
         return kinds.pop() if len(kinds) == 1 else "return"
 
     @property
+    def ends(self) -> pd.Series:
+        """The last step of each task."""
+        return self.table.groupby("task")["step"].max()
+
+    @property
+    def diverged(self) -> dict[tuple[str, str, int], int]:
+        """The step at which each diverged seed was noticed, by task, algorithm and seed."""
+        return {(c["task"], label(c), row["seed"]): row["step"] for c in self.sources for row in c["diverged"]}
+
+    def late(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table in the last 10% of the steps of their task."""
+        return frame[frame["step"] > 0.9 * frame["task"].map(self.ends)]
+
+    @property
     def steps(self) -> str:
         """The unit of steps."""
         kinds = {config.get("steps", "environment steps") for config in self.sources}
@@ -117,6 +131,11 @@ class Scores:
             values = [settings.get(algorithm, {}).get(name, np.nan) for algorithm in frame["algorithm"]]
             frame.insert(frame.columns.get_loc("algorithm") + 1, name, np.array(values, float))  # type: ignore[arg-type]
         return frame
+
+
+def among(frame: pd.DataFrame, runs: Container[tuple[str, str, int]]) -> np.ndarray:
+    """Which rows of a table are of some runs: task, algorithm and seed."""
+    return np.array([key in runs for key in zip(frame["task"], frame["algorithm"], frame["seed"], strict=True)], bool)
 
 
 def measure_of(config: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 
 from benchmarks.analysis import Results, each
 from benchmarks.parts import Part
-from benchmarks.scores import label
+from benchmarks.scores import among, label
 from benchmarks.tables import Table, number, word
 
 MOST_SEEDS = 10_000  # that advice may ask for
@@ -19,12 +19,9 @@ def variance_part(results: Results, precision: float) -> Part | None:
 
     `precision` is the half width of the intervals that advice is for, as a share of the mean.
     """
-    table = results.scores.table
-    ends = table.groupby("task")["step"].transform("max")
-    late = table[(table["step"] > 0.9 * ends) & table["episode_std"].notna() & (table["episodes"] > 1)]
-    lost = {(c["task"], label(c), row["seed"]) for c in results.scores.sources for row in c["diverged"]}
-    kept = [key not in lost for key in zip(late["task"], late["algorithm"], late["seed"], strict=True)]
-    late = late[np.array(kept, bool)]  # the others repeat the score that they had
+    late = results.scores.late(results.scores.table)
+    late = late[late["episode_std"].notna() & (late["episodes"] > 1)]
+    late = late[~among(late, results.scores.diverged)]  # these repeat the score that they had
     costs = costs_of(results)
     columns = ["task", "algorithm", "seeds", "checkpoints", "episodes", "half width of the interval"]
     columns += ["seeds × episodes of an evaluation needed", "seeds now", "evaluations × episodes now"]
@@ -38,8 +35,7 @@ def variance_part(results: Results, precision: float) -> Part | None:
             continue
         episodes = int(rows["episodes"].iloc[0])
         found = split(means.to_numpy(), spreads.to_numpy() ** 2, episodes)
-        count = found.evaluations
-        parts = np.array([found.seeds, found.checkpoints / count, found.episodes / (count * episodes)])
+        count, parts = found.evaluations, found.parts(episodes)
         whole = parts.sum()
         if not whole > 0:
             continue
@@ -71,7 +67,8 @@ def variance_part(results: Results, precision: float) -> Part | None:
         "few seeds, so take them as a rough guide."
         + " Where the episodes are those of training, their number is no choice, and there is no advice."
         * any(map(of_training, results.scores.sources))
-        + " Seeds that diverged are left out, but for the half width, which is that of the report." * bool(lost)
+        + " Seeds that diverged are left out, but for the half width, which is that of the report."
+        * bool(results.scores.diverged)
     )
     part = Part("Seeds or episodes", text, tables=[("Where the variance comes from", shown)])
     if by_seeds:
@@ -118,26 +115,25 @@ class Split:
     evaluations: int  # of each seed
     mean: float
 
-    def error(self, seeds: int, evaluations: int, episodes: int) -> float:
-        """The standard error of the mean over seeds."""
-        return float(
-            np.sqrt((self.seeds + self.checkpoints / evaluations + self.episodes / (evaluations * episodes)) / seeds)
+    def parts(self, episodes: int) -> np.ndarray:
+        """The variance of a seed's score by its sources, with so many episodes in each of its evaluations."""
+        return np.array(
+            [self.seeds, self.checkpoints / self.evaluations, self.episodes / (self.evaluations * episodes)]
         )
 
 
 def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
     """The random effects, by the method of moments: means and variances over episodes [seeds, evaluations] (n - 1).
 
-    An estimate below 0 counts as 0.
+    There are two seeds or more. An estimate below 0 counts as 0.
     """
     seeds, evaluations = means.shape
-    within = float(variances.mean())
-    apart = means - means.mean(1, keepdims=True)
-    if seeds > 1:  # what all seeds learn between two evaluations is no chance
-        apart = (apart - apart.mean(0)) * np.sqrt(seeds / (seeds - 1))
-    between = float((apart**2).sum() / (seeds * (evaluations - 1))) if evaluations > 1 else 0.0
-    checkpoints = max(0.0, between - within / episodes) if evaluations > 1 else 0.0
-    of_seeds = float(means.mean(1).var(ddof=1)) if seeds > 1 else 0.0
+    within, checkpoints = float(variances.mean()), 0.0
+    if evaluations > 1:  # what all seeds learn between two evaluations is no chance
+        apart = means - means.mean(1, keepdims=True) - means.mean(0) + means.mean()
+        between = float((apart**2).sum() / ((seeds - 1) * (evaluations - 1)))
+        checkpoints = max(0.0, between - within / episodes)
+    of_seeds = float(means.mean(1).var(ddof=1))
     rest = max(0.0, of_seeds - checkpoints / evaluations - within / (evaluations * episodes))
     return Split(rest, checkpoints, within, evaluations, float(means.mean()))
 
@@ -150,7 +146,7 @@ def advice(found: Split, half_width: float, seed_cost: float, episode_cost: floa
     """
     best: tuple[float, int, int] | None = None
     for episodes in (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000):
-        variance = found.error(1, found.evaluations, episodes) ** 2
+        variance = found.parts(episodes).sum()
         seeds = 2
         while float(stdtrit(seeds - 1, 0.975)) * np.sqrt(variance / seeds) > half_width and seeds < MOST_SEEDS:
             seeds += 1

@@ -390,7 +390,7 @@ def test_the_sources_of_variance_are_found():
     found = split(returns.mean(2), returns.var(2, ddof=1), episodes)
     assert (found.seeds, found.checkpoints, found.episodes) == pytest.approx(truth, rel=0.15)
     spread = returns.mean((1, 2)).std(ddof=1)
-    assert found.error(1, evaluations, episodes) == pytest.approx(spread, rel=0.02)
+    assert np.sqrt(found.parts(episodes).sum()) == pytest.approx(spread, rel=0.02)
 
 
 def test_what_all_seeds_learn_is_no_chance():
@@ -421,7 +421,7 @@ def test_advice_buys_what_lacks():
     assert advice(noisy_episodes, 1.0, 100.0, 1.0)[1] > advice(noisy_seeds, 1.0, 100.0, 1.0)[1] == 1
     for found in (noisy_episodes, noisy_seeds):
         seeds, episodes = advice(found, 2.0, 100.0, 1.0)
-        assert stats.t.ppf(0.975, seeds - 1) * found.error(seeds, 1, episodes) <= 2.0
+        assert stats.t.ppf(0.975, seeds - 1) * np.sqrt(found.parts(episodes).sum() / seeds) <= 2.0
     assert advice(Split(0.0, 0.0, 2.5e5, 1, 50.0), 5.0, 1.0, 50.0)[1] > 1  # one episode is never enough
     assert advice(Split(1e9, 0.0, 0.0, 1, 50.0), 1.0, 1.0, 1.0) is None
     dear, cheap = (advice(noisy_episodes, 1.0, 100.0, cost)[1] for cost in (10.0, 0.001))

@@ -173,7 +173,7 @@ def ways_of(tasks, task="t"):
         SimpleNamespace(
             names={"a": "0.5, 3"}, names_are="p, k", in_curves=["a"],
             scores=SimpleNamespace(
-                table=pd.DataFrame({"task": [task], "step": [1]}), settings={"a": {"p": 0.5, "k": 3}},
+                ends=pd.Series({task: 1}), settings={"a": {"p": 0.5, "k": 3}},
                 sources=[{"task": task, "facts": {"evaluated_in": "pointmaze-medium-v0"}}],
             ),
         ),
@@ -189,10 +189,10 @@ def test_figures_of_a_maze_are_of_the_algorithms_that_have_something_to_show():
     found = [("t", name, 0, "task1", 0, 0.0, 0.0) for name in names[:-1]] + [("u", "b", 0, "task1", 0, 0.0, 0.0)]
     values = pd.DataFrame([("t", "a10", "task1", 0.0, 0.0, 1.0), ("u", "b", "task1", 0.0, 0.0, 1.0)], columns=MAPS)
     sources = [{"task": task, "facts": {"evaluated_in": "pointmaze-medium-v0"}} for task in "tu"]
-    table = pd.DataFrame({"task": ["t", "u"], "step": [1, 1]})
+    ends = pd.Series({"t": 1, "u": 1})
     results = SimpleNamespace(
         names={name: name for name in names}, names_are="", in_curves=names[:-1],
-        scores=SimpleNamespace(table=table, settings={}, sources=sources),
+        scores=SimpleNamespace(ends=ends, settings={}, sources=sources),
     )  # fmt: skip
     part = maze_part(results, pd.DataFrame(found, columns=WAYS), values)
     assert [name for name, *_ in part.figures] == ["ways_t", "values_t"]
