@@ -148,8 +148,10 @@ class EpisodeBuffer:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.added[:] = state["added"].numpy()
-        for run, rows in enumerate(self.rows):
-            # checkpoints of earlier versions have one table
-            saved = state["rows"][run] if "rows" in state else state[f"rows.{run}"]
-            rows[: len(saved)] = saved
+        filled = np.minimum(self.added, self.capacity)
+        if "rows" in state:  # checkpoints of earlier versions have one table; `restore` compares what it becomes here
+            table = state.pop("rows")
+            state |= {f"rows.{run}": table[run, :n] for run, n in enumerate(filled)}
+        for run, n in enumerate(filled):
+            self.rows[run, :n] = state[f"rows.{run}"]
         self._count()

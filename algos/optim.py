@@ -123,7 +123,8 @@ class Adam(nn.Module):
         """The learning rate of the next step: a number or a tensor, or one for each run where runs differ."""
         if self.schedule is None:
             return self.lr
-        return self.lr * self.schedule(self.count)  # type: ignore[operator]
+        rate = self.lr * self.schedule(self.count)  # type: ignore[operator]
+        return rate.to(self.steps.dtype)  # CUDA's kernel takes no other
 
     def _count(self, active: Tensor | None) -> None:
         """Counts a step of all runs, or of those where `active` [R] is True."""

@@ -52,8 +52,9 @@ from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
 LONGEST = 900.0  # seconds between two checkpoints, unless writing one takes more than a fiftieth of that
-BRIEF = 5.0  # seconds within which a checkpoint is written whenever its steps are reached
-COUNTERS = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
+BRIEF = 5.0  # seconds: checkpoints that take longer are written less often, so that they take at most 1 / RARE of time
+RARE = 20
+RESTORED = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
 
 
 class Source(Stateful, Protocol):
@@ -133,8 +134,9 @@ class Run(Generic[Args]):
         self.peak_bytes = 0  # the folder's greatest size when a checkpoint was written
         self.reported = 0.0  # when the progress was last written down
         self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
-        self.save_from = -math.inf  # until when none is, however many
-        self.write_from = -math.inf  # until when evaluations leave writing the tables to checkpoints
+        self.save_from = -math.inf  # from when on reaching its steps makes one due
+        self.save_waits = False  # whether its steps have been reached before
+        self.write_from = -math.inf  # from when on evaluations write the tables; before, only checkpoints do
         self.signals = Signals()
         self.progress = tqdm(disable=True)  # the bar, while there is one
         self.shown = ""  # what it says while steps are done: the mean score at the last evaluation
@@ -460,8 +462,8 @@ class Run(Generic[Args]):
 
     def _save_due(self, reached: bool) -> bool:
         """Whether to write a checkpoint, as its steps are `reached` or the last one is too old."""
-        now = time.monotonic()
-        return now > self.save_by or (reached and now > self.save_from)
+        now, self.save_waits = time.monotonic(), self.save_waits or reached
+        return now > self.save_by or (self.save_waits and now >= self.save_from)
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
@@ -609,12 +611,12 @@ class Run(Generic[Args]):
         self.evaluation_seconds += time.perf_counter() - started
 
     def _write_tables(self) -> None:
-        """Writes the tables after an evaluation, or later where that takes long, at most for a fiftieth of the time."""
-        if (began := time.monotonic()) > self.write_from:
+        """Writes the tables after an evaluation, and after few if they take over a second: checkpoints do it too."""
+        if (began := time.monotonic()) >= self.write_from:
             with self.folder.writing():
                 self.tables.write()
             took = (now := time.monotonic()) - began
-            self.write_from = now + (50 * took if took > 1 else 0.0)
+            self.write_from = now + (RARE * took if took > 1 else 0.0)
 
     def _value(self, score: Score) -> float:
         """What an episode counts in means over episodes: its return, or 100 for success and 0 for failure."""
@@ -686,7 +688,7 @@ class Run(Generic[Args]):
         started, parts = time.monotonic(), self._parts()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
-        names = ("diverged", "episodes", "scored", *COUNTERS)
+        names = ("diverged", "episodes", "scored", *RESTORED)
         values = {name: getattr(self, name) for name in names}
         values |= {"final": final, "done": self.done.tolist(), "taken": self.taken.tolist()}
         values |= {"evaluation_rows": len(self.tables.eval_rows), "train_rows": len(self.tables.train_rows)}
@@ -698,7 +700,7 @@ class Run(Generic[Args]):
             self._write_config(status)
         took = (now := time.monotonic()) - started
         self.save_by = now + max(LONGEST, 50 * took)
-        self.save_from = now + (20 * took if took > BRIEF else 0.0)
+        self.save_from, self.save_waits = now + (RARE * took if took > BRIEF else 0.0), False
 
     def _export_policy(self, policy: Act | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
@@ -748,7 +750,7 @@ class Run(Generic[Args]):
             )
         if values:
             self.final = values["final"]
-            for name in COUNTERS:
+            for name in RESTORED:
                 setattr(self, name, values.get(name, 0.0))  # earlier checkpoints have no phase_seconds
             self.done[:], self.taken[:] = values["done"], values["taken"]
             self.diverged = {int(run): step for run, step in values["diverged"].items()}

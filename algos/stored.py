@@ -203,14 +203,14 @@ def read_json(path: Path, kind: Any) -> Any:
 def find(folder: Path, name: str) -> list[Path]:
     """All files and links of this name in a folder and below it, in order, even links to nowhere.
 
-    The folders inside a run's, where nothing that is looked for lies, are passed over.
+    A run's own folders of checkpoints and for TensorBoard, where nothing that is looked for lies, are passed over.
     """
     found = []
     for place, folders, files in os.walk(folder):
         if name in (*folders, *files):
             found.append(Path(place, name))
         if "config.json" in files:
-            folders.clear()
+            folders[:] = [own for own in folders if own not in ("checkpoint", "tensorboard")]
     return sorted(found)
 
 

@@ -101,7 +101,7 @@ def children() -> set[psutil.Process]:
 
 @contextlib.contextmanager
 def thread_count(number: int) -> Iterator[None]:
-    """Computes on so many threads; on one, where rounding depends on their number, as in LAPACK's factorisations."""
+    """Computes on so many threads: on one, where rounding depends on their number, as in LAPACK's factorisations."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -12,7 +12,7 @@ from benchmarks.figures import Curve, Styles, styles_of
 from benchmarks.scores import LABELS, PERCENT, Scores, final_scores, known_definitions, matrices, normalise, plain
 from benchmarks.suite import Score
 
-MOST_STEPS = 200  # steps of a curve of IQMs, each of which takes a bootstrap of its own
+MOST_STEPS = 200  # of a curve of IQMs, evenly spread, with the first and the last: each takes a bootstrap of its own
 MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
 MOST_ROWS = 30  # algorithms in a figure with a row for each
 

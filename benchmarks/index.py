@@ -23,13 +23,13 @@ INTRODUCTION = """# Results
 Every table and figure here is written by a command of this repository, from its own runs and measurements and from
 published tables; this page is written by `python -m benchmarks.index`. Intervals are 95% intervals over seeds, and
 in the study of the effective horizon over tasks. The folder of a report holds its tables as CSV, its figures, and in
-`sources.json` the arguments, versions and device of every run, and the commit of each of ours, with a + if it was
-changed since. Runs of other code have no commit there: how they were made, and by which commit or release, is told by
-`sb3.py`, `d3rlpy_peer.py`, `dsac_peer.py`, `dual_peer.py`, `stream_peer.py`, `ogbench_peer.py` and `offlinerl_kit.py`
-in `benchmarks/`. From these, `python -m benchmarks.report
-results/NAME --out runs/NAME/report` makes the report again, with `--mix` where its notes say what differs between
-runs, as one page with sortable tables and figures that tell their values (`runs/NAME/report/report.html`). Studies
-have a `page.md` instead, which names its command."""
+`sources.json` the arguments, versions and device of every run, and of our own runs the commit, with a + if the code
+had been changed since that commit. From these files, `python -m benchmarks.report results/NAME --out runs/NAME/report`
+makes the report again, with `--mix` where its notes say what differs between runs, as one page with sortable tables and
+figures that tell their values (`runs/NAME/report/report.html`). Runs of other code have no commit there. The release of
+Stable-Baselines3 or d3rlpy is among their versions, and `sb3.py` and `d3rlpy_peer.py` in `benchmarks/` say how they
+were made; for the others, `dsac_peer.py`, `dual_peer.py`, `stream_peer.py`, `ogbench_peer.py` and `offlinerl_kit.py`
+there also name the commit of the other code. Studies have a `page.md` instead, which names its command."""
 
 SHORT = 200  # letters of a sentence in the list of contents
 FINDING = re.compile(r"^### (.*)\n\n\*.*\*$", re.MULTILINE)  # a heading that links reports, and below it their length

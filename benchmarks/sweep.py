@@ -120,7 +120,7 @@ def planned(args: Args, suite: Suite, out: Path, batch: int) -> list[Job]:
     """
     flags = {"threads": args.threads}
     flags |= {"checkpoint_every": args.checkpoint_every} if args.checkpoint_every else {}
-    return plan(suite, out, batch, torch.device(args.device).type, flags, tables=args.job is None)
+    return plan(suite, out, batch, torch.device(args.device).type, flags, tables=args.job is None or args.dry_run)
 
 
 def sweep(args: Args, jobs: list[Job], out: Path, workers: int, gpus: list[str]) -> tuple[dict[str, Outcome], bool]:
@@ -309,9 +309,10 @@ def main(args: Args) -> None:
     if is_report(out):
         raise UserError(f"--out: {out} holds a report, which would hide the runs: choose another folder")
     jobs = planned(args, suite, out, batch)
-    chosen = jobs
-    if args.job is not None:
-        chosen = [replace(job, state=state_of(job.folder)) for job in jobs[args.job : args.job + 1]]
+    chosen = jobs if args.job is None else []
+    for job in [] if args.job is None else jobs[args.job : args.job + 1]:
+        state = state_of(job.folder)
+        chosen.append(replace(job, state=state, changed=job.changed if state == "finished" else ()))
     warn_of_changes(chosen)
     if args.job is None and not args.until_decided:
         note_on_seeds(suite)

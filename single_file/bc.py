@@ -1,11 +1,11 @@
 """BC: behaviour cloning, many seeds at once; with `--top-fraction 0.1` the baseline called 10%BC.
 
-The actor of iql.py maximises the likelihood of the data's actions, as those of iql.py, xql.py and f_dvl.py would if all
-weights were 1. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole, until they make
-up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared errors, its
-observations are standardised (--standardise), its learning rate is constant (--decay none), it has no dropout
-(--dropout 0), its initial weights are those of `nn.Linear`, and it keeps that share of the number of trajectories,
-those with the highest discounted returns, where a trajectory ends at a termination or after 1,000 steps.
+The actor is that of iql.py and maximises the likelihood of the data's actions, as those of iql.py, xql.py and f_dvl.py
+do where all weights are 1. `--top-fraction` keeps only the trajectories with the highest returns, each as a whole,
+until they make up that share of all transitions. CORL's BC differs: its actor is deterministic and learns by squared
+errors, its observations are standardised (--standardise), its learning rate is constant (--decay none), it has no
+dropout (--dropout 0), its initial weights are those of `nn.Linear`, and it keeps that share of the number of
+trajectories, those with the highest discounted returns, where a trajectory ends at a termination or after 1,000 steps.
 
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --seeds 0:10
     python single_file/bc.py --dataset local/hopper-medium-replay-v0 --top-fraction 0.1 --variant top10
@@ -121,7 +121,7 @@ def main(args: Args) -> None:
         if not hidden_expert:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden_expert)
-    # rewards decide which trajectories stay, as they are; without that, the data need not have any
+    # with --top-fraction, rewards as they are decide which trajectories stay; without it, data need not have any
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = offline_run(args, "bc", reward, expert=expert, top=args.top_fraction, hidden_expert=hidden_expert)
     if hidden_expert and args.top_fraction == 1:

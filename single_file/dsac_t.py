@@ -194,7 +194,7 @@ class DSACT(Agent):
         return self.actor.mode(obs)
 
     def predict_values(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For logs only: a sampled action [R, N, A], the soft value predicted for it, and the entropy bonus [R, N]."""
+        """For logs only: a sampled action [R, N, A], its predicted soft value and the entropy bonus, each [R, N]."""
         action, log_prob = self.actor.sample(obs, noise)
         return action, self.critic(obs, action)[0].amin(1), -self.log_alpha.exp()[:, None] * log_prob
 

@@ -71,7 +71,7 @@ class MDPO(OnPolicyAgent):
     def step_size(self) -> Tensor:
         """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps.
 
-        Beyond the n-th iteration, which the last steps may begin, it stays at step_size / n.
+        After n iterations, where the steps that are left may make one more, it stays at step_size / n.
         """
         n = max(self.args.total_steps // self.args.stride, 1)
         share = (1 - (self.iteration - 1) / n).clamp(min=1 / n)
@@ -125,7 +125,7 @@ class MDPO(OnPolicyAgent):
         for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
                 values = self.value_step(batch)
-                if epoch == self.args.critic_epochs:
+                if epoch == draws.shape[1]:
                     means.add(values)
         self.iteration += 1
         return metrics | means.take()

@@ -202,10 +202,10 @@ class OTA(Agent):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The losses [R] by name."""
-        high, high_target = self.high_value, self.target_high_value
+        value, target = self.high_value, self.target_high_value
         return {
             "value_loss": self.value_loss(self.value, self.target_value, batch.obs, batch.next_obs, batch.value_goal),
-            "high_value_loss": self.value_loss(high, high_target, batch.obs, batch.option_end, batch.high_value_goal),
+            "high_value_loss": self.value_loss(value, target, batch.obs, batch.option_end, batch.high_value_goal),
             "low_loss": self.low_loss(batch),
             "high_loss": self.high_loss(batch),
         }

@@ -141,7 +141,7 @@ class PPO(OnPolicyAgent):
         for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
                 metrics = self.step(batch)
-                if epoch == self.args.epochs:
+                if epoch == draws.shape[1]:
                     means.add(metrics)
         return means.take()
 

@@ -175,8 +175,8 @@ class ReCOIL(Agent):
     def value_loss(self, advantage: Tensor, expert_advantage: Tensor) -> Tensor:
         """exp(z - M) - z exp(-M) - exp(-M) with z = (Q - V) / scale, at most `clip`: losses [R].
 
-        V learns from Q - V on the mixed data [R, B]. That on the expert's [R, B] only counts in M, the greatest z of
-        both, at least -1, which is a constant.
+        V learns from Q - V on the mixed data [R, B]. That on the expert's [R, B] only counts in M, a constant: the
+        greatest z of both, at least -1.
         """
         z, expert_z = ((a / self.args.scale).clamp(max=self.args.clip) for a in (advantage, expert_advantage))
         highest = torch.cat([z, expert_z], -1).detach().amax(-1, keepdim=True).clamp(min=-1)

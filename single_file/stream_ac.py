@@ -145,7 +145,7 @@ class StreamAC(Agent):
         self.state.copy_(torch.where(per_run(where, first) > 0, first, self.state))
 
     def learn(self, reward: Tensor, next_obs: Tensor, done: Tensor) -> dict[str, Tensor]:
-        """Learns from the outcome of the current action, by delta and the gradients of log pi and V, without losses.
+        """Learns from the outcome of the current action, by delta and the gradients of V and log pi, without losses.
 
         reward and done: [R]; next_obs: [R, O].
         """

@@ -62,8 +62,8 @@ class Args(StreamArgs):
     epsilon_start: Tunable[Fraction] = 1.0
     """probability of a uniformly random action at the first step"""
     epsilon_end: Tunable[Fraction] = 0.01
-    """the same probability from the end of exploration on; if it is above --epsilon-start, it is the probability from
-    the first step, which rises beyond it after the end of exploration, as in the official code"""
+    """the same probability from the end of exploration on; if it is above --epsilon-start, it holds from the first step
+    on, and the probability rises above it after exploration, as in the official code"""
     exploration: Tunable[PositiveFraction] = 0.05
     """share of all steps after which exploration has ended; officially 0.2 for Q on MinAtar and 0.05 elsewhere"""
     hidden: Hidden = ()
@@ -101,7 +101,7 @@ class StreamQ(Agent):
         self.register_buffer("drawn", torch.zeros(self.runs, dtype=torch.float64, device=device))
 
     def epsilon(self) -> Tensor:
-        """Probability [R] of a random action, which falls linearly with the number of actions drawn to its end."""
+        """Probability [R] of a random action, which falls linearly with the number of actions drawn, to epsilon_end."""
         args = self.args
         share = self.drawn / (args.exploration * args.total_steps)
         return (args.epsilon_start + (args.epsilon_end - args.epsilon_start) * share).clamp(min=args.epsilon_end)

@@ -74,8 +74,8 @@ class Args(StreamArgs):
     log_every: Count = 1_000
     """steps over which training metrics are averaged"""
     checkpoint_every: Count = 20_000
-    """steps between checkpoints: more where writing one takes over 5 seconds, so that all take at most a twentieth of
-    the time, and fewer where the last is a quarter of an hour old"""
+    """steps between checkpoints; where writing one takes over 5 seconds, they come less often, so that they take at
+    most a twentieth of the time. One is also written when the last is a quarter of an hour old"""
     discount: DecayFactor = 0.99
     """gamma, the discount in the sum that is predicted"""
     trace: Tunable[Fraction] = 0.8

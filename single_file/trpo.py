@@ -166,7 +166,7 @@ class TRPO(OnPolicyAgent):
         for epoch, order in enumerate(draws.unbind(1), 1):
             for batch in minibatches(samples, order, self.args.batch_size):
                 values = self.value_step(batch)
-                if epoch == self.args.critic_epochs:
+                if epoch == draws.shape[1]:
                     means.add(values)
         return metrics | means.take()
 

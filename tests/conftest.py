@@ -75,7 +75,7 @@ def tensorboard(monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_and_unlimited():
-    """Leaves the disk its time, as tests end processes but not the system, and this process all memory."""
+    """Nothing waits for the disk, as tests end processes and not the system, and this process may use all memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda file: None)
         patch.setattr("algos.cli.limit_memory", lambda: None)

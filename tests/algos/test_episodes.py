@@ -7,6 +7,7 @@ import psutil
 import pytest
 import torch
 
+from algos.checkpoint import restore
 from algos.episodes import EpisodeBuffer, Episodes, collect, padded
 from algos.errors import UserError
 from algos.per_run import PerRun
@@ -223,11 +224,20 @@ def test_the_buffer_goes_on_from_a_saved_state(rounds):
     for _ in range(rounds):
         buffer.add(found, found.returns(0.9))
     state = buffer.state_dict()
-    assert state["rows"].shape[1] == min(5 * rounds, 9)
+    assert [len(state[f"rows.{run}"]) for run in range(2)] == [min(n * rounds, 9) for n in (5, 3)]
     other.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
     for each in (buffer, other):
         each.add(found, found.returns(0.5))
     assert torch.equal(buffer.rows, other.rows) and np.array_equal(buffer.added, other.added)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_one_table_for_all_runs():
+    buffer, other = EpisodeBuffer(2, 9, TASK), EpisodeBuffer(2, 9, TASK)
+    found = made([[4, 1], [1, 2]])
+    buffer.add(found, found.returns(0.9))
+    restore({"buffer": other}, {"buffer/added": torch.tensor([5, 3]), "buffer/rows": buffer.rows[:, :5].clone()}, False)
+    assert torch.equal(buffer.rows, other.rows) and np.array_equal(buffer.added, other.added)
+    assert torch.equal(buffer.sizes, other.sizes)
 
 
 def test_too_little_memory_is_refused_in_one_sentence(monkeypatch):

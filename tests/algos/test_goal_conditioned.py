@@ -394,7 +394,7 @@ def test_a_run_is_scored_by_success_on_every_task(train_short, capsys, monkeypat
     assert set(table["task"]) == {f"task{k}" for k in range(1, 6)}
     assert table.groupby(["seed", "step"]).size().eq(10).all()
     assert set(table["success"]) <= {True, False} and set(table["step"]) == {0, 20}
-    assert (table["length"] <= 50).all()
+    assert (table["length"] <= 20).all()
     out = capsys.readouterr().out
     assert "evaluated on 5 tasks of pointmaze-medium-v0" in out and "final success" in out
     percent = 100 * table.query("step == 20").groupby("seed")["success"].mean()

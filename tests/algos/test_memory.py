@@ -150,8 +150,10 @@ def test_a_checkpoint_is_read_beside_its_buffer_below_a_limit(tmp_path):
 
 
 def test_episodes_are_saved_without_a_copy():
-    buffer = EpisodeBuffer(1, 100, TASK)
-    buffer.added[:] = 60
-    rows = buffer.state_dict()["rows"]
-    assert rows.shape[1] == 60 and rows.data_ptr() == buffer.rows.data_ptr()
-    assert np.array_equal(buffer.state_dict()["added"], [60])
+    buffer = EpisodeBuffer(2, 100, TASK)
+    buffer.added[:] = 60, 20
+    state = buffer.state_dict()
+    for run, n in enumerate((60, 20)):
+        rows = state[f"rows.{run}"]
+        assert len(rows) == n and rows.data_ptr() == buffer.rows[run].data_ptr() and rows.is_contiguous()
+    assert np.array_equal(state["added"], [60, 20])

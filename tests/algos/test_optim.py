@@ -145,12 +145,19 @@ def test_a_schedule_goes_on_beyond_what_float32_can_count(way, lr):
         adam.step([torch.ones(2, 1)])
 
 
-def test_the_schedule_of_an_earlier_checkpoint_goes_on():
+@pytest.mark.parametrize(("active", "rates"), [(None, 0.75), (torch.tensor([True, False]), [0.75, 1.0])])
+def test_the_schedule_of_an_earlier_checkpoint_goes_on(active, rates):
     """Its optimisers have no count, and their steps are in float32."""
     first, second = (Adam([torch.ones(2, 1, requires_grad=True)], lr=1.0, schedule=linear(4)) for _ in range(2))
-    first.step([torch.ones(2, 1)])
+    first.step([torch.ones(2, 1)], active)
     second.load_state_dict({name: value for name, value in first.state_dict().items() if name != "count"})
-    assert second.rate() == 0.75
+    assert second.rate().tolist() == rates
+
+
+def test_a_rate_that_falls_is_float32_whatever_the_parameters_are(float64):
+    """The kernel of CUDA takes no other."""
+    adam = Adam([torch.ones(2, 1, requires_grad=True)], lr=1.0, schedule=linear(4))
+    assert adam.rate().dtype == torch.float32
 
 
 def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():

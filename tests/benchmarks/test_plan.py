@@ -188,7 +188,7 @@ def test_grids_that_share_a_setting_are_not_trained_twice(tmp_path, taus, refuse
         assert [job.seeds for job in jobs(write(tmp_path, other), tmp_path / "out", seeds_per_job=4)] == [[0, 1, 2, 3]]
 
 
-def test_a_job_of_an_array_reads_no_table_but_its_own(tmp_path, monkeypatch):
+def test_a_job_of_an_array_reads_no_table_but_its_own(tmp_path, monkeypatch, capsys):
     """Its plan would read those of all jobs each time."""
     path, out = write(tmp_path, SUITE), tmp_path / "out"
     for job in (planned := jobs(path, out, seeds_per_job=1)):
@@ -199,6 +199,8 @@ def test_a_job_of_an_array_reads_no_table_but_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "run_one", lambda args, suite, out, job, gpus: seen.append(job.state))
     sweep.main(sweep.Args(str(path), out=out, seeds_per_job=1, job=1, device="cpu"))
     assert seen == ["damaged"] and read == [planned[1].folder]
+    sweep.main(sweep.Args(str(path), out=out, seeds_per_job=1, job=1, device="cpu", dry_run=True))
+    assert "2 jobs, 0 finished" in capsys.readouterr().out  # a plan tells how all of them are
 
 
 def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch, capsys):

@@ -1564,6 +1564,12 @@ def test_sample_efficiency_is_over_the_shares_of_steps_where_tasks_differ_in_the
     assert {share: found[share] for share in expected} == pytest.approx(expected)
 
 
+def test_sample_efficiency_is_over_some_of_many_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "MOST_STEPS", 3)
+    found, _ = efficiency_of(tmp_path, {"One-v0": [range(7), range(7)]}, {"One-v0": 10}, 1.0)
+    assert found == {0: 0, 30: 3, 60: 6}
+
+
 def test_sample_efficiency_is_over_steps_where_all_tasks_have_the_same(tmp_path):
     returns = {"One-v0": [[0, 2], [1, 3]], "Other-v0": [[10, 11], [20, 21]]}
     found, label = efficiency_of(tmp_path, returns, {"One-v0": 10, "Other-v0": 10}, 2.0)

@@ -69,9 +69,11 @@ def scripts_of(out: Path) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A sweep that nothing has disturbed."""
+    """A sweep that nothing has disturbed; the log of its job lists what was imported."""
     folder = tmp_path_factory.mktemp("whole")
-    do_here(write(folder, steps=STEPS), folder / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        do_here(write(folder, steps=STEPS), folder / "out")
     return folder / "out"
 
 
@@ -94,6 +96,13 @@ def same_tables(ours: Path, theirs: Path) -> None:
     assert paths
     for path in paths:
         pd.testing.assert_frame_equal(pd.read_parquet(ours / path), pd.read_parquet(theirs / path))
+
+
+def test_a_run_that_does_not_compile_leaves_out_what_takes_seconds_to_import(whole):
+    (log,) = (whole / "logs").glob("*.log")
+    imported = log.read_text()
+    assert "algos.plot" in imported and "matplotlib.figure" in imported and list(whole.rglob("policy.safetensors"))
+    assert "matplotlib.pyplot" not in imported and not re.search(r"\| +torch\._dynamo\n", imported)
 
 
 def test_finished_jobs_are_skipped(tmp_path, whole, capsys):
@@ -229,8 +238,7 @@ def test_the_jobs_of_a_killed_sweep_write_a_checkpoint_and_end(tmp_path):
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
 
 
-def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole, monkeypatch):
-    """The run that goes on is not compiled, and leaves out what takes seconds to import."""
+def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole):
     suite = write(tmp_path, steps=STEPS)
     running = start(suite, tmp_path / "out", "--checkpoint-every", "100")
     run = wait_for_steps(tmp_path / "out", 100)
@@ -239,12 +247,8 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_continues(tmp_path, whole, mon
     assert running.returncode == 130 and "1 interrupted, of 1 jobs" in said and "Traceback" not in errors
     assert json.loads((run / "config.json").read_text())["status"] == "interrupted"
     assert not list((tmp_path / "out").glob("stop*")) and not scripts_of(tmp_path / "out")
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # from now on, the log of a job lists its imports
     do_here(suite, tmp_path / "out")
     same_tables(tmp_path / "out", whole)
-    imported = max((tmp_path / "out" / "logs").glob("*.log")).read_text()
-    assert "algos.plot" in imported and "matplotlib.figure" in imported and list(tmp_path.rglob("policy.safetensors"))
-    assert "matplotlib.pyplot" not in imported and not re.search(r"\| +torch\._dynamo\n", imported)
 
 
 @pytest.mark.slow

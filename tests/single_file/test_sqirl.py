@@ -120,19 +120,6 @@ def test_one_value_knows_no_bootstrapping():
         assert agent.losses(BY_HAND._replace(reward=BY_HAND.reward * 7, done=1 - BY_HAND.done)).tolist() == [[2.5]]
 
 
-def test_a_buffer_is_restored_from_the_rows_of_each_run_or_from_the_one_table_of_earlier_versions():
-    full, empty = (EpisodeBuffer(2, 4, DISCRETE) for _ in range(2))
-    full.rows.copy_(wave(*full.rows.shape))
-    full.added[:] = 6, 3
-    state = full.state_dict()
-    assert state["rows.0"].data_ptr() == full.rows.data_ptr()  # nothing is copied
-    for saved in (state, {"added": state["added"], "rows": full.rows[:, :4].clone()}):
-        empty.rows.zero_()
-        empty.load_state_dict(saved)
-        assert empty.added.tolist() == [6, 3] and empty.sizes.flatten().tolist() == [4, 3]
-        assert torch.equal(empty.rows[0], full.rows[0]) and torch.equal(empty.rows[1, :3], full.rows[1, :3])
-
-
 def samples(number: int, runs: int = 2, size: int = 16) -> Steps:
     """The steps of one update, without chance."""
     phases = [10.0 * run + number for run in range(runs)]

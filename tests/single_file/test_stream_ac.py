@@ -344,7 +344,7 @@ def test_a_learner_goes_on_by_itself_where_its_run_was(tmp_path):
 
 
 def test_a_run_leaves_a_learner(train):
-    result = train("stream_ac", seeds=("0", "1"), total_steps=60, **{**SHORT, "eval_every": 60, "eval_episodes": 0})
+    result = train("stream_ac", seeds=("0", "1"), total_steps=60, **{**SHORT, "eval_every": 60})
     learner = Learner.load(result.folder / "learner.safetensors", StreamAC, seed=1)
     assert learner.start([0.0, 0.1, 0.0, 0.0]).shape == (1,)
     ours = {f"agent/{n}": t for n, t in learner.agent.critic.named_parameters("critic")}
