@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from algos.threads import thread_count
 
@@ -197,7 +198,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
-        x = x.expand(*self.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        lead = self.out.weight.shape[: len(self.lead)]  # see `first`
+        x = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         blocks: list[Any] = list(self.hidden)
         # with nothing between ReLU and the next layer, rounding may come first
         direct = self.activation is torch.relu_ and self.norms is None and factors is None
@@ -211,7 +213,11 @@ class MLP(nn.Module):
             if factors is not None:
                 x = x * factors[i][..., : x.shape[-1]]
         x = self.out(x)
-        return x.view(*self.lead, *x.shape[-2:])
+        return x.view(*lead, *x.shape[-2:])
+
+    def first(self, x: Tensor) -> Tensor:
+        """The output of each run's first member alone: x [R, B, in] -> [R, B, out]."""
+        return functional_call(self, {name: p[:, :1] for name, p in self.named_parameters()}, x[:, None]).squeeze(1)
 
     def with_gradient(self, x: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """The one output [*lead, B] of networks with ReLU, and its gradients by the last inputs [*lead, B, last].

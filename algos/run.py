@@ -135,7 +135,7 @@ class Run(Generic[Args]):
         self.reported = 0.0  # when the progress was last written down
         self.save_by = math.inf  # when the next checkpoint is due, however few steps have been done
         self.save_from = -math.inf  # from when on reaching its steps makes one due
-        self.save_waits = False  # whether its steps have been reached before
+        self.save_waits = False  # whether its steps were reached before that
         self.write_from = -math.inf  # from when on evaluations write the tables; before, only checkpoints do
         self.signals = Signals()
         self.progress = tqdm(disable=True)  # the bar, while there is one
@@ -462,8 +462,10 @@ class Run(Generic[Args]):
 
     def _save_due(self, reached: bool) -> bool:
         """Whether to write a checkpoint, as its steps are `reached` or the last one is too old."""
-        now, self.save_waits = time.monotonic(), self.save_waits or reached
-        return now > self.save_by or (self.save_waits and now >= self.save_from)
+        now, waits = time.monotonic(), self.save_waits or reached
+        due_now = now > self.save_by or (waits and now >= self.save_from)
+        self.save_waits = waits and not due_now
+        return due_now
 
     def _pause(self, checkpoint: bool) -> None:
         """Between two iterations: writes a checkpoint if one is due, and ends if a signal came."""
@@ -700,7 +702,7 @@ class Run(Generic[Args]):
             self._write_config(status)
         took = (now := time.monotonic()) - started
         self.save_by = now + max(LONGEST, 50 * took)
-        self.save_from, self.save_waits = now + (RARE * took if took > BRIEF else 0.0), False
+        self.save_from = now + (RARE * took if took > BRIEF else 0.0)
 
     def _export_policy(self, policy: Act | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""

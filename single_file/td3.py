@@ -110,6 +110,10 @@ class Critic(nn.Module):
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
 
+    def first(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The first twin's values alone: [R, B]."""
+        return self.net.first(torch.cat([obs, action], -1)).squeeze(-1)
+
 
 class TD3(Agent):
     """Actor and twin critics of R runs."""
@@ -153,7 +157,7 @@ class TD3(Agent):
 
     def actor_loss(self, obs: Tensor) -> Tensor:
         """Mean of -Q_1(s, pi(s)): losses [R]."""
-        return -self.critic(obs, self.actor(obs))[:, 0].mean(-1)
+        return -self.critic.first(obs, self.actor(obs)).mean(-1)
 
     def draws(self, random: Random) -> Callable[[], Draws]:
         """The random numbers of updates."""

@@ -89,6 +89,10 @@ class Critic(nn.Module):
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.net(torch.cat([obs, action], -1)[:, None]).squeeze(-1)
 
+    def first(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The first twin's values alone: [R, B]."""
+        return self.net.first(torch.cat([obs, action], -1)).squeeze(-1)
+
 
 class TD3BC(Agent):
     """Actor and twin critics of R runs."""
@@ -123,7 +127,7 @@ class TD3BC(Agent):
     def actor_loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """-lambda mean Q1(s, pi(s)) + mean squared difference of pi(s) and a: losses [R]."""
         policy_action = self.actor(obs)
-        value = self.critic(obs, policy_action)[:, 0]
+        value = self.critic.first(obs, policy_action)
         weight = self.args.alpha / value.detach().abs().mean(-1)
         return -weight * value.mean(-1) + (policy_action - action).square().mean((1, 2))
 

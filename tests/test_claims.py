@@ -1126,6 +1126,33 @@ def test_readme_tells_how_much_shorter_offline_runs_are_than_published_ones():
     assert len(updates) / 2 < short < len(updates)  # mostly
 
 
+def test_readme_tells_how_fast_some_scripts_are():
+    ratio = {}
+    for part in ("on_policy", "discrete", "scripts"):
+        measured = json.loads((ROOT / "results" / "throughput" / f"{part}.json").read_text())
+        assert measured["device"] == "CPU, 2 threads of 2 cores"
+        ratio |= {row["name"]: (row.get("ratio to sb3"), row.get("ratio to sbx")) for row in measured["rows"]}
+    several = [ratio[name][0] for name in ("ppo, 8 seeds", "dqn, 8 seeds")]
+    told = "eight seeds of PPO together make {:.1f} times the steps per second of one run of Stable-Baselines3's, and "
+    assert (told + "eight of DQN {:.1f} times.").format(*several) in LINES
+    single = [*ratio["sac, 1 seed"], *ratio["sac --compile --bf16, 1 seed"]]
+    told = (
+        "One seed of SAC makes {:.1f} times the steps of Stable-Baselines3's and {:.1f} of SBX's, or with `--compile "
+    )
+    assert (told + "--bf16` {:.1f} and {:.1f} times.").format(*single) in LINES
+    devices = [json.loads(path.read_text())["device"] for path in (ROOT / "results" / "throughput").glob("*.json")]
+    assert "Speed on a GPU was not measured." in LINES and all(device.startswith("CPU") for device in devices)
+
+
+def test_readme_tells_how_often_intervals_of_means_hold():
+    table = stored("coverage", "coverage").query("interval == 'Student'")
+    assert table.groupby("seeds").size().loc[[3, 5, 10]].eq(6).all()
+    held = (100 * table.groupby("seeds")["coverage"].agg(["min", "max"])).round().astype(int)
+    told = "on six sets of scores of a hundred seeds, intervals of means hold the truth in {} to {}% of draws of three "
+    told += "seeds, {} to {}% of five, and {} to {}% of ten."
+    assert told.format(*held.loc[[3, 5, 10]].to_numpy().ravel()) in LINES
+
+
 def test_readme_counts_the_datasets_of_the_leaderboard():
     found = re.search(r"has published scores on (\w+) datasets, and ours on (\w+) of them", LINES)
     board = stored("leaderboard", "success")

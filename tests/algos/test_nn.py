@@ -6,7 +6,7 @@ from scripts import needs_compiler
 from torch import nn
 from torch.nn.functional import silu
 
-from algos.nn import MLP, LayerNorm, Linear, Orthogonal, dropout_factors, initialise, use_bf16
+from algos.nn import MLP, LayerNorm, Linear, Orthogonal, dropout_factors, gelu, initialise, use_bf16
 from algos.random import generators
 from envs.seeding import sub_seed
 
@@ -66,6 +66,18 @@ def test_bfloat16_is_for_compiled_hidden_layers_with_many_weights():
     torch.testing.assert_close(rounded, expected, atol=1e-6, rtol=1e-5)
     assert rounded.dtype == torch.float32
     assert not torch.allclose(rounded, h.mT @ (2 * (h @ second.weight)), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"layer_norm": 1e-5}, {"norm_after": 1e-6, "activation": gelu}])
+def test_the_first_member_alone_gives_what_it_gives_among_others(settings, float64):
+    net = MLP((3, 2), 4, (5, 6), 2, **settings)
+    initialise(net, generators([0, 1, 2], "net"))
+    x = torch.randn(3, 7, 4, requires_grad=True)
+    alone, among = net.first(x), net(x[:, None])[:, 0]
+    assert alone.shape == (3, 7, 2)
+    torch.testing.assert_close(alone, among, atol=1e-12, rtol=0)
+    of_x = [torch.autograd.grad(y.square().sum(), x)[0] for y in (alone, among)]
+    torch.testing.assert_close(*of_x, atol=1e-12, rtol=0)
 
 
 @needs_compiler

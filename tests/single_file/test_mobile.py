@@ -67,9 +67,9 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     plain = [Plain(agent, run, 2) for run in range(2)]
     for number in range(4):
         batch, guesses = batch_of(at_random(), number), guesses_of(agent, number)
-        angle = torch.tensor(number // 2 / 25 * math.pi, dtype=torch.float32)  # there are 25 epochs
+        rate = 0.01 * 0.5 * (1 + math.cos(number // 2 / 25 * math.pi))  # there are 25 epochs
         for run in plain:
-            run.actor_adam.param_groups[0]["lr"] = (0.01 * (0.5 * (1 + torch.cos(angle)))).item()
+            run.actor_adam.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float32).item()
             run.update(batch, guesses, draws, 0.7)
         metrics = agent.update(batch, guesses, draws)
         for run in plain:

@@ -47,8 +47,8 @@ def test_updates_equal_a_plain_rewrite_of_one_run(float64):
     for number in range(6):
         batch, draws = batch_of(at_random(), number), draws_of(agent)
         for run in plain:
-            angle = torch.tensor(number // 2 / 25 * math.pi, dtype=torch.float32)  # there are 25 epochs
-            run.actor_adam.param_groups[0]["lr"] = (0.01 * (0.5 * (1 + torch.cos(angle)))).item()
+            rate = 0.01 * 0.5 * (1 + math.cos(number // 2 / 25 * math.pi))  # there are 25 epochs
+            run.actor_adam.param_groups[0]["lr"] = torch.tensor(rate, dtype=torch.float32).item()
             run.update(batch, draws)
         metrics = agent.update(batch, draws)
         for run in plain:

@@ -56,7 +56,7 @@ def test_actor_loss_by_hand():
     """lambda = 2.5 / 2; -1.25 mean(1, -3) + mean(0.04, 0.04, 0, 0.16)."""
     one = offline_agent("td3_bc")
     one.actor.forward = lambda obs: torch.tensor([[[0.2, 0.0], [0.0, 0.4]]]).expand(2, 2, 2)
-    one.critic.forward = lambda obs, action: torch.tensor([[[1.0, -3.0], [9.0, 9.0]]]).expand(2, 2, 2)
+    one.critic.first = lambda obs, action: torch.tensor([[1.0, -3.0]]).expand(2, 2)
     action = torch.tensor([[[0.0, 0.2], [0.0, 0.0]]]).expand(2, 2, 2)
     torch.testing.assert_close(one.actor_loss(None, action), torch.full((2,), 1.25 + 0.06))
 
