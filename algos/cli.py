@@ -81,8 +81,8 @@ class RunArgs:
     log_every: Count = 1_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Incidental[Count] = 50_000
-    """environment steps between checkpoints; where writing one takes over 5 seconds, they come less often, so that they
-    take at most a twentieth of the time. One is also written when the last is a quarter of an hour old"""
+    """environment steps between checkpoints, and at most a quarter of an hour; where writing one takes over 5 seconds,
+    they come less often, and take at most a twentieth of the time"""
     out: Incidental[Path] = Path("runs")
     """results go to OUT/<task>/<algorithm>/<variant>/"""
     variant: str = "default"

@@ -149,7 +149,7 @@ class EpisodeBuffer:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.added[:] = state["added"].numpy()
         filled = np.minimum(self.added, self.capacity)
-        if "rows" in state:  # checkpoints of earlier versions have one table; `restore` compares what it becomes here
+        if "rows" in state:  # of an earlier version; changed in place, as `restore` then compares the names
             table = state.pop("rows")
             state |= {f"rows.{run}": table[run, :n] for run, n in enumerate(filled)}
         for run, n in enumerate(filled):

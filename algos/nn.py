@@ -198,7 +198,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, factors: Sequence[Tensor] | None = None) -> Tensor:
         """`factors`, one tensor [R·E, B, width or more] for each hidden layer, multiply its activations: dropout."""
-        lead = self.out.weight.shape[: len(self.lead)]  # see `first`
+        lead = self.out.weight.shape[: len(self.lead)]  # in `first`, the weights are those of one member
         x = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         blocks: list[Any] = list(self.hidden)
         # with nothing between ReLU and the next layer, rounding may come first
@@ -216,7 +216,7 @@ class MLP(nn.Module):
         return x.view(*lead, *x.shape[-2:])
 
     def first(self, x: Tensor) -> Tensor:
-        """The output of each run's first member alone: x [R, B, in] -> [R, B, out]."""
+        """The output of the first of each run's members alone, for lead axes `(R, E)`: x [R, B, in] -> [R, B, out]."""
         return functional_call(self, {name: p[:, :1] for name, p in self.named_parameters()}, x[:, None]).squeeze(1)
 
     def with_gradient(self, x: Tensor, last: int) -> tuple[Tensor, Tensor]:

@@ -71,8 +71,8 @@ class OfflineArgs(RunArgs):
     log_every: Count = 1_000
     """updates over which training metrics are averaged"""
     checkpoint_every: Count = 50_000
-    """updates between checkpoints; where writing one takes over 5 seconds, they come less often, so that they take at
-    most a twentieth of the time. One is also written when the last is a quarter of an hour old"""
+    """updates between checkpoints, and at most a quarter of an hour; where writing one takes over 5 seconds, they come
+    less often, and take at most a twentieth of the time"""
 
     def __post_init__(self) -> None:
         for_domain(self, self.keys)

@@ -52,9 +52,9 @@ from envs.tabular.tasks import table_of
 
 Args = TypeVar("Args", bound=RunArgs)
 LONGEST = 900.0  # seconds between two checkpoints, unless writing one takes more than a fiftieth of that
-BRIEF = 5.0  # seconds: checkpoints that take longer are written less often, so that they take at most 1 / RARE of time
-RARE = 20
-RESTORED = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # of a checkpoint
+BRIEF = 5.0  # seconds: checkpoints that take longer are written less often
+RARE = 20  # times as long as it took, the next one has to wait
+RESTORED = ("seconds", "phase_seconds", "evaluation_seconds", "peak_bytes", "phases", "over")  # by a checkpoint
 
 
 class Source(Stateful, Protocol):
@@ -410,7 +410,7 @@ class Run(Generic[Args]):
                 self._count_seconds(started, "phase_seconds")
                 progress.update(1)
                 self._tell_progress(f"{name}, iteration {done:,}")
-                self._pause(name in self.over or self._save_due(done % checkpoint_every == 0))
+                self._pause(self._save_due(done % checkpoint_every == 0, at_once=name in self.over))
 
     def end_phase(self, name: str) -> None:
         """Ends the present phase, the one of this name, after this iteration."""
@@ -440,7 +440,7 @@ class Run(Generic[Args]):
                 self.folder.earlier = self.folder.configuration()
                 self._restore()
                 self.restored = True
-            self.save_by = time.monotonic() + LONGEST
+                self.save_by = time.monotonic() + LONGEST
             yield self.progress
 
     def _after_iteration(self) -> None:
@@ -460,10 +460,10 @@ class Run(Generic[Args]):
         setattr(self, clock, getattr(self, clock) + now - since)
         return now
 
-    def _save_due(self, reached: bool) -> bool:
-        """Whether to write a checkpoint, as its steps are `reached` or the last one is too old."""
+    def _save_due(self, reached: bool, at_once: bool = False) -> bool:
+        """Whether to write a checkpoint: its steps are `reached`, the last one is too old, or it comes `at_once`."""
         now, waits = time.monotonic(), self.save_waits or reached
-        due_now = now > self.save_by or (waits and now >= self.save_from)
+        due_now = at_once or now > self.save_by or (waits and now >= self.save_from)
         self.save_waits = waits and not due_now
         return due_now
 
@@ -613,7 +613,7 @@ class Run(Generic[Args]):
         self.evaluation_seconds += time.perf_counter() - started
 
     def _write_tables(self) -> None:
-        """Writes the tables after an evaluation, and after few if they take over a second: checkpoints do it too."""
+        """Writes the tables after an evaluation, but not after each if this takes over a second; checkpoints do too."""
         if (began := time.monotonic()) >= self.write_from:
             with self.folder.writing():
                 self.tables.write()

@@ -203,7 +203,7 @@ def read_json(path: Path, kind: Any) -> Any:
 def find(folder: Path, name: str) -> list[Path]:
     """All files and links of this name in a folder and below it, in order, even links to nowhere.
 
-    A run's own folders of checkpoints and for TensorBoard, where nothing that is looked for lies, are passed over.
+    The folders `checkpoint` and `tensorboard` of a run, where nothing that is looked for lies, are passed over.
     """
     found = []
     for place, folders, files in os.walk(folder):

@@ -41,8 +41,8 @@ class StreamArgs(EnvArgs):
     log_every: Count = 10_000
     """environment steps over which training metrics are averaged"""
     checkpoint_every: Count = 100_000
-    """environment steps between checkpoints; where writing one takes over 5 seconds, they come less often, so that they
-    take at most a twentieth of the time. One is also written when the last is a quarter of an hour old"""
+    """environment steps between checkpoints, and at most a quarter of an hour; where writing one takes over 5 seconds,
+    they come less often, and take at most a twentieth of the time"""
     lr: Tunable[Positive] = 1.0
     """alpha, the step size; it cancels wherever the bound M of ObGD is above 1, as it nearly always is"""
     discount: Tunable[Fraction] = 0.99

@@ -122,7 +122,7 @@ class Tables:
         self.show(run, {f"{kind}/{name}": value for name, value in metrics.items()}, step)
 
     def show(self, run: int, numbers: dict[str, float], step: int) -> None:
-        """Adds numbers to TensorBoard only, as one record: the file is opened anew for each.
+        """Adds numbers to TensorBoard only, as one record, because the file is opened anew for each.
 
         The first one takes away all numbers of an earlier process from its step on. Iterations of phases are steps to
         TensorBoard, so that their numbers are written once more.
@@ -194,7 +194,7 @@ class Tables:
         self.phase_rows = list(frame[of_phase].itertuples(index=False, name=None))
 
     def cut(self, evaluation_rows: int | None, train_rows: int | None) -> None:
-        """Keeps the first rows of each table, so many or for None all."""
+        """Keeps only the first rows of each table: so many, or all where the number is None."""
         for rows, count in ((self.eval_rows, evaluation_rows), (self.train_rows, train_rows)):
             rows.replace(rows.frame()[:count])
         self._find_last_scores()

@@ -12,7 +12,7 @@ from benchmarks.figures import Curve, Styles, styles_of
 from benchmarks.scores import LABELS, PERCENT, Scores, final_scores, known_definitions, matrices, normalise, plain
 from benchmarks.suite import Score
 
-MOST_STEPS = 200  # of a curve of IQMs, evenly spread, with the first and the last: each takes a bootstrap of its own
+MOST_STEPS = 200  # steps of a curve of IQMs, evenly spread with the first and the last, as each takes a bootstrap
 MOST_CURVES = 12  # algorithms in a figure of curves, where some of them are settings
 MOST_ROWS = 30  # algorithms in a figure with a row for each
 
@@ -234,7 +234,7 @@ def efficiency(results: Results) -> tuple[dict[str, Curve], str]:
             x, values = steps[shown], np.stack([wide.to_numpy()[:, shown] for wide in wides], 1)
         else:
             x = np.linspace(0, 1, 51)
-            ends = [table.loc[table["task"] == task, "step"].max() for task in results.common]
+            ends = results.scores.ends[results.common]
             places = [
                 np.clip(np.searchsorted(wide.columns.to_numpy(), x * end * (1 + 1e-9), "right") - 1, 0, None)
                 for wide, end in zip(wides, ends, strict=True)

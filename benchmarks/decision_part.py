@@ -27,7 +27,7 @@ def comparisons(results: Results) -> list[Comparison]:
         for (task, name), rows in final.groupby(["task", "algorithm"])
     }
     together, lost, tasks = processes(results), lost_seeds(results), results.scores.tasks
-    ends = {task: limits(results.scores, results.references, [task]) for task in tasks}
+    bounds = {task: limits(results.scores, results.references, [task]) for task in tasks}
     found: list[Comparison] = []
     for a, b in combinations(results.scores.algorithms, 2):
         of_pair = []
@@ -35,7 +35,7 @@ def comparisons(results: Results) -> list[Comparison]:
             if (task, a) in scores and (task, b) in scores:
                 paired = bool(together.get((task, a), set()) & together.get((task, b), set()))
                 if one := compare(task, a, b, scores[task, a], scores[task, b], paired):
-                    least, most = ends[task]
+                    least, most = bounds[task]
                     pair = len(lost.get((task, a), ())), len(lost.get((task, b), ()))
                     of_pair.append(replace(within(one, most - least), lost=pair))
         found += of_pair

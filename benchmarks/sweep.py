@@ -309,10 +309,10 @@ def main(args: Args) -> None:
     if is_report(out):
         raise UserError(f"--out: {out} holds a report, which would hide the runs: choose another folder")
     jobs = planned(args, suite, out, batch)
-    chosen = jobs if args.job is None else []
-    for job in [] if args.job is None else jobs[args.job : args.job + 1]:
-        state = state_of(job.folder)
-        chosen.append(replace(job, state=state, changed=job.changed if state == "finished" else ()))
+    chosen = jobs
+    if args.job is not None:
+        states = [(job, state_of(job.folder)) for job in jobs[args.job : args.job + 1]]
+        chosen = [replace(j, state=s, changed=j.changed if s == "finished" else ()) for j, s in states]
     warn_of_changes(chosen)
     if args.job is None and not args.until_decided:
         note_on_seeds(suite)

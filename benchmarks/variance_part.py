@@ -125,7 +125,7 @@ class Split:
 def split(means: np.ndarray, variances: np.ndarray, episodes: int) -> Split:
     """The random effects, by the method of moments: means and variances over episodes [seeds, evaluations] (n - 1).
 
-    There are two seeds or more. An estimate below 0 counts as 0.
+    It takes two seeds or more. An estimate below 0 counts as 0.
     """
     seeds, evaluations = means.shape
     within, checkpoints = float(variances.mean()), 0.0

@@ -121,7 +121,7 @@ def main(args: Args) -> None:
         if not hidden_expert:
             raise UserError(f"--expert-trajectories: {source.name} has fewer than {args.expert_trajectories:,}")
         expert = source.first(hidden_expert)
-    # with --top-fraction, rewards as they are decide which trajectories stay; without it, data need not have any
+    # --top-fraction chooses trajectories by unchanged rewards; without it, data need no rewards
     reward: Rewards | None = "none" if args.top_fraction < 1 else None
     run, data = offline_run(args, "bc", reward, expert=expert, top=args.top_fraction, hidden_expert=hidden_expert)
     if hidden_expert and args.top_fraction == 1:

@@ -71,7 +71,7 @@ class MDPO(OnPolicyAgent):
     def step_size(self) -> Tensor:
         """t_k [R] = step_size (1 - (k - 1) / n), where n is the number of whole iterations in all steps.
 
-        After n iterations, where the steps that are left may make one more, it stays at step_size / n.
+        If steps are left after n iterations, one more has the step size of the n-th, step_size / n.
         """
         n = max(self.args.total_steps // self.args.stride, 1)
         share = (1 - (self.iteration - 1) / n).clamp(min=1 / n)

@@ -74,8 +74,8 @@ class Args(StreamArgs):
     log_every: Count = 1_000
     """steps over which training metrics are averaged"""
     checkpoint_every: Count = 20_000
-    """steps between checkpoints; where writing one takes over 5 seconds, they come less often, so that they take at
-    most a twentieth of the time. One is also written when the last is a quarter of an hour old"""
+    """steps between checkpoints, and at most a quarter of an hour; where writing one takes over 5 seconds, they come
+    less often, and take at most a twentieth of the time"""
     discount: DecayFactor = 0.99
     """gamma, the discount in the sum that is predicted"""
     trace: Tunable[Fraction] = 0.8

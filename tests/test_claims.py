@@ -1132,24 +1132,26 @@ def test_readme_tells_how_fast_some_scripts_are():
         measured = json.loads((ROOT / "results" / "throughput" / f"{part}.json").read_text())
         assert measured["device"] == "CPU, 2 threads of 2 cores"
         ratio |= {row["name"]: (row.get("ratio to sb3"), row.get("ratio to sbx")) for row in measured["rows"]}
-    several = [ratio[name][0] for name in ("ppo, 8 seeds", "dqn, 8 seeds")]
-    told = "eight seeds of PPO together make {:.1f} times the steps per second of one run of Stable-Baselines3's, and "
-    assert (told + "eight of DQN {:.1f} times.").format(*several) in LINES
-    single = [*ratio["sac, 1 seed"], *ratio["sac --compile --bf16, 1 seed"]]
     told = (
-        "One seed of SAC makes {:.1f} times the steps of Stable-Baselines3's and {:.1f} of SBX's, or with `--compile "
+        "eight seeds of PPO, which is compiled by default, together make {:.1f} times the steps per second of one run "
+        "of Stable-Baselines3's, and eight of DQN {:.1f} times. One seed of SAC makes {:.1f} times the steps per "
+        "second of Stable-Baselines3's and {:.1f} times those of SBX's; with `--compile --bf16`, it makes {:.1f} and "
+        "{:.1f} times."
     )
-    assert (told + "--bf16` {:.1f} and {:.1f} times.").format(*single) in LINES
+    several = [ratio[name][0] for name in ("ppo, 8 seeds", "dqn, 8 seeds")]
+    assert told.format(*several, *ratio["sac, 1 seed"], *ratio["sac --compile --bf16, 1 seed"]) in LINES
     devices = [json.loads(path.read_text())["device"] for path in (ROOT / "results" / "throughput").glob("*.json")]
     assert "Speed on a GPU was not measured." in LINES and all(device.startswith("CPU") for device in devices)
 
 
 def test_readme_tells_how_often_intervals_of_means_hold():
+    runs = json.loads((ROOT / "results" / "coverage" / "sources.json").read_text())
+    assert all(len(run["identity"]["seeds"]) == 100 for run in runs)
     table = stored("coverage", "coverage").query("interval == 'Student'")
     assert table.groupby("seeds").size().loc[[3, 5, 10]].eq(6).all()
     held = (100 * table.groupby("seeds")["coverage"].agg(["min", "max"])).round().astype(int)
-    told = "on six sets of scores of a hundred seeds, intervals of means hold the truth in {} to {}% of draws of three "
-    told += "seeds, {} to {}% of five, and {} to {}% of ten."
+    told = "on six sets of scores of a hundred seeds, 95% intervals of means hold the truth in {} to {}% of draws of "
+    told += "three seeds, {} to {}% of five, and {} to {}% of ten."
     assert told.format(*held.loc[[3, 5, 10]].to_numpy().ravel()) in LINES
 
 

@@ -231,11 +231,14 @@ def test_the_buffer_goes_on_from_a_saved_state(rounds):
     assert torch.equal(buffer.rows, other.rows) and np.array_equal(buffer.added, other.added)
 
 
-def test_a_checkpoint_of_an_earlier_version_has_one_table_for_all_runs():
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_checkpoint_of_an_earlier_version_has_one_table_for_all_runs(rounds):
     buffer, other = EpisodeBuffer(2, 9, TASK), EpisodeBuffer(2, 9, TASK)
     found = made([[4, 1], [1, 2]])
-    buffer.add(found, found.returns(0.9))
-    restore({"buffer": other}, {"buffer/added": torch.tensor([5, 3]), "buffer/rows": buffer.rows[:, :5].clone()}, False)
+    for _ in range(rounds):
+        buffer.add(found, found.returns(0.9))
+    rows = buffer.rows[:, : min(5 * rounds, 9)].clone()
+    restore({"buffer": other}, {"buffer/added": torch.tensor(buffer.added), "buffer/rows": rows}, False)
     assert torch.equal(buffer.rows, other.rows) and np.array_equal(buffer.added, other.added)
     assert torch.equal(buffer.sizes, other.sizes)
 

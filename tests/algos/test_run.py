@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 import algos.device
 import algos.run
 import algos.run_folder
-from algos import plot
+from algos import plot, stored
 from algos.agent import Agent
 from algos.arguments import Positive, Tunable
 from algos.checkpoint import Checkpoints
@@ -1072,6 +1072,34 @@ def test_checkpoints_that_take_long_are_written_less_often(loop, clock, monkeypa
         run.log(agent.update())
         clock[0] += 10
     assert at == saved
+
+
+def test_a_checkpoint_that_waits_at_the_end_of_a_phase_is_that_of_its_end(loop, clock, monkeypatch):
+    """After that of iteration 2, that of iteration 4 has to wait, and the phase ends before."""
+    run, agent = loop(checkpoint_every=100)
+    save, at = Checkpoints.save, []
+
+    def slow(checkpoints, step, *more):
+        at.append(step)
+        clock[0] += 6
+        save(checkpoints, step, *more)
+
+    monkeypatch.setattr(Checkpoints, "save", slow)
+    for _ in run.phase("first", 5, checkpoint_every=2):
+        run.log(agent.update())
+        clock[0] += 10
+    for _ in run.steps():
+        run.log(agent.update())
+        clock[0] += 10
+    assert at == [2, 5, 29]
+
+
+def test_the_folders_of_a_run_are_passed_over_where_nothing_that_is_looked_for_lies(tmp_path):
+    for place in ("a", "a/inner", "a/checkpoint", "a/tensorboard/seed_0", "checkpoint"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "config.json").write_text("{}")
+    found = stored.find(tmp_path, "config.json")
+    assert [path.parent.relative_to(tmp_path).as_posix() for path in found] == ["a", "a/inner", "checkpoint"]
 
 
 @pytest.mark.parametrize(("takes", "written"), [(1, [2, 4, 6, 8, 8, 10, 12]), (2, [2, 6, 8, 10])])

@@ -192,15 +192,23 @@ def test_a_job_of_an_array_reads_no_table_but_its_own(tmp_path, monkeypatch, cap
     """Its plan would read those of all jobs each time."""
     path, out = write(tmp_path, SUITE), tmp_path / "out"
     for job in (planned := jobs(path, out, seeds_per_job=1)):
-        store(job, "finished")
+        store(job, "finished", script_digest="another")
         (job.folder / "eval.parquet").write_bytes(b"no table")
     read, seen, reading = [], [], plan.read_table
     monkeypatch.setattr(plan, "read_table", lambda path, *more: read.append(path.parent) or reading(path, *more))
     monkeypatch.setattr(sweep, "run_one", lambda args, suite, out, job, gpus: seen.append(job.state))
     sweep.main(sweep.Args(str(path), out=out, seeds_per_job=1, job=1, device="cpu"))
     assert seen == ["damaged"] and read == [planned[1].folder]
+    assert "has changed" not in capsys.readouterr().err  # it is trained anew
+
+
+def test_the_plan_of_an_array_tells_how_all_jobs_are(tmp_path, capsys):
+    path, out = write(tmp_path, SUITE), tmp_path / "out"
+    for job in jobs(path, out, seeds_per_job=1):
+        store(job, "finished")
+        (job.folder / "eval.parquet").write_bytes(b"no table")
     sweep.main(sweep.Args(str(path), out=out, seeds_per_job=1, job=1, device="cpu", dry_run=True))
-    assert "2 jobs, 0 finished" in capsys.readouterr().out  # a plan tells how all of them are
+    assert "2 jobs, 0 finished" in capsys.readouterr().out
 
 
 def test_an_array_keeps_the_suite_as_it_is_now(tmp_path, monkeypatch, capsys):
