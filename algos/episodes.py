@@ -149,7 +149,7 @@ class EpisodeBuffer:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.added[:] = state["added"].numpy()
         filled = np.minimum(self.added, self.capacity)
-        if "rows" in state:  # of an earlier version; changed in place, as `restore` then compares the names
+        if "rows" in state:  # an earlier version saved it; `restore` compares the names, so they change in place
             table = state.pop("rows")
             state |= {f"rows.{run}": table[run, :n] for run, n in enumerate(filled)}
         for run, n in enumerate(filled):

@@ -56,7 +56,7 @@ class Touched(TorchDispatchMode):
         self.places: set[tuple[int, int, int]] = set()
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # what hides it from the compiler would import that, for seconds
+    def _should_skip_dynamo(cls) -> bool:  # torch.compiler.disable would import the compiler, for seconds
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -190,8 +190,9 @@ class Policy(nn.Module):
 
     def _tensor(self, x: Any) -> Tensor:
         if not isinstance(x, Tensor):
-            x = torch.as_tensor(np.array(x, np.float64, order="C")).to(torch.get_default_dtype())  # of any strides
-            if not x.isfinite().all():  # of a tensor, a GPU would have to be waited for
+            # an array is copied, as its strides may be negative; a tensor is not looked at, which would wait for a GPU
+            x = torch.as_tensor(np.array(x, np.float64, order="C")).to(torch.get_default_dtype())
+            if not x.isfinite().all():
                 raise ValueError("observations and goals must have finite numbers, got NaN or infinity")
         return x.to(self.agent.device, torch.get_default_dtype())
 

@@ -29,7 +29,8 @@ from algos.stored import FINISHED, Config, parsed, read_table, writing
 from envs.make import source_of
 
 FILES = (".csv", ".hdf5", ".h5", ".npz")
-ORIGIN = ("commit", "script_digest", "environment_digest", "versions", "device")  # what config.json tells of a process
+# config.json has these entries for each process
+ORIGIN = ("commit", "script_digest", "environment_digest", "versions", "device")
 MOST_TOLD = 4  # entries in which two runs differ
 MARGIN = 64 << 20  # bytes of disk that a run needs besides its checkpoints
 

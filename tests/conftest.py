@@ -1,6 +1,5 @@
 """Fixtures and settings that several tests use."""
 
-import contextlib
 import functools
 import gc
 import os
@@ -46,10 +45,19 @@ def tables(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def undrawn():
-    """Runs in this process leave no curve, which takes longer to draw than a short run, but where it is looked at."""
+def quick():
+    """Runs in this process leave out what takes longer than they do, but where it is looked at.
+
+    They draw no curve, write nothing for TensorBoard, do not wait for the disk (tests end processes and not the system)
+    and read the versions of packages once. This process may use all memory.
+    """
+    found = functools.cache(versions)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Summary, "draw", lambda *_: None)
+        patch.setattr(Tables, "show", lambda *_: None)
+        patch.setattr("os.fsync", lambda file: None)
+        patch.setattr("algos.run_folder.versions", lambda: dict(found()))
+        patch.setattr("algos.cli.limit_memory", lambda: None)
         yield
 
 
@@ -59,36 +67,10 @@ def curves(monkeypatch):
     monkeypatch.setattr(Summary, "draw", DRAW)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def unshown():
-    """Runs in this process write nothing for TensorBoard, but where it is looked at."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tables, "show", lambda *_: None)
-        yield
-
-
 @pytest.fixture
 def tensorboard(monkeypatch):
     """Runs write for TensorBoard."""
     monkeypatch.setattr(Tables, "show", SHOW)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def unsynced_and_unlimited():
-    """Nothing waits for the disk, as tests end processes and not the system, and this process may use all memory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda file: None)
-        patch.setattr("algos.cli.limit_memory", lambda: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def same_versions():
-    """The versions of packages are read once."""
-    found = functools.cache(versions)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("algos.run_folder.versions", lambda: dict(found()))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -127,23 +109,9 @@ def train(tmp_path):
 @pytest.fixture
 def killed_at(monkeypatch):
     """A context in which a run breaks off after a step, as by a kill: killed_at(14)."""
-    from algos.run import Run
+    from scripts import breaking_off
 
-    @contextlib.contextmanager
-    def context(step: int):
-        report = Run._report_progress
-
-        def killed(run):
-            report(run)
-            if run.step == step:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Run, "_report_progress", killed)
-            with pytest.raises(KeyboardInterrupt):
-                yield
-
-    return context
+    return functools.partial(breaking_off, monkeypatch)
 
 
 @pytest.fixture

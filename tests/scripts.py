@@ -4,6 +4,7 @@ A new script joins by one line in SCRIPTS. A name may have a second word where a
 the copies in torch's own layers that tests of single scripts compare networks with.
 """
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from algos.goal_conditioned import GoalArgs
 from algos.random import Random
 from algos.replay import Batch
 from algos.rollout import Outcome, Rollout
+from algos.run import Run
 from algos.stream import Step
 from envs import Task
 from envs.make import TABULAR
@@ -195,6 +197,22 @@ def hyperparameters(script: str) -> list[str]:
     """Those that may differ between runs, and then make a difference."""
     args = module_of(script).Args
     return [name for name in tunable(args) if name not in args(**short(script)).without_effect()]
+
+
+@contextlib.contextmanager
+def breaking_off(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """A context in which a run breaks off after a step, as by a kill."""
+    report = Run._report_progress
+
+    def killed(run: Run) -> None:
+        report(run)
+        if run.step == step:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_report_progress", killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 class Feed:

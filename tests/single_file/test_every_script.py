@@ -30,6 +30,7 @@ from scripts import (
     Feed,
     agent_of,
     agent_type,
+    breaking_off,
     differing,
     hyperparameters,
     is_goal_batch,
@@ -705,7 +706,7 @@ def saved_envs(monkeypatch):
 
 def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides):
     """A run that breaks off after these steps, each time without a word, and goes on from its last checkpoint."""
-    report, restore = Run._report_progress, Run._restore
+    restore = Run._restore
     taken_up: list[int] = []
 
     def restored(run):
@@ -713,16 +714,8 @@ def break_off(monkeypatch, train, script: str, at: tuple[int, ...], **overrides)
         taken_up.append(run.step + sum(run.phases.values()))
 
     for last in at:
-
-        def broken(run, last=last):
-            report(run)
-            if run.step == last:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Run, "_report_progress", broken)
-            with pytest.raises(KeyboardInterrupt):
-                train(script, out="broken", resume=True, **overrides)
+        with breaking_off(monkeypatch, last):
+            train(script, out="broken", resume=True, **overrides)
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_restore", restored)
         result = train(script, out="broken", resume=True, **overrides)
