@@ -338,7 +338,7 @@ class ModelData:
         prediction = self.model.step(obs, action, alive, draws)
         next_obs, reward, done = prediction.next_obs, prediction.reward, prediction.terminated
         sums = {"rollout_reward": sum_of(reward, alive)}
-        if self.penalty:
+        if self.penalty is not None:  # a method is no condition for the compiler of torch 2.11
             penalty = self.penalty(prediction)
             reward = reward - penalty
             sums["penalty"] = sum_of(penalty, alive)
