@@ -101,8 +101,8 @@ def means(report: str) -> pd.Series:
         ("on_policy_sensitivity", "PPO's clip 0.05 is worse than 0.2", ALL, ["ppo (clip=0.2) > ppo (clip=0.05)"]),
         ("offline_mujoco_short", "Over the three, TD3+BC, IQL and f-DVL are better than BC.", ALL,
          ["td3_bc > bc", "iql > bc", "f_dvl > bc"]),
-        ("offline_mujoco_short", "On single tasks, all four are better than BC on Hopper, none is on HalfCheetah,", HOPPER,
-         ["* > bc"]),
+        ("offline_mujoco_short", "On single tasks, all four are better than BC on Hopper, none is on HalfCheetah,",
+         HOPPER, ["* > bc"]),
         ("offline_mujoco_short", "and all but TD3+BC are on Walker2d.", "local/walker2d-medium-replay-v0",
          ["iql > bc", "xql > bc", "f_dvl > bc"]),
         ("offline_mujoco_short", "On HalfCheetah, TD3+BC is better than IQL, XQL and f-DVL.", CHEETAH,
@@ -436,9 +436,11 @@ def test_findings_tell_how_xql_f_dvl_and_recoil_end_beside_their_official_code()
         early.append([curves[f"official_{name}", 2_500], curves[name, 2_500]])
         later.append([curves[name, 10_000], curves[f"official_{name}", 10_000]])
         assert early[-1][0] > early[-1][1] and later[-1][0] > later[-1][1]
-    told = "For XQL, the official mean is {:.0f} and ours {:.0f} after 2,500 updates, and {:.0f} and {:.0f} after 10,000;"
-    assert told.format(*early[0], *later[0][::-1]) in row
-    assert "for f-DVL, they are {:.0f} and {:.0f}, and then {:.0f} and {:.0f}.".format(*early[1], *later[1][::-1]) in row
+    told = (
+        "For XQL, the official mean is {:.0f} and ours {:.0f} after 2,500 updates, and {:.0f} and {:.0f} after 10,000; "
+        "for f-DVL, they are {:.0f} and {:.0f}, and then {:.0f} and {:.0f}."
+    )
+    assert told.format(*early[0], *later[0][::-1], *early[1], *later[1][::-1]) in row
 
 
 def test_findings_tell_how_td3_bc_ends_beside_d3rlpy_s_and_why_it_has_more_seeds():
@@ -1212,9 +1214,10 @@ def test_readme_tells_how_fast_some_scripts_are():
         ratio |= {row["name"]: (row.get("ratio to sb3"), row.get("ratio to sbx")) for row in measured["rows"]}
     told = (
         "eight seeds of PPO, which is compiled by default, together make {:.1f} times the steps per second of one run "
-        "of Stable-Baselines3's, and eight of DQN {:.1f} times; one seed of each makes {:.1f} and {:.1f} times. Several "
-        "runs of the library at once were not measured. One seed of SAC makes {:.1f} times the steps per second of "
-        "Stable-Baselines3's and {:.1f} times those of SBX's; with `--compile --bf16`, it makes {:.1f} and {:.1f} times."
+        "of Stable-Baselines3's, and eight of DQN {:.1f} times; one seed of each makes {:.1f} and {:.1f} times. "
+        "Several runs of the library at once were not measured. One seed of SAC makes {:.1f} times the steps per "
+        "second of Stable-Baselines3's and {:.1f} times those of SBX's; with `--compile --bf16`, it makes {:.1f} "
+        "and {:.1f} times."
     )
     several = [ratio[f"{name}, {seeds}"][0] for seeds in ("8 seeds", "1 seed") for name in ("ppo", "dqn")]
     assert told.format(*several, *ratio["sac, 1 seed"], *ratio["sac --compile --bf16, 1 seed"]) in LINES
