@@ -1,6 +1,7 @@
 """The base of every agent: a module that needs nothing but arguments, a task, seeds and a device."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from algos.errors import warn
 from algos.nn import initialise
+from algos.optim import Adam
 from algos.per_run import PerRun
 from algos.random import generators
 from envs import Task
@@ -33,6 +35,7 @@ class Agent(nn.Module):
         self.args = args
         self.made_with: dict[str, Tensor] = {}  # further arguments of the constructor
         self.initialised: set[str] = set()  # names of modules whose weights were drawn
+        self.told: set[str] = set()  # what `check` has warned of
         for name, value in vars(args).items():
             if not isinstance(value, PerRun):
                 continue
@@ -63,10 +66,19 @@ class Agent(nn.Module):
         return module.to(self.device)
 
     def check(self) -> None:
-        """Raises ValueError for a tensor of the state that has axes, and not the run axis first.
+        """Raises ValueError for a tensor of the state that has axes, and not the run axis first, and for weights that
+        were never drawn.
 
-        Warns of tensors, modules and optimisers that the agent has and its state has not: a checkpoint loses them.
+        Warns of tensors, modules and optimisers that the agent has and its state has not, because a checkpoint loses
+        them, and of parameters that two optimisers hold, or none though one holds the rest of their module. What it has
+        warned of, it does not say again.
         """
+        for name, layer in self.named_modules():
+            if hasattr(layer, "reset") and not getattr(layer, "drawn", False):
+                raise ValueError(
+                    f"the weights of {name} were never drawn: make its module with self.initialise(name, module), and "
+                    "a Target of it after that"
+                )
         state = self.state_dict(keep_vars=True)
         for name, tensor in state.items():
             if tensor.dim() and len(tensor) != self.runs:
@@ -83,12 +95,25 @@ class Agent(nn.Module):
             if (isinstance(part, Tensor) and id(part) not in kept)
             or (isinstance(part, nn.Module | torch.optim.Optimizer) and part not in known)
         ]
-        if lost:
-            names = ", ".join(sorted(set(lost)))
-            warn(
-                f"no checkpoint will hold {names} of the agent: register tensors as buffers (constants with "
-                "persistent=False), and modules, such as the optimisers of algos.optim, as attributes"
-            )
+        self._warn_of(
+            "no checkpoint will hold {} of the agent: register tensors as buffers (constants with persistent=False), "
+            "and modules, such as the optimisers of algos.optim, as attributes",
+            lost,
+        )
+        held = Counter(id(p) for module in self.modules() if isinstance(module, Adam) for p in module.variables)
+        learns = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        self._warn_of("two optimisers move {}", [name for name, p in learns.items() if held[id(p)] > 1])
+        partly = {name.partition(".")[0] for name, p in learns.items() if held[id(p)]}
+        self._warn_of(
+            "no optimiser moves {}, though one moves the rest of the module",
+            [name for name, p in learns.items() if not held[id(p)] and name.partition(".")[0] in partly],
+        )
+
+    def _warn_of(self, sentence: str, names: Iterable[str]) -> None:
+        """Warns of what has these names and was not told yet, which the sentence has in place of {}."""
+        if new := sorted(set(names) - self.told):
+            self.told.update(new)
+            warn(sentence.format(", ".join(new)))
 
 
 def parts_of(value: Any) -> list[Any]:

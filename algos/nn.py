@@ -288,6 +288,8 @@ def use_bf16(module: nn.Module, use: bool = True) -> bool:
 def initialise(module: nn.Module, generators: Sequence[torch.Generator]) -> None:
     """Draws the weights of every network in `module`, those of each run from its own generator, network by network."""
     layers: list[Any] = [layer for layer in module.modules() if hasattr(layer, "reset")]
+    for layer in layers:
+        layer.drawn = True  # which an agent looks for
     for run, generator in enumerate(generators):
         for lead in dict.fromkeys(layer.lead for layer in layers):
             for member in itertools.product(*map(range, lead[1:])):

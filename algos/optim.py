@@ -83,12 +83,16 @@ class Adam(nn.Module):
         """Gradients of the losses [R] with respect to this optimiser's parameters only.
 
         The losses are summed, so every run gets the gradient that it would have alone, up to rounding. Raises
-        ValueError for losses of another shape.
+        ValueError for losses of another shape, and for losses that do not depend on one of them.
         """
         if loss.shape != self.variables[0].shape[:1]:
             runs = len(self.variables[0])
             raise ValueError(f"there must be one loss for each of {runs} runs, [{runs}], got {list(loss.shape)}")
-        gradients = torch.autograd.grad(loss.sum(), self.variables)
+        eager = not torch.compiler.is_compiling()
+        gradients = torch.autograd.grad(loss.sum(), self.variables, allow_unused=eager)
+        if eager and (unused := [tuple(p.shape) for p, g in zip(self.variables, gradients, strict=True) if g is None]):
+            all_of_them = f"{len(unused)} of the {len(gradients)} parameters of this optimiser"
+            raise ValueError(f"the loss does not depend on {all_of_them}, the first of them of the shape {unused[0]}")
         return [g.contiguous() for g in gradients]  # the kernel takes only contiguous ones
 
     @torch.no_grad()

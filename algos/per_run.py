@@ -61,8 +61,17 @@ class PerRun:
     def __rtruediv__(self, other: Any) -> Any:
         return torch.mul(torch.reciprocal(self), other)  # type: ignore[arg-type]
 
-    def __bool__(self) -> bool:
+    def __pow__(self, other: Any) -> Any:
+        return torch.pow(self, other)  # type: ignore[call-overload]
+
+    def __rpow__(self, other: Any) -> Any:
+        return torch.pow(other, self)  # type: ignore[call-overload]
+
+    def __bool__(self, *_: Any) -> bool:
         raise TypeError(f"{self} differs between runs, so that it cannot decide for all of them")
+
+    def __float__(self) -> float:
+        raise TypeError(f"{self} differs between runs, so that it is no single number")
 
     def __eq__(self, other: object) -> bool:
         raise TypeError(f"{self} differs between runs: compare its values")
@@ -74,6 +83,7 @@ class PerRun:
 
     __radd__ = __add__
     __rmul__ = __mul__
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__
 
 
 def per_run(x: Tensor, like: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import math
 import operator
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from algos.tables import run_name
 from envs import Task
 
 FILE = "policy.safetensors"
+TRIED = 8  # made-up observations
 SCRIPTS = Path(__file__).parents[1] / "single_file"
 
 
@@ -73,20 +75,22 @@ def place(x: Tensor) -> tuple[int, int, int]:
 
 def used_by_policy(agent: Any) -> dict[str, Tensor]:
     """Those tensors of the agent's state that its policy reads, by name."""
-    inputs = [torch.zeros(agent.runs, 1, agent.policy_task.obs_size, device=agent.device)]
-    takes = inspect.signature(agent.policy).parameters
-    if "goal" in takes:
-        inputs.append(inputs[0])
-    if "t" in takes:
-        inputs.append(torch.zeros((), dtype=torch.int64, device=agent.device))
+    obs = torch.zeros(agent.runs, 1, agent.policy_task.obs_size, device=agent.device)
     with torch.no_grad(), Touched() as touched:
-        agent.policy(*inputs)
+        agent.policy(*inputs_at(obs, agent))
 
     def is_read(x: Tensor) -> bool:
         storage, first, last = place(x)
         return any(storage == s and first < end and begin < last for s, begin, end in touched.places)
 
     return {name: tensor for name, tensor in agent.state_dict().items() if is_read(tensor)}
+
+
+def inputs_at(obs: Tensor, agent: Any) -> list[Tensor]:
+    """The inputs of an agent's policy at observations [R, B, O], with themselves as goals, and at time 0."""
+    takes = inspect.signature(agent.policy).parameters
+    t = [torch.zeros((), dtype=torch.int64, device=obs.device)] if "t" in takes else []
+    return [obs, *([obs] if "goal" in takes else []), *t]
 
 
 def policy_file(
@@ -203,6 +207,45 @@ def inside(bounds: Sequence[float], way: float) -> Tensor:
     rounded = exact.to(torch.get_default_dtype())
     out = rounded.double() > exact if way < 0 else rounded.double() < exact
     return torch.where(out, rounded.nextafter(torch.full_like(rounded, way)), rounded)
+
+
+def check_policies(agent: Any, act: Callable[..., Tensor], content: bytes, tables: bool) -> None:
+    """Tries the policies that a run evaluates, and those of its file with this content, on made-up observations.
+
+    Raises ValueError unless the run's give actions of the task's sizes. Warns if the file's, of the first and the last
+    run, cannot be read or act otherwise. Observations of `tables` are zeros: they have no others that could be made up.
+    """
+    task, generator = agent.policy_task, torch.Generator().manual_seed(0)
+    obs = torch.randn(agent.runs, TRIED, task.obs_size, generator=generator).to(agent.device) * (not tables)
+    wanted = [agent.runs, TRIED, *([] if task.discrete else [task.act_size])]
+    for policy in (agent.policy, act):
+        with torch.no_grad():
+            action = policy(*inputs_at(obs, agent))
+        if not isinstance(action, Tensor) or list(action.shape) != wanted:
+            got = (
+                f"the shape {list(action.shape)}" if isinstance(action, Tensor) else f"the type {type(action).__name__}"
+            )
+            raise ValueError(f"policy must give a tensor {wanted} for observations {list(obs.shape)}, got {got}")
+    some = sorted({0, agent.runs - 1})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, FILE)
+        path.write_bytes(content)
+        try:
+            read = PolicyFile(path).policy(some, agent.device)
+            with torch.no_grad():
+                again = read.act(*inputs_at(obs[some], read.agent))
+        except UserError as error:
+            warn(f"nothing will be able to load the policies of this run ({str(error).replace(str(path), FILE)})")
+            return
+    # a GPU may round the products of fewer runs in another way
+    exact, ours = agent.device.type == "cpu", action[some].double()
+    other = (again - ours).abs() > (1e-5 if exact else 1e-2) * ours.abs().clamp(min=1)
+    if other.double().mean() > (0 if exact else 0.1):
+        warn(
+            f"{FILE} will hold policies that act otherwise than those of this run: they are made again from the "
+            "arguments, the task, and the tensors of the state that `policy` reads, so register what else `policy` "
+            "needs as a buffer, or name it in `made_with`"
+        )
 
 
 class Environment(Stored):

@@ -37,7 +37,7 @@ from algos.evaluate import Act, Evaluator, PredictValues, Score, TableEvaluator,
 from algos.memory import check_room
 from algos.nn import LARGE, use_bf16
 from algos.per_run import PerRun, numbers
-from algos.policy import FILE, policy_file
+from algos.policy import FILE, check_policies, policy_file
 from algos.random import Random
 from algos.run_folder import RunFolder, as_json, identity, write_progress
 from algos.signals import Signals, interruptible
@@ -152,6 +152,7 @@ class Run(Generic[Args]):
         self.watched: Callable[[int], dict[str, np.ndarray]] | None = None
         self.afterwards: Callable[[], None] | None = None  # what is left to do when the run is finished
         self.agent: Agent | None = None
+        self.looked_at: tuple[dict[str, float], Tensor] | None = None  # what may not change until the first checkpoint
         self.adapts = False  # whether the policy learns from prepared data, and `Dataset.adapt` must adapt it
         self.memory: dict[str, Stateful] = {}
         self.kept: tuple[str, ...] = ()
@@ -275,6 +276,7 @@ class Run(Generic[Args]):
         if agent.args is not self.args or agent.seeds != list(self.seeds):
             raise ValueError("the agent must be made with run.args and run.seeds, in which each run has its own values")
         agent.check()
+        self.looked_at = plain_numbers(agent), torch.get_rng_state()
         for name, value in description(agent)["args"].items():
             try:
                 json.dumps(value)
@@ -688,6 +690,7 @@ class Run(Generic[Args]):
         Tables and exports come first: they are complete where a final checkpoint is.
         """
         started, parts = time.monotonic(), self._parts()
+        self._look_again()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("diverged", "episodes", "scored", *RESTORED)
@@ -703,6 +706,22 @@ class Run(Generic[Args]):
         took = (now := time.monotonic()) - started
         self.save_by = now + max(LONGEST, 50 * took)
         self.save_from = now + (RARE * took if took > BRIEF else 0.0)
+
+    def _look_again(self) -> None:
+        """Warns at the first checkpoint of what learning has changed and none holds."""
+        if not (self.agent and self.looked_at):
+            return
+        (numbers, state), self.looked_at = self.looked_at, None
+        self.agent.check()
+        now = plain_numbers(self.agent)
+        if changed := sorted(name for name, value in now.items() if numbers.get(name) != value):
+            held = f"{', '.join(changed)} of the agent has changed, and no checkpoint holds a plain number"
+            warn(f"{held}: register it as a buffer")
+        if not torch.equal(state, torch.get_rng_state()):
+            warn(
+                "something draws from torch's own generator, whose state no checkpoint holds and which all runs share: "
+                "take random numbers from run.random"
+            )
 
     def _export_policy(self, policy: Act | None) -> None:
         """From now on, writes the policies of an agent that has some with every checkpoint."""
@@ -721,6 +740,8 @@ class Run(Generic[Args]):
                 return policy_file(agent, acts, self.algorithm, place, self.step, list(self.diverged), learned_by)
 
             self.export(FILE, content)
+            if not (folder.finished or self.diverged):
+                check_policies(agent, policy or agent.policy, content(), place["env_id"].startswith(TABULAR))
 
     def _export_late(self) -> None:
         """Writes the exports of a finished run from its checkpoint."""
@@ -836,6 +857,11 @@ def without_bf16(device: torch.device) -> str:
     if device.type != "cpu":
         return "it is for CPUs, and a GPU may round factors of products to TF32 with it and without"
     return "" if multiplies_bf16() else "this processor has no instructions for bfloat16, so all layers stay in float32"
+
+
+def plain_numbers(agent: Agent) -> dict[str, float]:
+    """The numbers of Python among an agent's attributes."""
+    return {name: value for name, value in vars(agent).items() if type(value) in (int, float)}
 
 
 def due(every: int, before: int, now: int) -> bool:

@@ -64,6 +64,7 @@ class RunFolder:
         self.environment_digest = digest_of_file(source_of(args.env_id))
         self.path = folder_of(args, algorithm)
         self.checkpoints = Checkpoints(self.path / "checkpoint")
+        self.told: set[str] = set()  # the files whose change was warned of
         self.earlier: dict[str, Any] = {}  # the configuration that an earlier process left, if there is one
         if os.path.exists(self.path):
             with self.claimed():
@@ -128,7 +129,8 @@ class RunFolder:
             ("script_digest", f"{self.algorithm}.py"), ("environment_digest", f"the file of {self.args.env_id}"),
         ):  # fmt: skip
             then, now = config.get(name), getattr(self, name)
-            if then and now and then != now:
+            if then and now and then != now and name not in self.told:
+                self.told.add(name)
                 finished = "its results stay those of the file as it was"
                 what = finished if status in FINISHED else "the run goes on with what it is now"
                 warn(f"{file} has changed since {self.path} was written; {what}")

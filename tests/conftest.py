@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from algos.policy import check_policies
 from algos.run_folder import folder_of, versions
 from algos.summary import Summary
 from algos.tables import Tables
@@ -48,14 +49,15 @@ def tables(tmp_path_factory):
 def quick():
     """Runs in this process leave out what takes longer than they do, but where it is looked at.
 
-    They draw no curve, write nothing for TensorBoard, do not wait for the disk (tests end processes and not the system)
-    and read the versions of packages once. This process may use all memory.
+    They draw no curve, write nothing for TensorBoard, try no policies, do not wait for the disk, as tests end processes
+    and not the system, and read the versions of packages once. This process may use all memory.
     """
     found = functools.cache(versions)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Summary, "draw", lambda *_: None)
         patch.setattr(Tables, "show", lambda *_: None)
         patch.setattr("os.fsync", lambda file: None)
+        patch.setattr("algos.run.check_policies", lambda *_: None)
         patch.setattr("algos.run_folder.versions", lambda: dict(found()))
         patch.setattr("algos.cli.limit_memory", lambda: None)
         yield
@@ -65,6 +67,12 @@ def quick():
 def curves(monkeypatch):
     """Runs draw their curves."""
     monkeypatch.setattr(Summary, "draw", DRAW)
+
+
+@pytest.fixture
+def policies_are_tried(monkeypatch):
+    """Runs try their policies before they learn."""
+    monkeypatch.setattr("algos.run.check_policies", check_policies)
 
 
 @pytest.fixture

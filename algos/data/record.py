@@ -1,7 +1,8 @@
 """The record that datasets of all formats become, and that all runs sample from.
 
 Observations are stored once: row i holds the observation, action, reward and `terminated` of a transition, and row
-i + 1 holds its next observation. That row begins a transition too or, at the end of an episode, has nothing else.
+i + 1 holds its next observation. That row begins a transition too, and then has the next action, or it ends an episode,
+and then its other numbers are 0; `index` has the rows that begin transitions.
 """
 
 import hashlib

@@ -168,6 +168,13 @@ def test_gradients_are_those_of_the_runs_alone_and_touch_nothing_else():
     assert w.grad is None and other.grad is None
 
 
+def test_a_loss_that_does_not_depend_on_a_parameter_is_refused():
+    w, other, third = (torch.ones(3, size, requires_grad=True) for size in (2, 4, 5))
+    told = r"does not depend on 2 of the 3 parameters of this optimiser, the first of them of the shape \(3, 4\)"
+    with pytest.raises(ValueError, match=told):
+        Adam([w, other, third], lr=0.1).minimise(w.square().sum(1))
+
+
 @pytest.mark.parametrize("reduced", [lambda x: x.mean(), lambda x: x.mean(0), lambda x: x[:2, 0], lambda x: x])
 def test_losses_that_are_not_one_for_each_run_are_refused(reduced):
     w = torch.ones(3, 2, requires_grad=True)

@@ -20,6 +20,7 @@ OPERATIONS = {
     "in place": lambda x, p: x.clone().mul_(p).add_(1 - p),
     "add_ of a product": lambda x, p: x.clone().add_((1 - p) * x),
     "maximum": lambda x, p: torch.maximum(x, p * torch.ones_like(x)), "pow": lambda x, p: x.abs().pow(2) ** 0.5 * p,
+    "p ** 3": lambda x, p: x * p**3, "3 ** p": lambda x, p: x * 3**p,
 }  # fmt: skip
 
 # One operation between the tensor and the number; elsewhere the number is rounded to the tensor's precision later or
@@ -45,7 +46,8 @@ def test_beside_plain_numbers_it_stays_one():
     p = PerRun([0.5, 2.0])
     for expression, values in (
         (1 - p, [0.5, -1.0]), (p - 1, [-0.5, 1.0]), (3 * p, [1.5, 6.0]), (p / 2, [0.25, 1.0]), (1 / p, [2.0, 0.5]),
-        (-p, [-0.5, -2.0]), (p * p, [0.25, 4.0]), (p + 1, [1.5, 3.0]), (0.99 * p * 0.5, [0.2475, 0.99]),
+        (-p, [-0.5, -2.0]), (p**2, [0.25, 4.0]), (4**p, [2.0, 16.0]),
+        (p * p, [0.25, 4.0]), (p + 1, [1.5, 3.0]), (0.99 * p * 0.5, [0.2475, 0.99]),
     ):  # fmt: skip
         assert isinstance(expression, PerRun) and expression.tolist() == pytest.approx(values)
 
@@ -80,6 +82,9 @@ def test_it_decides_for_all_runs_nowhere():
         bool(PerRun([0.0, 0.0]))
     with pytest.raises(TypeError, match="differs between runs"):
         PerRun([0.0, 0.0]) == 0  # noqa: B015
+    for decide in (lambda p: p > 0, lambda p: p <= 0, lambda p: max(p, 1.0), float):
+        with pytest.raises(TypeError, match=r"PerRun\(\[0\.0, 0\.0\]\) differs between runs, so that it"):
+            decide(PerRun([0.0, 0.0]))
 
 
 def test_beside_a_tensor_without_axes_it_stays_one():

@@ -19,6 +19,7 @@ from algos.policy import (
     SCRIPTS,
     Policy,
     PolicyFile,
+    check_policies,
     inside,
     load_policy,
     policy_file,
@@ -411,3 +412,33 @@ def test_actions_do_not_leave_their_bounds_by_rounding():
     tenth = np.float32(0.1)  # greater than 0.1
     assert inside((0.1, 0.5), -np.inf).tolist() == [float(np.nextafter(tenth, np.float32(0))), 0.5]
     assert inside((-0.1, 0.1), np.inf).tolist() == [-float(np.nextafter(tenth, np.float32(0))), float(tenth)]
+
+
+def content_of(agent, script="td3_bc"):
+    return policy_file(agent, agent.policy, script, {"env_id": "", "options": {}, "tasks": []}, 0)
+
+
+def test_policies_are_tried_before_they_learn(capsys):
+    agent = agent_of("td3_bc", seeds=(3, 7, 11))
+    check_policies(agent, agent.policy, content_of(agent), False)
+    assert not capsys.readouterr().err
+    check_policies(agent, lambda obs: 0.5 * agent.policy(obs), content_of(agent), False)
+    assert "warning: policy.safetensors will hold policies that act otherwise than" in capsys.readouterr().err
+    check_policies(agent, agent.policy, content_of(agent, "nowhere"), False)
+    said = capsys.readouterr().err
+    assert "warning: nothing will be able to load the policies of this run (" in said and "/tmp" not in said
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (lambda obs: obs[..., :2], r"the shape \[2, 8, 2\]"),
+        (lambda obs: obs[..., :1].transpose(0, 1), r"the shape \[8, 2, 1\]"),
+        (lambda obs: obs[..., :1].numpy(), "the type ndarray"),
+    ],
+)
+@pytest.mark.usefixtures("policies_are_tried")
+def test_policies_of_other_sizes_are_refused_before_the_run(act, found, train_short, monkeypatch):
+    monkeypatch.setattr("td3_bc.TD3BC.policy", lambda agent, obs: act(obs))
+    with pytest.raises(ValueError, match=rf"policy must give a tensor \[2, 8, 1\] for observations .*, got {found}"):
+        train_short("td3_bc", seeds=("0", "1"))

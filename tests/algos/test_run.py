@@ -37,6 +37,8 @@ from algos.checkpoint import Checkpoints
 from algos.cli import RunArgs, cli, device_of
 from algos.errors import UserError
 from algos.folders import holder
+from algos.nn import MLP
+from algos.optim import Adam, Target
 from algos.policy import PolicyFile
 from algos.random import Random
 from algos.run import Run, without_bf16
@@ -615,6 +617,68 @@ def test_state_that_no_checkpoint_holds_is_warned_of(loop, capsys, lost, kept):
     agent.thing = lost(agent)
     run.register(agent)
     assert "warning: no checkpoint will hold thing of the agent: register" in capsys.readouterr().err
+
+
+def test_weights_that_were_never_drawn_are_refused(loop):
+    run, agent = loop(seeds=("0", "1"))
+    agent.net = MLP((2,), 3, (4,), 1)
+    with pytest.raises(ValueError, match=r"the weights of net\.hidden\.0\.0 were never drawn: make its module with"):
+        run.register(agent)
+    agent.initialise("net", agent.net)
+    agent.target = Target(agent.net, 0.1)
+    run.register(agent)
+
+
+def test_optimisers_that_share_parameters_or_leave_some_out_are_warned_of(loop, capsys):
+    run, agent = loop(seeds=("0", "1"))
+    agent.net = agent.initialise("net", MLP((2,), 3, (4,), 1))
+    run.register(agent)  # one that no optimiser moves may be moved otherwise
+    agent.adam = Adam(agent.net.parameters(), lr=0.1)
+    run.register(agent)
+    assert "warning" not in capsys.readouterr().err
+    agent.adam = Adam(agent.net.out.parameters(), lr=0.1)
+    run.register(agent)
+    agent.second = Adam([agent.net.out.bias], lr=0.1)
+    run.register(agent)
+    said = capsys.readouterr().err
+    assert "warning: no optimiser moves net.hidden.0.0.bias, net.hidden.0.0.weight, though one moves the rest" in said
+    assert said.count("warning") == 2 and "warning: two optimisers move net.out.bias" in said
+
+
+def change_number(agent):
+    agent.updates += 1
+
+
+def change_fraction(agent):
+    agent.share = 0.5
+
+
+def gain_tensor(agent):
+    agent.seen = torch.zeros(2)
+
+
+def draw(agent):
+    torch.rand(1)
+
+
+@pytest.mark.parametrize(
+    ("learn", "told"),
+    [
+        (lambda agent: None, None),
+        (change_number, "updates of the agent has changed, and no checkpoint holds a plain number: register it as a"),
+        (change_fraction, "share of the agent has changed"),
+        (gain_tensor, "no checkpoint will hold seen of the agent"),
+        (draw, "something draws from torch's own generator"),
+    ],
+)
+def test_what_learning_changes_and_no_checkpoint_holds_is_told_once(loop, capsys, learn, told):
+    run, agent = loop(seeds=("0", "1"), checkpoint_every=5)
+    agent.updates = 3
+    run.register(agent)
+    for _ in run.steps():
+        learn(agent)
+    said = capsys.readouterr().err
+    assert said.count("warning") == (told is not None) and f"warning: {told or ''}" in said + "warning: "
 
 
 def test_an_argument_that_no_policy_s_file_can_hold_is_refused_before_the_run(loop):

@@ -769,9 +769,10 @@ def assert_same_end(one, other) -> None:
     assert len(one.log)
 
 
-@pytest.mark.usefixtures("tensorboard")
+@pytest.mark.usefixtures("tensorboard", "policies_are_tried")
 @whole_runs
-def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request):
+def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_short, monkeypatch, request, capsys):
+    """And nothing is said of state that a checkpoint would lose, or of policies that could not be loaded."""
     if short(script).get("env_id") == "CartPole-v1":
         request.getfixturevalue("saved_envs")
     overrides = {"seeds": ("0", "1"), "checkpoint_every": 8, "eval_every": 10, "log_every": 3}
@@ -785,6 +786,7 @@ def test_a_run_that_breaks_off_resumes_to_the_bitwise_same_end(script, train_sho
     with unread():
         whole = train_short(script, out="whole", **overrides)
     assert_same_end(whole, break_off(monkeypatch, train_short, script, at, **overrides))
+    assert not re.search("warning: .*(polic|checkpoint|optimiser|buffer)", capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("short_ways_to_goals")
