@@ -122,6 +122,7 @@ def test_the_suite_in_readme_is_one(tmp_path, monkeypatch):
     assert [entry.name for entry in read.entries] == ["iql", "bc"] and len(read.seeds) == 10
     (args,) = read.entries[0].args.values()
     assert args.env_id == "Hopper-v5" and args.reward == "none" and args.total_steps == 100_000
+    assert args.vary == ("temperature=1.0,3.0",)
 
 
 def test_examples_are_short():
