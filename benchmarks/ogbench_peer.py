@@ -2,7 +2,7 @@ r"""OGBench's own methods as peers: trained on the same data, evaluated in the s
 
     git clone https://github.com/seohongpark/ogbench                  # results: commit 1d41409
     pip install jax flax optax distrax ml_collections
-    for method in gcivl hiql; do                                      # or crl, gcbc, gciql, qrl
+    for method in gcivl hiql gcbc; do                                 # or crl, gciql, qrl
       python -m benchmarks.ogbench_peer $method --code ogbench/impls --out runs/$method
       python single_file/$method.py --dataset local/pointmaze-medium-navigate-v0 --seeds 0:3 --total-steps 40000 \
         --hidden 256 256 256 --batch-size 256 --eval-every 4000 --eval-episodes 20 --compile --threads 1 \
