@@ -719,9 +719,9 @@ def test_gcbc_beside_ogbench_s_code_is_as_findings_tell():
     assert headline("gcbc_vs_ogbench") == "three" and (by_step.idxmax() == 4_000).all() and len(scores) == 60
     first, low, high = by_step.loc[4_000], scores["return"].min(), scores["return"].max()
     assert (
-        f"GCBC scores {ends['gcbc']:.0f} here and {ends['ogbench_gcbc']:.0f} with OGBench's code; with both, the mean is "
-        f"highest in the first evaluation, after 4,000 updates, with {first['gcbc']:.0f} and {first['ogbench_gcbc']:.0f}, "
-        f"and a seed's single evaluations lie between {low:.0f} and {high:.0f}." in row
+        f"GCBC scores {ends['gcbc']:.0f} here and {ends['ogbench_gcbc']:.0f} with OGBench's code; with both, the mean "
+        f"is highest in the first evaluation, after 4,000 updates, with {first['gcbc']:.0f} and "
+        f"{first['ogbench_gcbc']:.0f}, and a seed's single evaluations lie between {low:.0f} and {high:.0f}." in row
     )
 
 
