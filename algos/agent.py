@@ -66,19 +66,12 @@ class Agent(nn.Module):
         return module.to(self.device)
 
     def check(self) -> None:
-        """Raises ValueError for a tensor of the state that has axes, and not the run axis first, and for weights that
-        were never drawn.
+        """Raises ValueError for a tensor of the state that has axes, and not the run axis first.
 
         Warns of tensors, modules and optimisers that the agent has and its state has not, because a checkpoint loses
-        them, and of parameters that two optimisers hold, or none though one holds the rest of their module. What it has
-        warned of, it does not say again.
+        them; of weights that were never drawn; and of parameters that two optimisers hold, or none though one holds the
+        rest of their module. What it has warned of, it does not say again.
         """
-        for name, layer in self.named_modules():
-            if hasattr(layer, "reset") and not getattr(layer, "drawn", False):
-                raise ValueError(
-                    f"the weights of {name} were never drawn: make its module with self.initialise(name, module), and "
-                    "a Target of it after that"
-                )
         state = self.state_dict(keep_vars=True)
         for name, tensor in state.items():
             if tensor.dim() and len(tensor) != self.runs:
@@ -100,6 +93,14 @@ class Agent(nn.Module):
             "and modules, such as the optimisers of algos.optim, as attributes",
             lost,
         )
+        self._warn_of(
+            "the weights of {} were never drawn: unless you have loaded them, make the module with "
+            "self.initialise(name, module), and a Target of it after that",
+            [
+                name for name, layer in self.named_modules()
+                if hasattr(layer, "reset") and hasattr(layer, "lead") and not getattr(layer, "drawn", False)
+            ],
+        )  # fmt: skip
         held = Counter(id(p) for module in self.modules() if isinstance(module, Adam) for p in module.variables)
         learns = {name: p for name, p in self.named_parameters() if p.requires_grad}
         self._warn_of("two optimisers move {}", [name for name, p in learns.items() if held[id(p)] > 1])

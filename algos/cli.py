@@ -326,6 +326,8 @@ def _try_out(env_id: str, options: dict[str, Any]) -> None:
 
 def cli(main: Callable[[Any], None]) -> None:
     """Runs a script's `main(args)` with arguments from the command line; its module's docstring is the help text."""
+    if script:  # a script runs already, and imports this one, as policies are read
+        return
 
     def checked(args: RunArgs) -> None:
         global script

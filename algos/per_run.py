@@ -67,7 +67,7 @@ class PerRun:
     def __rpow__(self, other: Any) -> Any:
         return torch.pow(other, self)  # type: ignore[call-overload]
 
-    def __bool__(self, *_: Any) -> bool:
+    def __bool__(self) -> bool:
         raise TypeError(f"{self} differs between runs, so that it cannot decide for all of them")
 
     def __float__(self) -> float:
@@ -83,7 +83,18 @@ class PerRun:
 
     __radd__ = __add__
     __rmul__ = __mul__
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__
+
+    def __lt__(self, other: Any) -> Any:
+        return torch.lt(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
+
+    def __le__(self, other: Any) -> Any:
+        return torch.le(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
+
+    def __gt__(self, other: Any) -> Any:
+        return torch.gt(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
+
+    def __ge__(self, other: Any) -> Any:
+        return torch.ge(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
 
 
 def per_run(x: Tensor, like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ scaling of observations and actions where the data had one, and in its metadata,
 the task and the environment. No pickle is ever loaded.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -43,7 +44,6 @@ from algos.tables import run_name
 from envs import Task
 
 FILE = "policy.safetensors"
-TRIED = 8  # made-up observations
 SCRIPTS = Path(__file__).parents[1] / "single_file"
 
 
@@ -209,43 +209,56 @@ def inside(bounds: Sequence[float], way: float) -> Tensor:
     return torch.where(out, rounded.nextafter(torch.full_like(rounded, way)), rounded)
 
 
-def check_policies(agent: Any, act: Callable[..., Tensor], content: bytes, tables: bool) -> None:
-    """Tries the policies that a run evaluates, and those of its file with this content, on made-up observations.
+def check_policies(agent: Any, content: bytes) -> None:
+    """Tries the policies of a run before they learn, and those of its file with this content.
 
-    Raises ValueError unless the run's give actions of the task's sizes. Warns if the file's, of the first and the last
-    run, cannot be read or act otherwise. Observations of `tables` are zeros: they have no others that could be made up.
+    Raises ValueError unless `agent.policy` gives actions of the task's sizes. Warns if those that are read from the
+    file, of the first and the last run, act otherwise, or cannot be read. They are tried at an observation of normal
+    numbers on a CPU, and of zeros on a GPU, or where the policy refuses those.
     """
-    task, generator = agent.policy_task, torch.Generator().manual_seed(0)
-    obs = torch.randn(agent.runs, TRIED, task.obs_size, generator=generator).to(agent.device) * (not tables)
-    wanted = [agent.runs, TRIED, *([] if task.discrete else [task.act_size])]
-    for policy in (agent.policy, act):
-        with torch.no_grad():
-            action = policy(*inputs_at(obs, agent))
-        if not isinstance(action, Tensor) or list(action.shape) != wanted:
-            got = (
-                f"the shape {list(action.shape)}" if isinstance(action, Tensor) else f"the type {type(action).__name__}"
-            )
-            raise ValueError(f"policy must give a tensor {wanted} for observations {list(obs.shape)}, got {got}")
+    task = agent.policy_task
+    obs = torch.zeros(agent.runs, 1, task.obs_size, device=agent.device)
+    wanted = [agent.runs, 1, *([] if task.discrete else [task.act_size])]
+    ours = answer(agent, obs)
+    if not isinstance(ours, Tensor) or list(ours.shape) != wanted:
+        got = f"the shape {list(ours.shape)}" if isinstance(ours, Tensor) else f"the type {type(ours).__name__}"
+        raise ValueError(f"policy must give a tensor {wanted} for observations {list(obs.shape)}, got {got}")
+    if exact := agent.device.type == "cpu":
+        normal = torch.randn(obs.shape, generator=torch.Generator().manual_seed(0))
+        with contextlib.suppress(Exception):  # observations may have to be whole numbers
+            obs, ours = normal, answer(agent, normal)
     some = sorted({0, agent.runs - 1})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, FILE)
-        path.write_bytes(content)
-        try:
-            read = PolicyFile(path).policy(some, agent.device)
-            with torch.no_grad():
-                again = read.act(*inputs_at(obs[some], read.agent))
-        except UserError as error:
-            warn(f"nothing will be able to load the policies of this run ({str(error).replace(str(path), FILE)})")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, FILE)
+            path.write_bytes(content)
+            file = PolicyFile(path)
+        then, now = file.said["script_digest"], digest_of_file(SCRIPTS / f"{file.script}.py")
+        if then and now and then != now:
+            warn(f"policies will be read with single_file/{file.script}.py, which is not the script of this run")
             return
-    # a GPU may round the products of fewer runs in another way
-    exact, ours = agent.device.type == "cpu", action[some].double()
-    other = (again - ours).abs() > (1e-5 if exact else 1e-2) * ours.abs().clamp(min=1)
-    if other.double().mean() > (0 if exact else 0.1):
+        read = file.policy(some, agent.device)
+        again = answer(read.agent, obs[some])
+    except OSError:  # there is no room for temporary files
+        return
+    except UserError as error:
+        warn(f"nothing will be able to load the policies of this run ({str(error).replace(str(path), FILE)})")
+        return
+    apart = (again.double() - ours[some].double()).abs().max()
+    # a GPU may round the products of fewer runs in another way, so that it may take another of equal actions
+    if apart > (1e-5 if exact else math.inf if task.discrete else 1e-2) * ours.abs().max().clamp(min=1):
         warn(
             f"{FILE} will hold policies that act otherwise than those of this run: they are made again from the "
             "arguments, the task, and the tensors of the state that `policy` reads, so register what else `policy` "
             "needs as a buffer, or name it in `made_with`"
         )
+
+
+def answer(agent: Any, obs: Tensor) -> Tensor:
+    """The actions of an agent's policy at observations [R, B, O]."""
+    with torch.no_grad():
+        action: Tensor = agent.policy(*inputs_at(obs, agent))
+    return action
 
 
 class Environment(Stored):

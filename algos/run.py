@@ -690,7 +690,6 @@ class Run(Generic[Args]):
         Tables and exports come first: they are complete where a final checkpoint is.
         """
         started, parts = time.monotonic(), self._parts()
-        self._look_again()
         if final:
             parts = {name: part for name, part in parts.items() if name in ("agent", *self.kept)}
         names = ("diverged", "episodes", "scored", *RESTORED)
@@ -703,6 +702,7 @@ class Run(Generic[Args]):
             self.folder.checkpoints.save(self.step + sum(self.phases.values()), parts, values, 1 if final else 2)
             self.peak_bytes = max(self.peak_bytes, self.folder.size())
             self._write_config(status)
+        self._look_again()
         took = (now := time.monotonic()) - started
         self.save_by = now + max(LONGEST, 50 * took)
         self.save_from = now + (RARE * took if took > BRIEF else 0.0)
@@ -714,9 +714,11 @@ class Run(Generic[Args]):
         (numbers, state), self.looked_at = self.looked_at, None
         self.agent.check()
         now = plain_numbers(self.agent)
-        if changed := sorted(name for name, value in now.items() if numbers.get(name) != value):
-            held = f"{', '.join(changed)} of the agent has changed, and no checkpoint holds a plain number"
-            warn(f"{held}: register it as a buffer")
+        if changed := sorted(name for name, value in now.items() if str(numbers.get(name)) != str(value)):
+            warn(
+                f"no checkpoint holds plain numbers of the agent, of which these have changed: {', '.join(changed)}; "
+                "unless they follow from the step, register them as buffers"
+            )
         if not torch.equal(state, torch.get_rng_state()):
             warn(
                 "something draws from torch's own generator, whose state no checkpoint holds and which all runs share: "
@@ -741,7 +743,8 @@ class Run(Generic[Args]):
 
             self.export(FILE, content)
             if not (folder.finished or self.diverged):
-                check_policies(agent, policy or agent.policy, content(), place["env_id"].startswith(TABULAR))
+                with torch.random.fork_rng([]):  # as if nothing had been tried
+                    check_policies(agent, content())
 
     def _export_late(self) -> None:
         """Writes the exports of a finished run from its checkpoint."""

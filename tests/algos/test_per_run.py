@@ -20,6 +20,7 @@ OPERATIONS = {
     "in place": lambda x, p: x.clone().mul_(p).add_(1 - p),
     "add_ of a product": lambda x, p: x.clone().add_((1 - p) * x),
     "maximum": lambda x, p: torch.maximum(x, p * torch.ones_like(x)), "pow": lambda x, p: x.abs().pow(2) ** 0.5 * p,
+    "p < x": lambda x, p: (p < x) * x + (p <= x), "p > x": lambda x, p: (p > x) * x + (p >= x),
     "p ** 3": lambda x, p: x * p**3, "3 ** p": lambda x, p: x * 3**p,
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import td3_bc
 import torch
 from safetensors.torch import save
 from scripts import EVALUATED, EVALUATED_WITH_GOALS, UPDATED, Feed, agent_of, is_goals
@@ -418,27 +419,63 @@ def content_of(agent, script="td3_bc"):
     return policy_file(agent, agent.policy, script, {"env_id": "", "options": {}, "tasks": []}, 0)
 
 
-def test_policies_are_tried_before_they_learn(capsys):
+def test_policies_are_tried_before_they_learn(capsys, monkeypatch):
+    """Here, the policy reads a number that only its maker knows."""
+    own = td3_bc.TD3BC.policy
+    monkeypatch.setattr("td3_bc.TD3BC.policy", lambda agent, obs: getattr(agent, "scale", 1.0) * own(agent, obs))
     agent = agent_of("td3_bc", seeds=(3, 7, 11))
-    check_policies(agent, agent.policy, content_of(agent), False)
+    check_policies(agent, content_of(agent))
     assert not capsys.readouterr().err
-    check_policies(agent, lambda obs: 0.5 * agent.policy(obs), content_of(agent), False)
+    agent.scale = 0.5
+    check_policies(agent, content_of(agent))
     assert "warning: policy.safetensors will hold policies that act otherwise than" in capsys.readouterr().err
-    check_policies(agent, agent.policy, content_of(agent, "nowhere"), False)
+
+
+def test_a_trial_that_reads_no_policies_says_so(capsys, monkeypatch, tmp_path):
+    agent = agent_of("td3_bc")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    check_policies(agent, content_of(agent, "nowhere"))
     said = capsys.readouterr().err
-    assert "warning: nothing will be able to load the policies of this run (" in said and "/tmp" not in said
+    assert "warning: nothing will be able to load the policies of this run (" in said and str(tmp_path) not in said
+    other = policy_file(agent, agent.policy, "td3_bc", {"env_id": "", "options": {}, "tasks": []}, 0, (), "0123")
+    check_policies(agent, other)
+    told = "warning: policies will be read with single_file/td3_bc.py, which is not the script of this run\n"
+    assert capsys.readouterr().err == told
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+    check_policies(agent, content_of(agent))  # there is no room for a trial
+    assert not capsys.readouterr().err
+
+
+def test_a_policy_that_takes_whole_numbers_only_is_tried_at_zeros():
+    agent, seen = agent_of("td3_bc"), []
+
+    def policy(obs):
+        seen.append(obs)
+        assert not (obs % 1).any()
+        return obs[..., :2]
+
+    agent.policy = policy
+    check_policies(agent, content_of(agent_of("td3_bc")))
+    assert len(seen) == 2 and not seen[0].any() and seen[1].any()
 
 
 @pytest.mark.parametrize(
     ("act", "found"),
     [
-        (lambda obs: obs[..., :2], r"the shape \[2, 8, 2\]"),
-        (lambda obs: obs[..., :1].transpose(0, 1), r"the shape \[8, 2, 1\]"),
+        (lambda obs: obs[..., :2], r"the shape \[2, 1, 2\]"),
+        (lambda obs: obs[..., :1].transpose(0, 1), r"the shape \[1, 2, 1\]"),
         (lambda obs: obs[..., :1].numpy(), "the type ndarray"),
     ],
 )
 @pytest.mark.usefixtures("policies_are_tried")
 def test_policies_of_other_sizes_are_refused_before_the_run(act, found, train_short, monkeypatch):
     monkeypatch.setattr("td3_bc.TD3BC.policy", lambda agent, obs: act(obs))
-    with pytest.raises(ValueError, match=rf"policy must give a tensor \[2, 8, 1\] for observations .*, got {found}"):
+    with pytest.raises(ValueError, match=rf"policy must give a tensor \[2, 1, 1\] for observations .*, got {found}"):
         train_short("td3_bc", seeds=("0", "1"))
+
+
+@pytest.mark.usefixtures("policies_are_tried")
+@pytest.mark.parametrize("script", ["sqirl", "sqirl table", "gorp"])
+def test_policies_on_tables_are_tried_too(script, train_short, capsys):
+    result = train_short(script, seeds=("0", "1"))
+    assert result.code == 0 and "polic" not in capsys.readouterr().err
