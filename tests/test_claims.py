@@ -1098,8 +1098,8 @@ def test_findings_tell_how_cells_on_point_mazes_were_trained():
     assert on_gpu == {("qrl", f"local/{name}")}
     assert (
         "QRL was trained on a GPU on pointmaze-medium-navigate, and in float32 on pointmaze-large-navigate; CRL's "
-        "cell, GCIQL's on pointmaze-medium-navigate and GCIVL's on the three other datasets are in float32, and all others "
-        "in bfloat16." in row
+        "cell, GCIQL's on pointmaze-medium-navigate and GCIVL's on the three other datasets are in float32, and all "
+        "others in bfloat16." in row
     )  # the others are of earlier versions, which do not say what they did
     assert "All seven methods have cells so far, OTA on one dataset." in row
     assert len({run["algorithm"] for run in runs}) == 7
