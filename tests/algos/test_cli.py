@@ -230,3 +230,9 @@ def test_no_default_is_taken_for_another(shell, monkeypatch, script):
 @pytest.mark.parametrize("script", sorted({name.split()[0] for name in SCRIPTS}))
 def test_every_script_has_hyperparameters_that_may_vary(script):
     assert hyperparameters(script)
+
+
+def test_a_script_that_runs_is_imported_again_without_training(monkeypatch):
+    """As its policies are read; it may lack the guard `if __name__ == "__main__"`."""
+    monkeypatch.setattr("algos.cli.script", Path("own.py"))
+    cli(lambda args: pytest.fail("it trained"))
