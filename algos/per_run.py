@@ -85,16 +85,9 @@ class PerRun:
     __rmul__ = __mul__
 
     def __lt__(self, other: Any) -> Any:
-        return torch.lt(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
+        return NotImplemented if isinstance(other, Tensor) else bool(self)  # the tensor compares then, run by run
 
-    def __le__(self, other: Any) -> Any:
-        return torch.le(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
-
-    def __gt__(self, other: Any) -> Any:
-        return torch.gt(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
-
-    def __ge__(self, other: Any) -> Any:
-        return torch.ge(self, other) if isinstance(other, Tensor) else bool(self)  # type: ignore[call-overload]
+    __le__ = __gt__ = __ge__ = __lt__
 
 
 def per_run(x: Tensor, like: Tensor) -> Tensor:
